@@ -1,0 +1,149 @@
+"""What a task returns and what its caller gets: `TaskResult`, and the `TaskError` inside a bad one."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Generic, NoReturn, TypeVar, cast
+
+from horsies.errors import BUILT_IN_CODES, BuiltInCode, HorsiesError
+
+T_co = TypeVar("T_co", covariant=True)
+E_co = TypeVar("E_co", covariant=True)
+
+
+class TaskError:
+    """Why a task has no value.
+
+    `error_code` is a string of your own choosing ("SMTP_DOWN") or one of the built-in codes, which
+    compare equal to their text. `data` is any JSON value. `retry_after_ms` asks for the next attempt
+    at that distance instead of the policy's, within the policy's budget.
+    """
+
+    __match_args__ = ("error_code", "message", "data")
+    __slots__ = ("data", "error_code", "message", "retry_after_ms")
+
+    error_code: Final[str | BuiltInCode]
+    message: Final[str]
+    data: Final[Any]
+    retry_after_ms: Final[int | None]
+
+    def __init__(
+        self,
+        error_code: str | BuiltInCode,
+        message: str = "",
+        data: Any = None,
+        *,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        if not isinstance(error_code, str) or not error_code:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"TaskError.error_code must be a non-empty string, not {error_code!r}")
+        if retry_after_ms is not None and retry_after_ms < 0:
+            raise ValueError(f"TaskError.retry_after_ms must not be negative, got {retry_after_ms}")
+        # A built-in code read back from the database is the enum member again, so `is` works too.
+        self.error_code = BUILT_IN_CODES.get(error_code, error_code)
+        self.message = message
+        self.data = data
+        self.retry_after_ms = retry_after_ms
+
+    def __repr__(self) -> str:
+        parts = [repr(str(self.error_code)), repr(self.message)]
+        if self.data is not None:
+            parts.append(f"data={self.data!r}")
+        if self.retry_after_ms is not None:
+            parts.append(f"retry_after_ms={self.retry_after_ms}")
+        return f"TaskError({', '.join(parts)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TaskError):
+            return NotImplemented
+        return (self.error_code, self.message, self.data, self.retry_after_ms) == (
+            other.error_code,
+            other.message,
+            other.data,
+            other.retry_after_ms,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.error_code, self.message))
+
+
+class TaskFailed(HorsiesError):
+    """Raised by `TaskResult.unwrap()`; the error itself is in `.error`."""
+
+    def __init__(self, error: TaskError) -> None:
+        self.error = error
+        super().__init__(f"{error.error_code}: {error.message}" if error.message else str(error.error_code))
+
+
+_UNSET: Final = object()
+
+
+class TaskResult(Generic[T_co, E_co]):
+    """Either `TaskResult(ok=value)` or `TaskResult(err=TaskError(...))`; never both, never neither.
+
+    For `match`: `case TaskResult(ok=value, err=None)` and `case TaskResult(err=TaskError() as e)`.
+    """
+
+    __match_args__ = ("ok", "err")
+    __slots__ = ("_err", "_ok")
+
+    def __init__(self, *, ok: T_co = cast("Any", _UNSET), err: E_co | None = None) -> None:
+        if (ok is _UNSET) == (err is None):
+            raise ValueError("TaskResult takes exactly one of ok= and err=; a task without a value returns ok=None")
+        self._ok = ok
+        self._err = err
+
+    def is_ok(self) -> bool:
+        return self._err is None
+
+    def is_err(self) -> bool:
+        return self._err is not None
+
+    @property
+    def ok(self) -> T_co | None:
+        """The value, or None when this is an err. `ok_value` tells the two apart."""
+        return None if self._ok is _UNSET else self._ok
+
+    @property
+    def err(self) -> E_co | None:
+        """The error, or None when this is ok."""
+        return self._err
+
+    @property
+    def ok_value(self) -> T_co:
+        """The value; raises ValueError when this is an err."""
+        if self._ok is _UNSET:
+            raise ValueError(f"this result is an err, it has no ok_value: {self._err!r}")
+        return self._ok
+
+    @property
+    def err_value(self) -> E_co:
+        """The error; raises ValueError when this is ok."""
+        if self._err is None:
+            raise ValueError("this result is ok, it has no err_value")
+        return self._err
+
+    def unwrap(self) -> T_co:
+        """The value, or `TaskFailed` with the error in it."""
+        if self._err is not None:
+            _raise_failed(self._err)
+        return self._ok
+
+    def unwrap_or(self, default: Any) -> Any:
+        """The value, or `default` when this is an err."""
+        return default if self._ok is _UNSET else self._ok
+
+    def __repr__(self) -> str:
+        return f"TaskResult(ok={self._ok!r})" if self._err is None else f"TaskResult(err={self._err!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TaskResult):
+            return NotImplemented
+        theirs = cast("TaskResult[Any, Any]", other)
+        return self._ok == theirs._ok and self._err == theirs._err
+
+    def __hash__(self) -> int:
+        return hash((self.is_ok(), self._err))
+
+
+def _raise_failed(error: object) -> NoReturn:
+    raise TaskFailed(error if isinstance(error, TaskError) else TaskError("UNHANDLED_EXCEPTION", repr(error)))
