@@ -130,9 +130,9 @@ def _evict(layout: Layout) -> None:
 
 
 def make_socket_directory(layout: Layout, account: Account | None) -> Path:
-    """A 0700 directory of the server's account for the socket, short enough for the kernel."""
+    """A 0700 directory of the server's account for the socket, where the kernel and every driver can reach it."""
     remove_socket_directory(layout)
-    if layout.socket_path_fits:
+    if layout.socket_path_works:
         directory = layout.socket
         directory.mkdir(mode=0o700)
     else:

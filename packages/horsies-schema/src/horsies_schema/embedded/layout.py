@@ -5,7 +5,7 @@
     users.lock          shared by every user, exclusive by the keeper while it stops the server
     keeper.lock         exclusive for the life of the keeper
     data/               the cluster, owned by the server's account, 0700; appears complete or not at all
-    socket/             the unix socket, 0700; a symlink to a short directory when the path is too long
+    socket/             the unix socket, 0700; a symlink to a short directory when this path will not do
     server.log          what PostgreSQL and the keeper print
     password            of the superuser, asked for on TCP only, 0600
     init-*/             a cluster in the making; rubbish if no keeper is at work
@@ -14,7 +14,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+import struct
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +32,10 @@ SOCKET_PORT: Final = 5432  # without TCP the port is only a part of the socket's
 
 # sun_path holds 108 bytes on Linux and 104 on macOS, with the closing NUL.
 _SOCKET_PATH_LIMIT: Final = 103
+# Drivers read a host as a list: libpq and asyncpg split it at commas, SQLAlchemy at colons. Be plain.
+_SOCKET_PATH_PLAIN: Final = re.compile(r"[A-Za-z0-9_./+=-]*")
+# What a client sends before the real thing to learn whether the server speaks TLS; any server answers with one byte.
+_SSL_REQUEST: Final = struct.pack("!ii", 8, 80877103)
 _LONGEST_SOCKET_NAME: Final = ".s.PGSQL.65535"
 
 
@@ -82,8 +88,11 @@ class Layout:
         return self.directory / "socket"
 
     @property
-    def socket_path_fits(self) -> bool:
-        return len(os.fsencode(self.socket / _LONGEST_SOCKET_NAME)) <= _SOCKET_PATH_LIMIT
+    def socket_path_works(self) -> bool:
+        """Whether the kernel and every driver can take the socket's path here."""
+        longest = self.socket / _LONGEST_SOCKET_NAME
+        fits = len(os.fsencode(longest)) <= _SOCKET_PATH_LIMIT
+        return fits and _SOCKET_PATH_PLAIN.fullmatch(str(longest)) is not None
 
     @property
     def log(self) -> Path:
@@ -120,14 +129,16 @@ class Layout:
 
 
 def _answers(running: Running) -> bool:
-    # A file survives kill -9 of the postmaster, a listening socket does not.
+    # A file survives kill -9 of the postmaster. A listening socket does for a moment, while the process is torn down,
+    # so connecting proves nothing: wait for a byte that only a living postmaster can have caused.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
+        probe.settimeout(5.0)
         try:
             probe.connect(f"{running.socket_directory}/.s.PGSQL.{running.port}")
+            probe.sendall(_SSL_REQUEST)
+            return bool(probe.recv(1))
         except OSError:
             return False
-    return True
 
 
 def prepare(directory: Path, account: Account | None) -> Layout:
