@@ -1,0 +1,80 @@
+# The recipes of this repository. Each runs from a fresh clone: uv makes the environment on first use.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+run := "uv run --quiet"
+
+# list the recipes
+default:
+    @just --list --unsorted
+
+# make the development environment
+setup:
+    uv sync --quiet
+
+# the main job on an embedded PostgreSQL: migrate, start a worker, send tasks, print results, end
+demo: setup
+    @{{run}} python docs/examples/demo.py
+
+# all tests, on the embedded PostgreSQL (or on HORSIES_TEST_DATABASE_URL)
+test *args: setup
+    {{run}} pytest -n 2 {{args}}
+
+# the same suite on Debian's PostgreSQL 15
+test-pg15 *args: setup
+    {{run}} python -m tests.support.debian_server {{run}} pytest -n 2 {{args}}
+
+# the tests of one layer
+test-unit *args: setup
+    {{run}} pytest tests/unit {{args}}
+
+test-int *args: setup
+    {{run}} pytest -n 2 tests/integration tests/migration {{args}}
+
+test-e2e *args: setup
+    {{run}} pytest -n 2 tests/e2e {{args}}
+
+# format the code
+fmt: setup
+    {{run}} ruff format .
+    {{run}} ruff check --fix .
+
+# style and import contracts
+lint: setup
+    {{run}} ruff format --check .
+    {{run}} ruff check .
+    {{run}} lint-imports --no-cache
+
+# pyright (strict)
+types: setup
+    {{run}} pyright
+
+# generated files are up to date
+verify: setup
+    {{run}} pytest -q tests/migration/test_walk.py::test_the_committed_dump_is_the_schema tests/architecture
+
+# everything that must hold before a change lands
+check: lint types verify test
+
+# a development database that stays: start it, migrate it, print its URL, keep it until Ctrl-C
+db-up: setup
+    @{{run}} python -m tests.support.development_database
+
+# upgrade a database: just migrate --url postgresql://...
+migrate *args: setup
+    {{run}} horsies-migrate up {{args}}
+
+# write the next migration into the package: just revision "what it does"
+revision message: setup
+    {{run}} alembic revision -m "{{message}}" --rev-id "$({{run}} python -c 'import horsies_schema; print(f"{int(horsies_schema.head()) + 1:04}")')"
+
+# write schema.sql, the dump of head that people read
+schema-dump: setup
+    {{run}} python -m tests.support.schema_dump
+
+# how fast is it, as ratios to bare SQL in the same run
+bench *args: setup
+    {{run}} python -m bench {{args}}
+
+# wheels and sdists of all packages
+build:
+    uv build --quiet --all-packages --out-dir dist

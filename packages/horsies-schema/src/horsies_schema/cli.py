@@ -1,0 +1,90 @@
+"""`horsies-migrate`, also reachable as `horsies migrate`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from horsies_schema import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, do one thing, answer with an exit code that a script can act on."""
+    options = _parser().parse_args(argv)
+    from horsies_schema.migrate import ExitCode, MigrationError, check, current, downgrade, head, sql, upgrade
+    from horsies_schema.roles import grants
+
+    try:
+        match options.verb:
+            case "up":
+                print(f"at revision {upgrade(_url(options), options.revision, schema=options.schema)}")
+            case "down":
+                if not options.yes:
+                    raise MigrationError(
+                        f"going down to {options.revision} drops tables and the data in them: "
+                        "take a backup, then repeat with --yes",
+                        ExitCode.USAGE,
+                    )
+                found = downgrade(_url(options), options.revision, schema=options.schema)
+                print(f"at revision {found}" if found else "nothing of horsies is left in this database")
+            case "current":
+                print(current(_url(options), schema=options.schema) or "none")
+            case "check":
+                check(_url(options), schema=options.schema)
+                print(f"the database is at revision {head()}, as this package needs")
+            case "sql":
+                print(sql(options.revision, since=options.since, schema=options.schema), end="")
+            case _:
+                print(grants(schema=options.schema, prefix=options.prefix), end="")
+    except MigrationError as error:
+        print(f"horsies-migrate: {error}", file=sys.stderr)
+        return error.code
+    return ExitCode.OK
+
+
+def _url(options: argparse.Namespace) -> str:
+    from horsies_schema.migrate import ExitCode, MigrationError
+
+    url: str | None = options.url or os.environ.get("HORSIES_DATABASE_URL")
+    if not url:
+        raise MigrationError("no database: give --url or set HORSIES_DATABASE_URL", ExitCode.USAGE)
+    return url
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="horsies-migrate",
+        description="Create, upgrade and inspect the horsies tables of a PostgreSQL database.",
+        epilog="exit codes: 0 done; 1 check found the schema behind; 2 usage; 3 the database is unsuitable (too old, "
+        "not UTF8, read-only, newer than this package); 4 unreachable; 5 locks not obtained",
+    )
+    parser.add_argument("--version", action="version", version=f"horsies-schema {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|current|check|sql|grants")
+
+    def verb(name: str, help_text: str, *, connects: bool = True) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=help_text, description=help_text)
+        sub.add_argument("--schema", help="the PostgreSQL schema that horsies lives in (default: by search_path)")
+        if connects:
+            sub.add_argument(
+                "--url",
+                help="postgresql://... or embedded:///directory (default: the environment's HORSIES_DATABASE_URL)",
+            )
+        return sub
+
+    up = verb("up", "upgrade the database, to the newest revision unless one is named")
+    up.add_argument("revision", nargs="?", default="head")
+    down = verb("down", "downgrade the database; drops what the later revisions made")
+    down.add_argument("revision", help="the revision to go down to; 'base' removes everything")
+    down.add_argument("--yes", action="store_true", help="yes, drop the tables and their data")
+    verb("current", "print the revision that the database is at")
+    verb("check", "succeed only if the database is at the revision that this package needs")
+    offline = verb("sql", "print the upgrade as SQL, without a connection", connects=False)
+    offline.add_argument("revision", nargs="?", default="head")
+    offline.add_argument("--since", default="base", metavar="REVISION", help="the revision that the database is at")
+    roles = verb("grants", "print least-privilege roles and their grants as SQL", connects=False)
+    roles.add_argument("--prefix", default="horsies_", help="beginning of the roles' names (default: %(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

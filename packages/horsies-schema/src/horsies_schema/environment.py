@@ -1,0 +1,56 @@
+"""The one Alembic environment: shared by the wheel's own migrations and by the `alembic/` workbench.
+
+It expects either a connection in `config.attributes` (how `horsies_schema.migrate` calls it, already
+locked and with its search_path set), or a URL in HORSIES_DATABASE_URL (the developer's `alembic`).
+"""
+
+import os
+from typing import cast
+
+from alembic import context
+from sqlalchemy import Connection
+
+from horsies_schema.models import Base
+
+# users have an `alembic_version` of their own
+VERSION_TABLE = "horsies_alembic_version"
+
+
+def run() -> None:
+    """Called by `env.py`, inside Alembic's context."""
+    if context.is_offline_mode():
+        context.configure(
+            dialect_name="postgresql",
+            target_metadata=Base.metadata,
+            version_table=VERSION_TABLE,
+            transaction_per_migration=True,
+            literal_binds=True,
+        )
+        with context.begin_transaction():
+            context.run_migrations()
+        return
+    connection = cast("Connection | None", context.config.attributes.get("connection"))
+    if connection is not None:
+        _migrate(connection)
+        return
+    # only the workbench arrives here; it borrows the locking road of horsies-migrate
+    from horsies_schema.migrate import on_connection
+
+    url = os.environ.get("HORSIES_DATABASE_URL")
+    if not url:
+        raise SystemExit("set HORSIES_DATABASE_URL to the database that the workbench should use")
+    on_connection(url, _migrate)
+
+
+def _migrate(connection: Connection) -> None:
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        version_table=VERSION_TABLE,
+        # each revision commits alone: its locks are held no longer than it needs them, and a run that is
+        # killed half-way keeps what it finished
+        transaction_per_migration=True,
+        compare_server_default=True,
+    )
+    with context.begin_transaction():
+        context.run_migrations()

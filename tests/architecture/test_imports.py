@@ -1,0 +1,44 @@
+"""What an import may cost, and who may know whom."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("sqlalchemy", "alembic", "textual", "psutil", "horsies_schema", "horsies_worker", "horsies_tui")
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sorted(sys.modules))"
+    return set(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import horsies", HEAVY),
+        ("from horsies import *", HEAVY),
+        ("import horsies.cli", HEAVY),
+        ("import horsies_schema", ("sqlalchemy", "alembic", "textual", "psutil", "horsies")),
+        ("import horsies_schema.embedded", ("sqlalchemy", "alembic", "textual", "psutil", "horsies")),
+    ],
+)
+def test_an_import_pulls_in_nothing_heavy(statement: str, unwanted: tuple[str, ...]) -> None:
+    loaded = modules_after(statement)
+    assert not loaded & set(unwanted)
+
+
+def test_the_check_above_can_fail() -> None:
+    assert "sqlalchemy" in modules_after("import horsies_schema.models")
+
+
+def test_import_contracts() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "importlinter.cli", "lint", "--no-cache"], check=False, capture_output=True, text=True
+    )
+    run = (
+        run
+        if run.stdout
+        else subprocess.run(["lint-imports", "--no-cache"], check=False, capture_output=True, text=True)
+    )
+    assert run.returncode == 0, run.stdout + run.stderr

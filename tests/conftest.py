@@ -1,0 +1,67 @@
+"""Fixtures of the whole suite; what they are made of lives in tests/support."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import psutil
+import pytest
+
+from tests.support import postgres
+from tests.support.postgres import Database
+from tests.support.waiting import eventually
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        postgres.prepare_run()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        postgres.finish_run()
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    """A migrated database of this test's own; fails the test when a connection to it leaks."""
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+def empty_db() -> Iterator[Database]:
+    """A database without any horsies table."""
+    with postgres.database(template_name="template0", options="ENCODING 'UTF8'") as database:
+        yield database
+
+
+@pytest.fixture
+async def conn(db: Database) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(db.url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves a process behind (the shared server's keeper is not a test's own)."""
+    if "unit" in request.path.parts:
+        yield
+        return
+    postgres.admin_url()
+    before = _offspring()
+    yield
+    eventually(
+        lambda: not (_offspring() - before), timeout=10, describe="every process that the test started has ended"
+    )
+
+
+def _offspring() -> set[tuple[int, float]]:
+    found: set[tuple[int, float]] = set()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.add((child.pid, child.create_time()))
+        except psutil.NoSuchProcess:
+            continue
+    return found

@@ -1,0 +1,188 @@
+"""Rows that must not exist: refused by the database itself, whoever writes them."""
+
+import psycopg
+import pytest
+from tests.support.postgres import Database
+
+BASE = {"id": "'a'", "task_name": "'t'"}
+OWNED = {"claimed_by_worker_id": "'w'", "claimed_at": "now()"}
+RUNNING = {"status": "'RUNNING'", **OWNED, "started_at": "now()", "worker_pid": "1"}
+CLAIMED = {"status": "'CLAIMED'", "claimed": "true", **OWNED, "claim_expires_at": "now()"}
+COMPLETED = {"status": "'COMPLETED'", "completed_at": "now()", "terminal_at": "now()", "result": "'{}'"}
+FAILED = {"status": "'FAILED'", "failed_at": "now()", "terminal_at": "now()", "result": "'{}'", "error_code": "'X'"}
+
+
+def insert(db: Database, row: dict[str, str], table: str = "horsies_tasks") -> None:
+    columns = {**BASE, **row} if table == "horsies_tasks" else row
+    db.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(columns.values())})")
+
+
+LEGAL = {
+    "pending": {},
+    "future": {"enqueued_at": "now() + interval '1 y'"},
+    "claimed": CLAIMED,
+    "running": RUNNING,
+    "staged": {**RUNNING, "finalizing_at": "now()", "result": "'{}'"},
+    "completed": COMPLETED,
+    "failed": FAILED,
+    "expired": {**FAILED, "status": "'EXPIRED'"},
+    "cancelled": {"status": "'CANCELLED'", "terminal_at": "now()", "result": "'{}'", "error_code": "'X'"},
+    "longest queue": {"queue_name": "repeat('q', 52)"},
+}
+
+ILLEGAL = {
+    "unknown status": {"status": "'REQUEUED'"},
+    "lower case status": {"status": "'running'"},
+    "negative retries": {"retry_count": "-1"},
+    "more retries than allowed": {"retry_count": "2", "max_retries": "1"},
+    "absurd retries": {"max_retries": "1000000000"},
+    "priority 0": {"priority": "0"},
+    "priority 101": {"priority": "101"},
+    "priority a million": {"priority": "1000000"},
+    "null queue": {"queue_name": "NULL"},
+    "empty queue": {"queue_name": "''"},
+    "queue of 53": {"queue_name": "repeat('q', 53)"},
+    "queue with quotes": {"queue_name": "'x\"; DROP TABLE horsies_tasks; --'"},
+    "queue with newline": {"queue_name": "E'a\\nb'"},
+    "queue with trailing newline": {"queue_name": "E'a\\n'"},
+    "queue with emoji": {"queue_name": "'🐎'"},
+    "empty name": {"task_name": "''"},
+    "name of 256": {"task_name": "repeat('n', 256)"},
+    "id of 37": {"id": "repeat('i', 37)"},
+    "empty unique key": {"unique_key": "''"},
+    "claimed flag without the state": {"claimed": "true"},
+    "claimed state without the flag": {**CLAIMED, "claimed": "false"},
+    "claimed by nobody": {**CLAIMED, "claimed_by_worker_id": "NULL"},
+    "claimed without lease": {**CLAIMED, "claim_expires_at": "NULL"},
+    "claimed and started": {**CLAIMED, "started_at": "now()"},
+    "pending with an owner": {"claimed_by_worker_id": "'w'"},
+    "pending with a start": {"started_at": "now()"},
+    "pending with a result": {"result": "'{}'"},
+    "pending with an error": {"error_code": "'X'"},
+    "pending with an end": {"terminal_at": "now()"},
+    "running without an owner": {**RUNNING, "claimed_by_worker_id": "NULL"},
+    "running without a pid": {**RUNNING, "worker_pid": "NULL"},
+    "running with a lease": {**RUNNING, "claim_expires_at": "now()"},
+    "running with a result but no mark": {**RUNNING, "result": "'{}'"},
+    "completed without a result": {**COMPLETED, "result": "NULL"},
+    "completed with an error": {**COMPLETED, "error_code": "'X'"},
+    "completed and failed": {**COMPLETED, "failed_at": "now()"},
+    "completed without an end": {**COMPLETED, "terminal_at": "NULL"},
+    "failed without a code": {**FAILED, "error_code": "NULL"},
+    "failed without a result": {**FAILED, "result": "NULL"},
+    "failed and completed": {**FAILED, "completed_at": "now()"},
+    "expired without a code": {**FAILED, "status": "'EXPIRED'", "error_code": "NULL"},
+    "cancelled and completed": {
+        "status": "'CANCELLED'",
+        "terminal_at": "now()",
+        "result": "'{}'",
+        "completed_at": "now()",
+    },
+    "started after its deadline": {**RUNNING, "good_until": "now()"},
+}
+
+
+@pytest.mark.parametrize("name", LEGAL)
+def test_legal_rows_are_accepted(db: Database, name: str) -> None:
+    insert(db, LEGAL[name])
+    assert db.value("SELECT count(*) FROM horsies_tasks") == 1
+
+
+def test_illegal_rows_are_refused(db: Database) -> None:
+    accepted = []
+    for name, row in ILLEGAL.items():
+        try:
+            insert(db, row)
+        except (psycopg.errors.IntegrityError, psycopg.errors.DataError):
+            continue
+        accepted.append(name)
+        db.execute("DELETE FROM horsies_tasks")
+    assert accepted == []
+
+
+ATTEMPT = {"task_id": "'a'", "attempt": "1", "outcome": "'COMPLETED'", "started_at": "now()", "finished_at": "now()"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outcome": "'RETRIED'"},
+        {"attempt": "0"},
+        {"finished_at": "now() - interval '1 s'"},
+        {"error_code": "'X'"},
+        {"outcome": "'FAILED'"},
+        {"will_retry": "true"},
+        {"task_id": "'nobody'"},
+    ],
+)
+def test_illegal_attempts_are_refused(db: Database, change: dict[str, str]) -> None:
+    insert(db, COMPLETED)
+    with pytest.raises(psycopg.errors.IntegrityError):
+        insert(db, {**ATTEMPT, **change}, "horsies_task_attempts")
+    insert(db, ATTEMPT, "horsies_task_attempts")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        insert(db, ATTEMPT, "horsies_task_attempts")
+    db.execute("DELETE FROM horsies_tasks")
+    assert db.value("SELECT count(*) FROM horsies_task_attempts") == 0
+
+
+def test_a_unique_key_binds_only_while_the_task_lives(db: Database) -> None:
+    insert(db, {"unique_key": "'k'"})
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        insert(db, {"id": "'b'", "unique_key": "'k'"})
+    insert(db, {"id": "'c'", "unique_key": "'k'", "task_name": "'other'"})
+    db.execute(f"UPDATE horsies_tasks SET {', '.join(f'{k} = {v}' for k, v in COMPLETED.items())} WHERE id = 'a'")
+    insert(db, {"id": "'b'", "unique_key": "'k'"})
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("horsies_heartbeats", {"task_id": "'a'", "sender_id": "'w'", "role": "'boss'"}),
+        ("horsies_queue_state", {"queue_name": "'a b'"}),
+        ("horsies_schedule_state", {"schedule_name": "'s'", "run_count": "-1"}),
+        ("horsies_schedule_state", {"schedule_name": "'s'", "run_count": "1"}),
+        ("horsies_workflows", {"id": "'w'", "name": "'n'", "status": "'READY'"}),
+        ("horsies_workflows", {"id": "'w'", "name": "'n'", "status": "'COMPLETED'"}),
+        ("horsies_workflows", {"id": "'w'", "name": "'n'", "completed_at": "now()"}),
+        ("horsies_workflows", {"id": "'w'", "name": "'n'", "on_error": "'ignore'"}),
+        ("horsies_workflows", {"id": "'w'", "name": "'n'", "depth": "1"}),
+    ],
+)
+def test_illegal_rows_of_other_tables_are_refused(db: Database, table: str, row: dict[str, str]) -> None:
+    with pytest.raises(psycopg.errors.IntegrityError):
+        insert(db, row, table)
+
+
+NODE = {"id": "'n'", "workflow_id": "'w'", "task_index": "0", "node_id": "'first'", "task_name": "'t'"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dependencies": "'{0}'"},
+        {"join_type": "'some'"},
+        {"join_type": "'quorum'"},
+        {"min_success": "1"},
+        {"status": "'CANCELLED'"},
+        {"task_index": "-1"},
+        {"workflow_id": "'nobody'"},
+    ],
+)
+def test_illegal_nodes_are_refused(db: Database, change: dict[str, str]) -> None:
+    insert(db, {"id": "'w'", "name": "'n'"}, "horsies_workflows")
+    with pytest.raises(psycopg.errors.IntegrityError):
+        insert(db, {**NODE, **change}, "horsies_workflow_tasks")
+    insert(db, {**NODE, "task_id": "'t1'"}, "horsies_workflow_tasks")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        insert(
+            db,
+            {**NODE, "id": "'m'", "task_index": "1", "node_id": "'second'", "task_id": "'t1'"},
+            "horsies_workflow_tasks",
+        )
+
+
+def test_identities_go_beyond_32_bits(db: Database) -> None:
+    db.execute("SELECT setval(pg_get_serial_sequence('horsies_heartbeats', 'id'), 2147483647)")
+    insert(db, {"task_id": "'a'", "sender_id": "'w'", "role": "'runner'"}, "horsies_heartbeats")
+    assert db.value("SELECT max(id) FROM horsies_heartbeats") == 2**31

