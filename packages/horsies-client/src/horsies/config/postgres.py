@@ -1,0 +1,209 @@
+"""PostgresConfig: where the database is and how to talk to it. Its text forms never show a secret.
+
+`_pg.dsn` is imported where it is used: 9 ms of patterns and urllib that `import horsies` need not pay.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from horsies._checks import Checks
+from horsies.errors import ConfigurationError
+
+DATABASE_URL_VARIABLE: Final = "HORSIES_DATABASE_URL"
+DEFAULT_APPLICATION_NAME: Final = "horsies"
+DEFAULT_CONNECT_TIMEOUT_MS: Final = 10_000
+SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+_IDENTIFIER_BYTES: Final = 63
+_TLS_FIELDS: Final = ("sslrootcert", "sslcert", "sslkey", "sslpassword")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PostgresConfig:
+    """Settings of the connection. What the URL says counts where the field is left at its default."""
+
+    database_url: str | None = field(default=None, kw_only=False)
+    """`postgresql://` URL (also `postgres://`, `+driver`, several hosts), key=value DSN, or `embedded://`.
+    None: the environment variable HORSIES_DATABASE_URL."""
+
+    direct_url: str | None = None
+    """The same database without the pooler, for LISTEN and session locks. Required when `pooler`."""
+
+    schema: str | None = None
+    """Schema that holds the horsies tables; None: the connection's own search_path."""
+
+    pooler: bool = False
+    """A transaction-mode pooler such as PgBouncer stands in front: no prepared statements are kept."""
+
+    sslmode: str | None = None
+    """disable, allow, prefer, require, verify-ca or verify-full; None: the URL's, else prefer."""
+
+    sslrootcert: str | None = None
+    """File of the trusted authorities, or `system` for those of the machine."""
+
+    sslcert: str | None = None
+    """File of the client's certificate."""
+
+    sslkey: str | None = None
+    """File of the certificate's private key."""
+
+    sslpassword: str | None = None
+    """Password of the private key."""
+
+    pool_min_size: int = 0
+    """Connections kept open while idle. 0 to 1,000."""
+
+    pool_max_size: int = 10
+    """Connections at most. 1 to 1,000."""
+
+    connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
+    """Bound on opening a connection, all hosts together. 100 ms to 5 min."""
+
+    command_timeout_ms: int | None = 60_000
+    """Bound on one statement, so that a half-open connection cannot hang a caller for ever. None: no bound."""
+
+    application_name: str = DEFAULT_APPLICATION_NAME
+    """What pg_stat_activity shows. At most 63 bytes."""
+
+    def __post_init__(self) -> None:
+        checks = Checks("PostgresConfig")
+        if self.database_url is None:
+            # So that `config.url` and a copy by dataclasses.replace see one fixed value, not a changing environment.
+            object.__setattr__(self, "database_url", os.environ.get(DATABASE_URL_VARIABLE) or None)
+        if self.database_url is None:
+            checks.add(
+                "database_url",
+                f"no URL was given and {DATABASE_URL_VARIABLE} is not set",
+                f"pass database_url= or set {DATABASE_URL_VARIABLE}=postgresql://user:password@host:5432/database",
+            )
+        in_url: Mapping[str, str] = {}
+        if self.database_url is not None:
+            in_url = _check_url(checks, "database_url", self.database_url)
+        if self.direct_url is not None:
+            _check_url(checks, "direct_url", self.direct_url)
+        self._check_pooler(checks)
+        self._check_tls(checks, in_url)
+        if checks.text("schema", self.schema, optional=True) and self.schema is not None:
+            _check_schema(checks, self.schema)
+
+        low_ok = checks.integer("pool_min_size", self.pool_min_size, 0, 1_000)
+        high_ok = checks.integer("pool_max_size", self.pool_max_size, 1, 1_000)
+        if low_ok and high_ok and self.pool_min_size > self.pool_max_size:
+            checks.add(
+                "pool_min_size",
+                f"{self.pool_min_size} is more than pool_max_size ({self.pool_max_size})",
+                f"lower it to {self.pool_max_size} or raise pool_max_size",
+            )
+        checks.integer("connect_timeout_ms", self.connect_timeout_ms, 100, 300_000, unit="ms")
+        checks.integer("command_timeout_ms", self.command_timeout_ms, 100, 86_400_000, optional=True, unit="ms")
+        if checks.text("application_name", self.application_name):
+            _check_bytes(checks, "application_name", self.application_name)
+        checks.finish()
+
+    def _check_pooler(self, checks: Checks) -> None:
+        if not checks.boolean("pooler", self.pooler) or not self.pooler:
+            return
+        lost = "LISTEN through a transaction-mode pooler is silently lost, without any error"
+        fix = "set direct_url to the PostgreSQL server itself, past the pooler"
+        if self.direct_url is None:
+            checks.add("direct_url", f"is required with pooler=True: {lost}", fix)
+        elif self.direct_url == self.database_url:
+            checks.add("direct_url", f"is the same as database_url, with pooler=True: {lost}", fix)
+        if self.schema is not None:
+            checks.add(
+                "schema",
+                "cannot be set through a transaction-mode pooler: a session setting does not stay with its client",
+                "leave schema out and run ALTER ROLE <role> SET search_path = <schema> instead",
+            )
+
+    def _check_tls(self, checks: Checks, in_url: Mapping[str, str]) -> None:
+        checks.word("sslmode", self.sslmode, SSL_MODES, optional=True)
+        for name in _TLS_FIELDS:
+            checks.text(name, getattr(self, name), optional=True, secret=name == "sslpassword")
+        given = [name for name in _TLS_FIELDS if getattr(self, name) is not None]
+        mode = self.sslmode or in_url.get("sslmode")
+        if mode == "disable" and given:
+            checks.add(
+                "sslmode",
+                f"'disable' means no TLS, so {', '.join(given)} would never be used",
+                "remove the certificates, or choose require, verify-ca or verify-full",
+            )
+        if self.sslcert is None and "sslcert" not in in_url:
+            for name in ("sslkey", "sslpassword"):
+                if name in given:
+                    checks.add(name, "has no sslcert to belong to", "give sslcert as well, or remove it")
+        if self.sslrootcert == "system" and mode not in (None, "disable", "verify-full"):
+            checks.add(
+                "sslrootcert",
+                f"'system' with sslmode={mode} would trust any host that a public authority vouches for",
+                "use sslmode='verify-full'",
+            )
+
+    @property
+    def url(self) -> str:
+        """The database URL as given, or as found in the environment. Contains the password."""
+        if self.database_url is None:  # __post_init__ refused that
+            raise AssertionError("a PostgresConfig without URL cannot exist")
+        return self.database_url
+
+    @property
+    def listen_url(self) -> str:
+        """Where connections go that live on their session: `direct_url`, else `url`. Contains the password."""
+        return self.direct_url or self.url
+
+    def redact(self, text: str) -> str:
+        """A message without this configuration's secrets, however they are spelled in it."""
+        from horsies._pg.dsn import is_embedded, parse, redact, secrets_of
+
+        secrets = [self.sslpassword] if self.sslpassword else []
+        for url in (self.database_url, self.direct_url):
+            if url is not None and not is_embedded(url):
+                secrets += secrets_of(parse(url))
+        return redact(text, secrets=secrets)
+
+    def __repr__(self) -> str:
+        """Only what differs from the defaults, and no secret."""
+        from horsies._pg.dsn import redact
+
+        parts: list[str] = []
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if value == item.default:
+                continue
+            if item.name in ("database_url", "direct_url"):
+                value = redact(str(value))
+            elif item.name == "sslpassword":
+                value = "***"
+            parts.append(f"{item.name}={value!r}")
+        return f"PostgresConfig({', '.join(parts)})"
+
+
+def _check_url(checks: Checks, name: str, url: object) -> Mapping[str, str]:
+    """The URL's own settings, as far as it can be read."""
+    from horsies._pg.dsn import is_embedded, parse
+
+    if not checks.text(name, url, secret=True) or not isinstance(url, str) or is_embedded(url):
+        return {}
+    try:
+        return parse(url, f"{checks.subject}.{name}").params
+    except ConfigurationError as error:
+        checks.problems.extend(error.problems)
+        return {}
+
+
+def _check_schema(checks: Checks, schema: str) -> None:
+    _check_bytes(checks, "schema", schema)
+    if schema.startswith("pg_"):
+        checks.add("schema", "PostgreSQL keeps the prefix pg_ for itself", "choose a name without it")
+
+
+def _check_bytes(checks: Checks, name: str, value: str) -> None:
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        checks.add(name, "contains a lone surrogate", "give text that UTF-8 can carry")
+        return
+    if size > _IDENTIFIER_BYTES:
+        checks.add(name, f"has {size} bytes; PostgreSQL cuts names at 63", "shorten it to 63 bytes of UTF-8")
