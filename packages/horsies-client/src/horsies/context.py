@@ -1,0 +1,103 @@
+"""What a running task can learn about itself: `current_task()`.
+
+The worker's child process enters a `TaskContext` around every call of user code. Nothing here does
+I/O of its own; the two verbs go through what the child handed in.
+"""
+
+import json
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from datetime import datetime
+from typing import Any, Literal
+
+from horsies.errors import UsageError
+
+StopReason = Literal["cancelled", "timeout", "shutdown"]
+
+
+class TaskStopped(BaseException):
+    """Raised inside a running synchronous task that must end: cancelled, out of time, or the worker leaves.
+
+    A BaseException, so that `except Exception` in user code does not swallow it. Catch it to clean
+    up, then let it go on: the process of a task that stays is terminated, then killed. An `async def`
+    task gets `asyncio.CancelledError` instead.
+    """
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason: StopReason = reason
+
+
+class TaskContext:
+    """The attempt that is running here. Get it with `current_task()`."""
+
+    __slots__ = ("_emit_progress", "_stop_asked", "attempt", "deadline", "fencing_token", "task_id", "task_name")
+
+    def __init__(
+        self,
+        *,
+        task_id: str,
+        task_name: str,
+        attempt: int,
+        deadline: datetime | None,
+        fencing_token: int,
+        emit_progress: Callable[[str], None],
+        stop_asked: Callable[[], bool],
+    ) -> None:
+        self.task_id = task_id
+        self.task_name = task_name
+        self.attempt = attempt
+        self.deadline = deadline
+        """When `timeout_ms` runs out, by this machine's clock; None without a timeout."""
+        self.fencing_token = fencing_token
+        """Grows with every claim of this task. Hand it to systems that can refuse an older one: a worker
+        cut off from the database may still be running while its successor runs the next attempt."""
+        self._emit_progress = emit_progress
+        self._stop_asked = stop_asked
+
+    def report_progress(self, value: Any) -> None:
+        """Show a JSON value as the task's progress. Cheap to call; the worker writes the latest one."""
+        try:
+            text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            text.encode()  # a lone surrogate cannot travel
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise UsageError(f"report_progress takes a JSON value: {exc}") from exc
+        if "\\u0000" in text:
+            raise UsageError("report_progress takes a JSON value without NUL characters")
+        self._emit_progress(text)
+
+    def is_cancelled(self) -> bool:
+        """True once somebody asked this attempt to stop: a cancellation, its timeout, or the worker's shutdown."""
+        return self._stop_asked()
+
+    def __repr__(self) -> str:
+        return f"<TaskContext {self.task_name} {self.task_id} attempt {self.attempt}>"
+
+
+_current: ContextVar[TaskContext] = ContextVar("horsies_current_task")
+
+
+def current_task() -> TaskContext:
+    """The task that this code runs in; UsageError outside of one.
+
+    A thread that user code starts does not inherit it: pass the object, or use `contextvars.copy_context()`.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise UsageError("current_task() works only inside a task that a worker is running") from None
+
+
+def find_current_task() -> TaskContext | None:
+    """Like `current_task()`, for code that may run anywhere, such as a log filter."""
+    return _current.get(None)
+
+
+def enter_task(context: TaskContext) -> Token[TaskContext]:
+    """For the worker: make `context` the current one until `leave_task`."""
+    return _current.set(context)
+
+
+def leave_task(token: Token[TaskContext]) -> None:
+    """For the worker: undo `enter_task`."""
+    _current.reset(token)

@@ -1,0 +1,109 @@
+"""A child process from its fork to its exit: tie it to the parent, load the app, run jobs, leave.
+
+Runs user code and nothing of the queue: it has no database connection of ours and decides nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from horsies_worker import wire
+from horsies_worker.child import lifeline
+from horsies_worker.child.logs import configure_logging
+from horsies_worker.child.memory import resident_kb
+from horsies_worker.child.run import Runner
+from horsies_worker.jobs import AppLike
+
+START_FAILED = 3
+MAX_TEXT = 20_000
+
+
+class ChildDescriptors(NamedTuple):
+    jobs: int
+    """Stream: jobs in, reports out."""
+    commands: int
+    """Stream: async jobs and stops in."""
+    tokens: int
+    """Pipe: permission to start, eight bytes each; the parent keeps a read end too."""
+    lifeline: int
+
+
+@dataclass(slots=True)
+class ChildSettings:
+    """The part of a ChildSpec that travels to the child."""
+
+    app_locator: str
+    name: str
+    log_level: str
+    log_format: str
+
+
+def child_main(
+    number: int,
+    descriptors: ChildDescriptors,
+    settings: ChildSettings,
+    app: AppLike | None,
+    load_app: Callable[[str], AppLike],
+) -> int:
+    """Returns the exit code; the caller ends the process without unwinding the template's stack."""
+    lifeline.hold(descriptors.lifeline)
+    forked_from_app = app is not None
+    if forked_from_app:
+        # Exit functions registered by the app's import belong to the template. Run in every child they
+        # would, for one, remove a temporary directory that the siblings still use.
+        atexit._clear()  # pyright: ignore[reportPrivateUsage] # no public way, present in 3.11 to 3.14
+    _set_signals()
+    reports = socket.socket(fileno=descriptors.jobs)
+    reports.setblocking(True)
+    try:
+        _line_buffered()
+        if app is None:
+            app = load_app(settings.app_locator)
+        configure_logging(settings.log_level, settings.log_format)
+        for hook in app.child_start_hooks:
+            hook()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            reports.sendall(wire.encode_start_failed(traceback.format_exc()[-MAX_TEXT:]))
+        return START_FAILED
+    runner = Runner(app, reports, socket.socket(fileno=descriptors.commands), descriptors.tokens)
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        reports.sendall(wire.encode_ready(os.getpid(), resident_kb()))
+        runner.run()
+    # Threads that user code left behind are not waited for; whoever needs a flush registers it with atexit.
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] # as multiprocessing does
+    return 0
+
+
+def _set_signals() -> None:
+    # The app's import may have installed handlers in the template; a child starts from known ones. As in
+    # the template these are functions, not SIG_IGN, so that programs started by user code get the defaults.
+    # SIGTERM: a supervisor may signal every process of the worker's control group. The parent then drains,
+    # and this child must go on; `Runner` dies of it only after the parent has asked for the stop.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ignore)
+        signal.siginterrupt(number, False)
+    with contextlib.suppress(Exception):
+        faulthandler.enable()  # a segmentation fault leaves its Python stack on stderr
+
+
+def _line_buffered() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    pass

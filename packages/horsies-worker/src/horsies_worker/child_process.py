@@ -1,0 +1,583 @@
+"""The parent's view of one child: what it was handed, what it started, how it is stopped, how it ended.
+
+Attribution is exact. A job's start token lies in a pipe that child and parent both read: whoever reads it
+has it, so a token that the parent gets back proves that the job never started. After a death the reports
+are read to the end first, then the pipe: no report and no token means that it was running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import termios
+import time
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from math import inf
+from typing import Final, Protocol
+
+from horsies_worker import wire
+from horsies_worker.child.main import ChildDescriptors
+from horsies_worker.estimate import STEAL_AFTER_S
+from horsies_worker.forensics import Exit
+from horsies_worker.jobs import ChildSpec, Job
+from horsies_worker.ladder import Rung, Stop
+from horsies_worker.outbox import Outbox
+from horsies_worker.template import Template
+from horsies_worker.wire import FrameReader, FrameType, Report, StopCode
+
+_RECEIVE_BYTES: Final = 256 * 1024
+_LINGER_S: Final = 5.0
+"""A child that was told to leave may take this long over its exit functions."""
+_STALL_S: Final = 2.0
+"""A token that an idle child has not taken by then: the child is frozen or stuck between two jobs."""
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    RETIRING = "retiring"
+    """Finishes what it has, gets nothing new."""
+    DEAD = "dead"
+
+
+class Handed:
+    """A job inside this child."""
+
+    __slots__ = ("end", "estimate", "job", "seq", "since", "stop")
+
+    def __init__(self, job: Job, seq: int, estimate: float, since: float, end: int) -> None:
+        self.job = job
+        self.seq = seq
+        self.estimate = estimate
+        self.since = since
+        """When it was handed over; for an async job also its start."""
+        self.end = end
+        """Where its frame ends in the stream of bytes to the child."""
+        self.stop: Stop | None = None
+
+
+class ChildOwner(Protocol):
+    """What the pool hears from its children. None of these may raise."""
+
+    def child_ready(self, child: ChildProcess) -> None: ...
+    def child_finished(
+        self, child: ChildProcess, handed: Handed, report: Report, started: float, finished: float
+    ) -> None: ...
+    def child_progress(self, child: ChildProcess, handed: Handed, text: str) -> None: ...
+    def child_unstarted(self, child: ChildProcess, handed: Sequence[Handed], slow: str | None) -> None: ...
+    def child_moved(self, child: ChildProcess) -> None: ...
+    def child_gone(
+        self, child: ChildProcess, end: Exit, ran: Sequence[Handed], unstarted: Sequence[Handed]
+    ) -> None: ...
+
+
+class ChildProcess:
+    def __init__(self, number: int, spec: ChildSpec, owner: ChildOwner, template: Template) -> None:
+        """Asks the template for the process; OSError when that is not possible."""
+        self.number = number
+        self.name = f"{spec.name}-child-{number}"
+        self.pid = 0
+        self.state = State.STARTING
+        self.born = time.monotonic()
+        self.tasks = 0
+        """Jobs handed over and not taken back, ever."""
+        self.finished = 0
+        self.rss_kb = 0
+        self.was_ready = False
+        self.start_failure: str | None = None
+        self.handed: dict[int, Handed] = {}
+        """Synchronous jobs in the order of their tokens; the first is running or about to."""
+        self.async_jobs: dict[int, Handed] = {}
+        self.predicted = 0.0
+        """Seconds of work in `handed`, by estimate."""
+        self._spec = spec
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameReader()
+        self._seq = 0
+        self._front_since = 0.0
+        self._pidfd: int | None = None
+        self._killed = False
+        self._leaving = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._watch_at = inf
+        self._linger: asyncio.TimerHandle | None = None
+        self._open(template)
+        self._jobs_out = Outbox(self._loop, self._jobs)
+        self._commands_out = Outbox(self._loop, self._commands)
+        self._loop.add_reader(self._jobs, self._on_readable)
+        self._start_timer: asyncio.TimerHandle | None = self._loop.call_later(spec.start_timeout_s, self._start_late)
+
+    def _open(self, template: Template) -> None:
+        theirs: list[socket.socket] = []
+        token_read = -1
+        self._tokens_in = self._tokens_out = -1
+        try:
+            self._jobs, jobs = socket.socketpair()
+            theirs.append(jobs)
+            self._commands, commands = socket.socketpair()
+            theirs.append(commands)
+            self._lifeline, lifeline = socket.socketpair()
+            theirs.append(lifeline)
+            token_read, self._tokens_out = os.pipe()
+            # A second open file on the same pipe: a dup would share O_NONBLOCK with the child's blocking read.
+            try:
+                self._tokens_in = os.open(f"/proc/self/fd/{token_read}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._tokens_in = os.dup(token_read)  # no /proc: readiness is tested before each read
+            self._jobs.setblocking(False)
+            self._commands.setblocking(False)
+            template.fork(
+                self.number, ChildDescriptors(jobs.fileno(), commands.fileno(), token_read, lifeline.fileno())
+            )
+        except OSError:
+            self._close_descriptors()
+            raise
+        finally:
+            for sock in theirs:
+                sock.close()
+            if token_read >= 0:
+                os.close(token_read)
+
+    # -- handing over --------------------------------------------------------------------------------
+
+    @property
+    def accepting(self) -> bool:
+        return self.state is State.READY
+
+    @property
+    def idle(self) -> bool:
+        return self.state is State.READY and not self.handed
+
+    @property
+    def lets_queue(self) -> bool:
+        """Busy with something short that nobody is stopping: more short ones may wait behind it."""
+        front = next(iter(self.handed.values()), None)
+        return self.accepting and front is not None and front.estimate != inf and front.stop is None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.handed)
+
+    @property
+    def empty(self) -> bool:
+        return not self.handed and not self.async_jobs
+
+    def started_at(self, handed: Handed) -> float:
+        """As the parent knows it: an async job starts on arrival, another when the one before it is done."""
+        return handed.since if handed.job.is_async else max(handed.since, self._front_since)
+
+    def inside(self) -> Iterable[Handed]:
+        yield from self.handed.values()
+        yield from self.async_jobs.values()
+
+    def hand(self, jobs: Sequence[tuple[Job, float]]) -> None:
+        """Synchronous jobs with their estimates: payloads first, then the tokens that permit to start them."""
+        now = time.monotonic()
+        if not self.handed:
+            self._front_since = now
+        frames: list[bytes] = []
+        seqs: list[int] = []
+        end = self._jobs_out.accepted
+        for job, estimate in jobs:
+            self._seq += 1
+            frame = wire.encode_job(self._seq, job)
+            end += len(frame)
+            frames.append(frame)
+            seqs.append(self._seq)
+            self.handed[self._seq] = Handed(job, self._seq, estimate, now, end)
+            if estimate != inf:
+                self.predicted += estimate
+        self.tasks += len(jobs)
+        self._jobs_out.send(b"".join(frames))
+        os.write(self._tokens_out, wire.pack_tokens(seqs))
+        self._watch_front()
+
+    def hand_async(self, jobs: Sequence[Job]) -> None:
+        """Asynchronous jobs start on arrival: there is room for all of them, so no token is needed."""
+        now = time.monotonic()
+        frames: list[bytes] = []
+        end = self._commands_out.accepted
+        for job in jobs:
+            self._seq += 1
+            frame = wire.encode_job(self._seq, job)
+            end += len(frame)
+            frames.append(frame)
+            self.async_jobs[self._seq] = Handed(job, self._seq, inf, now, end)
+            if job.timeout_ms is not None:
+                self._watch_by(now + job.timeout_ms / 1000)
+        self.tasks += len(jobs)
+        self._commands_out.send(b"".join(frames))
+
+    def take_back(self) -> list[Handed]:
+        """Every job whose token is still in the pipe: it has not started and now never will, here."""
+        taken: list[Handed] = []
+        for seq in self._read_tokens():
+            handed = self.handed.pop(seq, None)
+            if handed is not None:
+                taken.append(handed)
+                self._forget_estimate(handed)
+        self.tasks -= len(taken)
+        return taken
+
+    def _put_back(self, handed: Sequence[Handed]) -> None:
+        """Return tokens just taken; their payloads are still with the child, and nothing came in between."""
+        if not handed:
+            return
+        for one in handed:
+            self.handed[one.seq] = one
+            if one.estimate != inf:
+                self.predicted += one.estimate
+        self.tasks += len(handed)
+        os.write(self._tokens_out, wire.pack_tokens([one.seq for one in handed]))
+
+    def _read_tokens(self) -> list[int]:
+        seqs: list[int] = []
+        while True:
+            try:
+                if not _readable(self._tokens_in):
+                    return seqs
+                data = os.read(self._tokens_in, wire.TOKEN_BYTES * 256)
+            except BlockingIOError:
+                return seqs
+            if not data:
+                return seqs
+            seqs += wire.unpack_tokens(data)
+
+    def _forget_estimate(self, handed: Handed) -> None:
+        if handed.estimate != inf:
+            # Never below zero, and exactly zero when empty: sums of floats drift.
+            self.predicted = max(0.0, self.predicted - handed.estimate) if self.handed else 0.0
+
+    # -- reports -------------------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        self._pump()
+
+    def _pump(self) -> bool:
+        """Read once and deal with everything that has arrived; False when there was nothing."""
+        if self.state is State.DEAD:
+            return False
+        try:
+            data = self._jobs.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._jobs)
+            # Dead, and its exit status is on its way; or user code closed our descriptors, and it is useless.
+            self._linger_from_now(1.0)
+            return False
+        front_done = False
+        for kind, frame in self._frames.feed(data):
+            if kind == FrameType.RESULT:
+                seq, report, started, finished, rss_kb = wire.decode_result(frame)
+                if rss_kb:
+                    self.rss_kb = rss_kb
+                handed = self.handed.pop(seq, None)
+                if handed is not None:
+                    front_done = True
+                    self._forget_estimate(handed)
+                else:
+                    handed = self.async_jobs.pop(seq, None)
+                if handed is not None:
+                    self.finished += 1
+                    self._owner.child_finished(self, handed, report, started, finished)
+            elif kind == FrameType.PROGRESS:
+                seq, text = wire.decode_progress(frame)
+                handed = self.handed.get(seq) or self.async_jobs.get(seq)
+                if handed is not None:
+                    self._owner.child_progress(self, handed, text)
+            elif kind == FrameType.READY:
+                self._on_ready(*wire.decode_ready(frame))
+            elif kind == FrameType.START_FAILED:
+                self.start_failure = wire.decode_start_failed(frame)
+        if front_done and self.handed:
+            self._front_since = time.monotonic()
+            self._watch_front()
+        self._owner.child_moved(self)
+        return True
+
+    def _on_ready(self, pid: int, rss_kb: int) -> None:
+        self.pid = self.pid or pid
+        self.rss_kb = rss_kb
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        if self.state is State.STARTING:
+            self.state = State.READY
+            self.was_ready = True
+            self._owner.child_ready(self)
+
+    def _start_late(self) -> None:
+        self._start_timer = None
+        self.start_failure = f"the child was not ready after {self._spec.start_timeout_s:g} s (import or start hook)"
+        self.kill()
+
+    # -- the watch: timeouts, ladders, slow fronts ---------------------------------------------------
+
+    def _watch_front(self) -> None:
+        front = next(iter(self.handed.values()))
+        due = self._front_since + _STALL_S
+        if len(self.handed) > 1:
+            due = self._front_since + self._patience(front)
+        if front.job.timeout_ms is not None:
+            due = min(due, self._front_since + front.job.timeout_ms / 1000)
+        self._watch_by(due)
+
+    @staticmethod
+    def _patience(front: Handed) -> float:
+        return (front.estimate if front.estimate != inf else 0.0) + STEAL_AFTER_S
+
+    def _watch_by(self, when: float) -> None:
+        """Look at this child at `when` at the latest. Timers are not cancelled as jobs pass: an early look is cheap."""
+        if when >= self._watch_at and self._watch is not None:
+            return
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch_at = when
+        self._watch = self._loop.call_later(max(0.0, when - time.monotonic()), self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        self._watch_at = inf
+        # This loop may be late: is the result already in the socket?
+        while self._pump():
+            pass
+        if self.state is State.DEAD or self._killed:
+            return
+        now = time.monotonic()
+        due = self._look_at_front(now)
+        for handed in list(self.async_jobs.values()):
+            due = min(due, self._look_at(handed, handed.since, now))
+        if due != inf and not self._killed:
+            self._watch_by(due)
+
+    def _look_at_front(self, now: float) -> float:
+        front = next(iter(self.handed.values()), None)
+        if front is None:
+            return inf
+        if len(self.handed) > 1:
+            slow_at = self._front_since + self._patience(front)
+            if now < slow_at:
+                return min(slow_at, self._look_at(front, self._front_since, now))
+            taken = self.take_back()
+            # Nothing was running when even the front's token came back: the child did not get the processor.
+            slow = front.job.task_name if front.seq in self.handed else None
+            self._owner.child_unstarted(self, taken, slow)
+        elif now >= self._front_since + _STALL_S and self._tokens_waiting():
+            taken = self.take_back()
+            self._owner.child_unstarted(self, taken, None)
+            self.retire()
+        if front.seq not in self.handed:
+            return inf
+        stalled_at = self._front_since + _STALL_S
+        timeout = front.job.timeout_ms
+        late = timeout is not None and now >= self._front_since + timeout / 1000
+        if late and front.stop is None and self._tokens_waiting() == len(self.handed):
+            return now + 0.05  # not started yet, so its time has not begun; the stall rule is next
+        due = self._look_at(front, self._front_since, now)
+        return min(due, stalled_at) if now < stalled_at else due
+
+    def _look_at(self, handed: Handed, started: float, now: float) -> float:
+        """Advance this job's timeout or ladder; when to look again."""
+        stop = handed.stop
+        if stop is None:
+            if handed.job.timeout_ms is None:
+                return inf
+            deadline = started + handed.job.timeout_ms / 1000
+            if now < deadline:
+                return deadline
+            stop = handed.stop = Stop(StopCode.TIMEOUT, self._spec.kill_grace_s, now)
+        elif now < stop.due:
+            return stop.due
+        self._climb(handed, stop, now)
+        return stop.due
+
+    def _tokens_waiting(self) -> int:
+        size = fcntl.ioctl(self._tokens_in, termios.FIONREAD, b"\0\0\0\0")
+        return struct.unpack("i", size)[0] // wire.TOKEN_BYTES
+
+    # -- stopping ------------------------------------------------------------------------------------
+
+    def find(self, task_id: str, generation: int) -> Handed | None:
+        for handed in self.inside():
+            if handed.job.task_id == task_id and handed.job.generation == generation:
+                return handed
+        return None
+
+    def withdraw(self, handed: Handed) -> bool:
+        """Take this one back if it has not started; the others behind it keep their turn."""
+        if handed.seq not in self.handed:
+            return False
+        taken = self.take_back()
+        self._put_back([one for one in taken if one is not handed])
+        return handed in taken
+
+    def stop_job(self, handed: Handed, code: StopCode) -> None:
+        """Begin the ladder for one started job, or change what it is for."""
+        now = time.monotonic()
+        if handed.stop is not None:
+            handed.stop.rename(code)
+            return
+        handed.stop = Stop(code, self._spec.kill_grace_s, now)
+        self._climb(handed, handed.stop, now)
+        self._watch_by(handed.stop.due)
+
+    def _climb(self, handed: Handed, stop: Stop, now: float) -> None:
+        match stop.step(now):
+            case Rung.FLAG:
+                self._commands_out.send(wire.encode_stop(handed.seq, stop.code, interrupt=False))
+            case Rung.INTERRUPT:
+                self._commands_out.send(wire.encode_stop(handed.seq, stop.code, interrupt=True))
+            case Rung.TERMINATE:
+                if handed.seq in self.async_jobs:
+                    # Others share its loop. Ask once more and let nobody new in, before they all die with it.
+                    self._commands_out.send(wire.encode_stop(handed.seq, stop.code, interrupt=True))
+                    self.retire()
+                else:
+                    self.signal(signal.SIGTERM)
+            case Rung.KILL:
+                self.kill()
+
+    def signal(self, number: int) -> None:
+        """To this child and no other process, also if its pid has been given away meanwhile."""
+        if self.state is State.DEAD or not self.pid:
+            return
+        try:
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            else:
+                os.kill(self.pid, number)
+        except OSError:
+            pass
+
+    def kill(self) -> None:
+        """SIGKILL to its whole group, by the kernel as the lifeline closes; the signal is for a child that cut it."""
+        if self._killed or self.state is State.DEAD:
+            return
+        self._killed = True
+        self._lifeline.close()
+        self.signal(signal.SIGKILL)
+
+    def interrupt_all(self) -> None:
+        """The worker leaves now, with or without this child's agreement."""
+        for handed in self.inside():
+            if handed.stop is None:
+                handed.stop = Stop(StopCode.SHUTDOWN, 0.0, time.monotonic())
+        self.kill()
+
+    def retire(self) -> None:
+        """No new jobs; leaves as soon as it is empty."""
+        if self.state is State.DEAD:
+            return
+        self.state = State.RETIRING
+        if self.empty and not self._leaving:
+            self._leaving = True
+            os.close(self._tokens_out)  # end of file: the child's main thread returns
+            self._tokens_out = -1
+            self._linger_from_now(_LINGER_S)
+
+    def _linger_from_now(self, seconds: float) -> None:
+        if self._linger is None:
+            self._linger = self._loop.call_later(seconds, self.kill)
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    @property
+    def left_on_request(self) -> bool:
+        return self._leaving
+
+    def forked(self, pid: int, pidfd: int | None) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        if self._killed:
+            self.signal(signal.SIGKILL)
+
+    def is_alive(self) -> bool:
+        """The process exists, whatever it does: C code that holds the GIL is alive."""
+        if self.state is State.DEAD:
+            return False
+        if self._pidfd is None:
+            return True
+        return not _readable(self._pidfd)
+
+    def orphaned(self) -> None:
+        """The template died, so nobody reports the exit status: watch the process itself."""
+        if self.state is State.DEAD:
+            return
+        if self._pidfd is not None:
+            self._loop.add_reader(self._pidfd, self._orphan_exited)
+            self.retire()
+        elif not self.pid:
+            self.kill()
+            self.exited(None, 0)
+        else:
+            self.kill()
+            self._loop.call_later(0.1, self.exited, None, 0)
+
+    def _orphan_exited(self) -> None:
+        status, peak_kb = None, 0
+        try:
+            # Ours to collect when this process is the container's init.
+            pid, found, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                status, peak_kb = found, usage.ru_maxrss
+        except ChildProcessError:
+            pass
+        self.exited(status, peak_kb)
+
+    def exited(self, status: int | None, peak_kb: int) -> None:
+        """The process has ended. Its reports first, then its tokens: see the module's text."""
+        while self._pump():
+            pass
+        if self.state is State.DEAD:
+            return
+        unstarted = self.take_back()
+        unsent = [h for h in self.handed.values() if h.end > self._jobs_out.sent]
+        unsent += [h for h in self.async_jobs.values() if h.end > self._commands_out.sent]
+        for handed in unsent:
+            # Its payload never left this process whole, whatever became of the token.
+            (self.handed if handed.seq in self.handed else self.async_jobs).pop(handed.seq)
+        ran = list(self.inside())
+        self.handed.clear()
+        self.async_jobs.clear()
+        self.state = State.DEAD
+        self._close_all()
+        self._owner.child_gone(self, Exit(status, peak_kb, self._killed), ran, [*unstarted, *unsent])
+
+    def _close_all(self) -> None:
+        for timer in (self._watch, self._linger, self._start_timer):
+            if timer is not None:
+                timer.cancel()
+        self._loop.remove_reader(self._jobs)
+        self._jobs_out.close()
+        self._commands_out.close()
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        for name in ("_jobs", "_commands", "_lifeline"):
+            sock: socket.socket | None = getattr(self, name, None)
+            if sock is not None:
+                sock.close()
+        for descriptor in (self._tokens_in, self._tokens_out):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._tokens_in = self._tokens_out = -1
+
+
+def _readable(descriptor: int) -> bool:
+    poll = select.poll()  # select() refuses descriptors above 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))

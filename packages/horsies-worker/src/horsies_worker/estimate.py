@@ -1,0 +1,108 @@
+"""How long will a task of this name take? Upper estimates from recent spans, for run-ahead. Pure.
+
+Only names whose recent worst is below 2 ms may be handed ahead. "Worst" leaves out the two longest
+of the last 32 to 64 spans: on a busy machine a no-op is now and then preempted for 5 ms, and one
+such span must not stop run-ahead for everybody. A span that no scheduler explains demotes at once.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+SHORT_S = 0.002
+"""Names above this are handed out one at a time."""
+PREDICTED_S = 0.010
+"""Work handed to one child, by prediction: what the loss of a whole worker may leave started in name only."""
+MAX_AHEAD = 64
+STEAL_AFTER_S = 0.005
+"""The front has run this much longer than its estimate: those behind it are taken back."""
+FLOOR_S = 0.00005
+"""A no-op costs its child about this much between two results."""
+
+_BLOCK = 32
+_PROOF = 3
+_PROOF_AFTER_DEMOTION = 16
+_NO_NOISE_S = 0.020
+_MAX_NAMES = 4096
+
+
+class _Name:
+    """The three longest spans of this block of 32 and of the previous one."""
+
+    __slots__ = ("block", "count", "needed", "previous", "seen", "upper")
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        self.seen = 0
+        self.count = 0
+        self.block: list[float] = [0.0, 0.0, 0.0]
+        self.previous: list[float] = [0.0, 0.0, 0.0]
+        self.upper = FLOOR_S
+
+    def observe(self, span: float) -> None:
+        block = self.block
+        if span > block[0]:
+            block[0] = span
+            block.sort()
+            self._raise_upper()
+        self.seen += 1
+        self.count += 1
+        if self.count == _BLOCK:
+            self.count = 0
+            self.previous = block
+            self.block = [0.0, 0.0, 0.0]
+            self._raise_upper()
+
+    def _raise_upper(self) -> None:
+        # Third longest of both blocks, but the longest while there is too little to call anything noise.
+        both = sorted(self.block + self.previous)
+        self.upper = max(FLOOR_S, both[-3] if self.seen >= _BLOCK else both[-1])
+
+
+class Estimates:
+    """Upper estimates per task name. Names come from the registry, so there are few."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, _Name] = {}
+        self._short: dict[str, float] = {}
+
+    def observe(self, name: str, span: float) -> None:
+        """A job of this name occupied its child for `span` seconds."""
+        entry = self._names.get(name)
+        if entry is None:
+            entry = self._add(name, _PROOF)
+        if span >= _NO_NOISE_S:
+            self.demote(name)
+            return
+        entry.observe(span)
+        if entry.upper < SHORT_S and entry.seen >= entry.needed:
+            self._short[name] = entry.upper
+        elif name in self._short:
+            del self._short[name]
+
+    def demote(self, name: str) -> None:
+        """It was handed ahead and turned out slow: not short until 16 runs say so again."""
+        self._short.pop(name, None)
+        self._add(name, _PROOF_AFTER_DEMOTION)
+
+    def _add(self, name: str, needed: int) -> _Name:
+        if len(self._names) >= _MAX_NAMES and name not in self._names:
+            # Never with a sane registry; bounds this process's memory all the same.
+            self._names.clear()
+            self._short.clear()
+        entry = self._names[name] = _Name(needed)
+        return entry
+
+    def is_short(self, name: str) -> bool:
+        return name in self._short
+
+    def short_names(self) -> frozenset[str]:
+        return frozenset(self._short)
+
+    def upper(self, name: str) -> float:
+        """Seconds; infinite for a name that is not known to be short."""
+        return self._short.get(name, inf)
+
+    def worst_short(self) -> float:
+        """The longest upper estimate among the short names, for counting room before names are known."""
+        return max(self._short.values(), default=inf)

@@ -1,0 +1,501 @@
+"""The yard: keeps the children, gives them jobs, replaces those that leave or die. No database, no decoding.
+
+Everything runs on one event loop; nothing here waits for a child. Reports come back through the callbacks,
+which must not block. A child's death, timeout or size concerns the jobs inside it and no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any, Final
+
+from horsies.errors import HorsiesError
+from horsies_worker.child.memory import PAGE_KB
+from horsies_worker.child_process import ChildProcess, Handed, State
+from horsies_worker.endings import ended_by_death, outcome_of, unstarted_cancel
+from horsies_worker.estimate import MAX_AHEAD, PREDICTED_S, Estimates
+from horsies_worker.forensics import Exit, OomWatch, describe, memory_limit_kb
+from horsies_worker.jobs import ChildSpec, ChildStats, Job, Outcome, PoolStats, Room
+from horsies_worker.stdio import OutputRelay
+from horsies_worker.template import Template
+from horsies_worker.wire import Report, StopCode
+
+logger = logging.getLogger("horsies.worker.pool")
+
+_AHEAD_MAX_CHARS: Final = 64 * 1024
+"""Longer arguments are not handed ahead: a child keeps the payloads of jobs that were taken back from it."""
+_BACKOFF_S: Final = 0.1
+_TICK_S: Final = 1.0
+_END_S: Final = 5.0
+
+
+class ChildStartError(HorsiesError):
+    """Children cannot be started; the text of the last failure is in the message."""
+
+
+class ChildPool:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        *,
+        on_outcome: Callable[[Job, Outcome], None],
+        on_unstarted: Callable[[Sequence[Job]], None],
+        on_room: Callable[[], None],
+        on_progress: Callable[[Job, str], None],
+        on_fatal: Callable[[str], None],
+        output: tuple[int, int] = (1, 2),
+    ) -> None:
+        """`output`: where the children's stdout and stderr go on to."""
+        self.spec = spec
+        self._on_outcome = on_outcome
+        self._on_unstarted = on_unstarted
+        self._on_room = on_room
+        self._on_progress = on_progress
+        self._on_fatal = on_fatal
+        self._output = output
+        self._relays: list[OutputRelay] = []
+        self._estimates = Estimates()
+        self._children: dict[int, ChildProcess] = {}
+        self._number = 0
+        self._template: Template | None = None
+        self._template_since = 0.0
+        self._preload = spec.preload
+        self._failures = 0
+        self._last_failure = ""
+        self._fatal = False
+        self._retry: asyncio.TimerHandle | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._stopping = False
+        self._starts = self._deaths = self._recycled = 0
+        self._oom = OomWatch()
+        self._memory_limit_kb = memory_limit_kb()
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when the first child is ready; the others follow. ChildStartError when none can be started."""
+        self._loop = asyncio.get_running_loop()
+        self._hurried = asyncio.Event()
+        self._all_gone = asyncio.Event()
+        self._first: asyncio.Future[None] = self._loop.create_future()
+        self._relays = [OutputRelay(target) for target in self._output]
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        self._fill()
+        try:
+            await self._first
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def stop(self, timeout: float) -> None:
+        """Hand out nothing more; what has not started goes back; what runs is interrupted after `timeout` seconds."""
+        if not self._stopping:
+            self._stopping = True
+            for timer in (self._retry, self._tick):
+                if timer is not None:
+                    timer.cancel()
+        deadline = time.monotonic() + timeout
+        for child in list(self._children.values()):
+            if child.state is State.STARTING:
+                child.kill()
+            self._give_back(child.take_back())
+            child.retire()
+        # The last part of the time is for user code that cleans up when it is told to.
+        farewell = min(self.spec.kill_grace_s, timeout / 4)
+        if not await self._gone_within(deadline - farewell - time.monotonic()):
+            for child in list(self._children.values()):
+                for handed in list(child.inside()):
+                    child.stop_job(handed, StopCode.SHUTDOWN)
+            if not await self._gone_within(deadline - time.monotonic()):
+                for child in list(self._children.values()):
+                    child.interrupt_all()
+                self._hurried.clear()
+                await self._gone_within(_END_S)
+        if self._template is not None:
+            self._template.close()
+            await self._template.wait_closed()
+            self._template = None
+        for relay in self._relays:
+            await relay.close()
+
+    def hurry(self) -> None:
+        """A second signal: what still runs is interrupted now."""
+        self._hurried.set()
+
+    async def _gone_within(self, seconds: float) -> bool:
+        if not self._children:
+            return True
+        self._all_gone.clear()
+        waiters = [asyncio.ensure_future(event.wait()) for event in (self._all_gone, self._hurried)]
+        try:
+            await asyncio.wait(waiters, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+        return not self._children
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def room(self) -> Room:
+        if self._stopping:
+            return Room(0, 0, 0)
+        idle = busy = ahead = async_jobs = async_places = 0
+        worst = self._estimates.worst_short() if self.spec.run_ahead else inf
+        depth = min(MAX_AHEAD, int(PREDICTED_S / worst)) if worst != inf else 0
+        for child in self._children.values():
+            busy += child.busy
+            async_jobs += len(child.async_jobs)
+            if not child.accepting:
+                continue
+            left = self._tasks_left(child)
+            async_places += min(left, self.spec.async_concurrency - len(child.async_jobs))
+            if child.idle:
+                idle += 1
+                ahead += max(0, min(depth, left) - 1)
+            elif depth and child.lets_queue:
+                by_time = int((PREDICTED_S - child.predicted) / worst)
+                ahead += max(0, min(MAX_AHEAD - len(child.handed), by_time, left))
+        # A retiring child still occupies its place until its job is done.
+        sync = min(idle, self.spec.processes - busy)
+        places = self.spec.processes * self.spec.async_concurrency - async_jobs
+        return Room(max(0, sync), ahead, max(0, min(async_places, places)))
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Hand these out. What finds no place (a child vanished since `room()`) goes back as unstarted."""
+        if self._stopping:
+            self._give_back_jobs(jobs)
+            return
+        rest = self._hand_out_sync([job for job in jobs if not job.is_async], queue=True)
+        rest += self._hand_out_async([job for job in jobs if job.is_async])
+        self._retire_spent()
+        self._give_back_jobs(rest)
+
+    def _hand_out_sync(self, jobs: Sequence[Job], *, queue: bool) -> list[Job]:
+        if not jobs:
+            return []
+        idle = [child for child in self._children.values() if child.idle and self._tasks_left(child) > 0]
+        free = self.spec.processes - sum(child.busy for child in self._children.values())
+        plans: dict[ChildProcess, list[tuple[Job, float]]] = {}
+        # Least loaded first: (predicted seconds, number, jobs, child). Built from those that let others queue.
+        loads = [
+            (child.predicted, child.number, len(child.handed), child)
+            for child in self._children.values()
+            if queue and child.lets_queue
+        ]
+        heapq.heapify(loads)
+        rest: list[Job] = []
+        for job in jobs:
+            estimate = self._estimates.upper(job.task_name)
+            if idle and free > 0:
+                child = idle.pop()
+                free -= 1
+                plans[child] = [(job, estimate)]
+                if queue and estimate != inf:
+                    heapq.heappush(loads, (estimate, child.number, 1, child))
+            elif loads and estimate != inf and self._may_queue(job) and loads[0][0] + estimate <= PREDICTED_S:
+                predicted, number, count, child = loads[0]
+                plans.setdefault(child, []).append((job, estimate))
+                if count + 1 < MAX_AHEAD and len(plans[child]) < self._tasks_left(child):
+                    heapq.heapreplace(loads, (predicted + estimate, number, count + 1, child))
+                else:
+                    heapq.heappop(loads)
+            else:
+                rest.append(job)
+        for child, plan in plans.items():
+            child.hand(plan)
+        return rest
+
+    def _hand_out_async(self, jobs: Sequence[Job]) -> list[Job]:
+        if not jobs:
+            return []
+        plans: dict[ChildProcess, list[Job]] = {}
+        places = [
+            (len(child.async_jobs), child.number, child)
+            for child in self._children.values()
+            if child.accepting and len(child.async_jobs) < self.spec.async_concurrency and self._tasks_left(child) > 0
+        ]
+        heapq.heapify(places)
+        rest: list[Job] = []
+        for job in jobs:
+            if not places:
+                rest.append(job)
+                continue
+            count, number, child = places[0]
+            plan = plans.setdefault(child, [])
+            plan.append(job)
+            if count + 1 < self.spec.async_concurrency and len(plan) < self._tasks_left(child):
+                heapq.heapreplace(places, (count + 1, number, child))
+            else:
+                heapq.heappop(places)
+        for child, plan in plans.items():
+            child.hand_async(plan)
+        return rest
+
+    def _may_queue(self, job: Job) -> bool:
+        size = len(job.args or "") + len(job.kwargs or "")
+        return self.spec.run_ahead and job.run_ahead and size <= _AHEAD_MAX_CHARS
+
+    def is_short(self, task_name: str) -> bool:
+        """Recent runs were all below 2 ms: jobs of this name may be handed ahead."""
+        return self.spec.run_ahead and self._estimates.is_short(task_name)
+
+    def short_names(self) -> frozenset[str]:
+        return self._estimates.short_names() if self.spec.run_ahead else frozenset()
+
+    def cancel(self, task_id: str, generation: int) -> None:
+        """Stop this attempt: taken back if it has not started, else by the ladder. Unknown ones are ignored."""
+        child, handed = self._find(task_id, generation)
+        if child is None or handed is None:
+            return
+        if child.withdraw(handed):
+            self._call(self._on_outcome, handed.job, unstarted_cancel(child))
+            self.child_moved(child)
+        else:
+            child.stop_job(handed, StopCode.CANCEL)
+
+    def abandon(self, task_id: str, generation: int) -> None:
+        """The claim is lost: stop this attempt and report nothing about it."""
+        child, handed = self._find(task_id, generation)
+        if child is None or handed is None:
+            return
+        if child.withdraw(handed):
+            self.child_moved(child)
+        else:
+            child.stop_job(handed, StopCode.ABANDON)
+
+    def _find(self, task_id: str, generation: int) -> tuple[ChildProcess | None, Handed | None]:
+        for child in self._children.values():
+            handed = child.find(task_id, generation)
+            if handed is not None:
+                return child, handed
+        return None, None
+
+    def alive(self) -> Collection[Job]:
+        """Jobs in children that were seen alive just now, for heartbeats."""
+        return [handed.job for child in self._children.values() if child.is_alive() for handed in child.inside()]
+
+    def running(self) -> Collection[Job]:
+        """Jobs inside children, started or waiting there."""
+        return [handed.job for child in self._children.values() for handed in child.inside()]
+
+    def stats(self) -> PoolStats:
+        return PoolStats(
+            children=tuple(
+                ChildStats(
+                    child.name,
+                    child.pid,
+                    str(child.state),
+                    _resident_kb(child.pid) or child.rss_kb,
+                    child.tasks,
+                    sum(1 for _ in child.inside()),
+                )
+                for child in self._children.values()
+            ),
+            starts=self._starts,
+            deaths=self._deaths,
+            recycled=self._recycled,
+            start_failures=self._failures,
+            output_dropped_bytes=sum(relay.dropped_bytes for relay in self._relays),
+        )
+
+    def _give_back(self, handed: Sequence[Handed]) -> None:
+        self._give_back_jobs([one.job for one in handed])
+
+    def _give_back_jobs(self, jobs: Sequence[Job]) -> None:
+        if jobs:
+            self._call(self._on_unstarted, jobs)
+
+    def _call(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            callback(*args)
+        except Exception:
+            logger.exception("a callback of the pool failed")
+
+    # -- what children report --------------------------------------------------------------------------
+
+    def child_finished(
+        self, child: ChildProcess, handed: Handed, report: Report, started: float, finished: float
+    ) -> None:
+        job = handed.job
+        if not job.is_async:
+            self._estimates.observe(job.task_name, finished - started)
+        if handed.stop is None or handed.stop.code is not StopCode.ABANDON:
+            self._call(self._on_outcome, job, outcome_of(report, started, finished, child))
+
+    def child_progress(self, child: ChildProcess, handed: Handed, text: str) -> None:
+        self._call(self._on_progress, handed.job, text)
+
+    def child_unstarted(self, child: ChildProcess, handed: Sequence[Handed], slow: str | None) -> None:
+        if slow is not None:
+            self._estimates.demote(slow)
+        jobs = [one.job for one in handed]
+        self._give_back_jobs(jobs if self._stopping else self._hand_out_sync(jobs, queue=False))
+
+    def child_moved(self, child: ChildProcess) -> None:
+        limit = self.spec.max_memory_mb
+        if limit is not None and child.accepting and child.rss_kb > limit * 1024:
+            logger.info("%s has %d MB resident, above %d: recycling it", child.name, child.rss_kb // 1024, limit)
+            self._recycle(child)
+        if child.state is State.RETIRING:
+            child.retire()
+        if not self._stopping:
+            self._call(self._on_room)
+
+    def child_ready(self, child: ChildProcess) -> None:
+        self._failures = 0
+        self._starts += 1
+        if not self._first.done():
+            self._first.set_result(None)
+        if self._stopping:
+            child.retire()
+
+    def child_gone(self, child: ChildProcess, end: Exit, ran: Sequence[Handed], unstarted: Sequence[Handed]) -> None:
+        del self._children[child.number]
+        oom_kills = 0 if end.killed_by_us else self._oom.since_last_look()
+        end = Exit(end.status, end.peak_kb, end.killed_by_us, oom_kills, self._memory_limit_kb)
+        for handed in ran:
+            outcome = ended_by_death(handed, end, child)
+            if outcome is not None:
+                self._call(self._on_outcome, handed.job, outcome)
+        if self._stopping:
+            self._give_back(unstarted)
+            if not self._children:
+                self._all_gone.set()
+            return
+        if not child.was_ready:
+            self._start_failed(child.start_failure or describe(end).removesuffix(" during the task"))
+        elif not child.left_on_request:
+            self._deaths += 1
+            logger.warning("%s (pid %d): %s", child.name, child.pid, describe(end))
+            if child.tasks == 0 and not end.killed_by_us:
+                # Died before it had anything to do: a start that failed late. Without the wait this would spin.
+                self._start_failed(describe(end).removesuffix(" during the task"))
+        self._give_back_jobs(self._hand_out_sync([one.job for one in unstarted if not one.job.is_async], queue=False))
+        self._give_back_jobs([one.job for one in unstarted if one.job.is_async])
+        self._fill()
+        self._call(self._on_room)
+
+    # -- what the template reports ---------------------------------------------------------------------
+
+    def template_ready(self, threads: int, sockets: int) -> None:
+        if self._preload and self._template is not None and (threads or sockets):
+            # A thread does not survive the fork, the locks it holds do; a socket would be everybody's.
+            logger.warning(
+                "importing %s left %d thread(s) and %d socket(s) open: children will import it themselves, which makes "
+                "their start slower. Open them in an on_child_start hook instead.",
+                self.spec.app_locator,
+                threads,
+                sockets,
+            )
+            self._preload = False
+            self._template.close()
+            self._template = None
+        self._fill()
+
+    def template_lost(self, text: str, *, was_ready: bool) -> None:
+        self._template = None
+        for child in list(self._children.values()):
+            child.orphaned()
+        if was_ready and time.monotonic() - self._template_since > _TICK_S:
+            logger.warning("%s; starting another one, its children are replaced as they finish", text)
+            self._fill()
+        else:
+            self._start_failed(text)
+
+    def child_forked(self, number: int, pid: int, pidfd: int | None) -> None:
+        child = self._children.get(number)
+        if child is not None:
+            child.forked(pid, pidfd)
+        elif pidfd is not None:
+            os.close(pidfd)
+
+    def child_exited(self, number: int, status: int, peak_kb: int) -> None:
+        child = self._children.get(number)
+        if child is not None:
+            child.exited(status, peak_kb)
+
+    def fork_failed(self, number: int, text: str) -> None:
+        child = self._children.get(number)
+        if child is not None:
+            child.start_failure = text
+            child.exited(None, 0)
+
+    # -- keeping the number of children ------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        if self._stopping or self._fatal or self._retry is not None:
+            return
+        try:
+            if self._template is None:
+                self._template_since = time.monotonic()
+                outputs = (self._relays[0].writer, self._relays[1].writer)
+                self._template = Template(self.spec, self, outputs, preload=self._preload)
+            if not self._template.ready:
+                return
+            current = sum(child.state in (State.STARTING, State.READY) for child in self._children.values())
+            # Replacements start before the old ones leave, within reason.
+            ceiling = 2 * self.spec.processes + 2 - len(self._children)
+            for _ in range(min(self.spec.processes - current, ceiling)):
+                self._number += 1
+                self._children[self._number] = ChildProcess(self._number, self.spec, self, self._template)
+        except OSError as exc:
+            self._start_failed(f"cannot start a process: {exc}")
+
+    def _start_failed(self, text: str) -> None:
+        if self._stopping or self._fatal or self._retry is not None:
+            return  # the siblings of a failed start fail too; they count once
+        self._failures += 1
+        self._last_failure = text
+        if self._failures >= self.spec.start_attempts:
+            self._fatal = True
+            message = f"children cannot be started ({self._failures} attempts): {text}"
+            if not self._first.done():
+                self._first.set_exception(ChildStartError(message))
+            self._call(self._on_fatal, message)
+            return
+        wait = _BACKOFF_S * 2 ** (self._failures - 1)
+        logger.error("a child could not be started, next try in %.1f s: %s", wait, text)
+        self._retry = self._loop.call_later(wait, self._on_retry)
+
+    def _on_retry(self) -> None:
+        self._retry = None
+        self._fill()
+
+    def _tasks_left(self, child: ChildProcess) -> int:
+        limit = self.spec.max_tasks_per_child
+        return MAX_AHEAD * 1000 if limit is None else max(0, limit - child.tasks)
+
+    def _retire_spent(self) -> None:
+        if self.spec.max_tasks_per_child is None:
+            return
+        for child in list(self._children.values()):
+            if child.accepting and self._tasks_left(child) == 0:
+                self._recycle(child)
+
+    def _recycle(self, child: ChildProcess) -> None:
+        self._recycled += 1
+        child.retire()
+        self._fill()
+
+    def _on_tick(self) -> None:
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        if self.spec.max_age_s is not None:
+            oldest = time.monotonic() - self.spec.max_age_s
+            for child in list(self._children.values()):
+                if child.accepting and child.born < oldest:
+                    self._recycle(child)
+        self._fill()
+
+
+def _resident_kb(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_KB
+    except (OSError, IndexError):
+        return 0

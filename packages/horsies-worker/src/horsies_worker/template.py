@@ -1,0 +1,157 @@
+"""The parent's view of the template process: start it, ask it for children, hear how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from horsies_worker.child.main import ChildDescriptors, ChildSettings
+from horsies_worker.child.template import REQUEST
+from horsies_worker.forensics import Exit, describe
+from horsies_worker.jobs import ChildSpec
+
+# One line, because the path must be set before anything of ours or the user's can be imported.
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from horsies_worker.child.template import main; main(sys.argv[2])"
+)
+
+
+class TemplateOwner(Protocol):
+    def template_ready(self, threads: int, sockets: int) -> None: ...
+    def template_lost(self, text: str, *, was_ready: bool) -> None: ...
+    def child_forked(self, number: int, pid: int, pidfd: int | None) -> None: ...
+    def child_exited(self, number: int, status: int, peak_kb: int) -> None: ...
+    def fork_failed(self, number: int, text: str) -> None: ...
+
+
+class Template:
+    def __init__(self, spec: ChildSpec, owner: TemplateOwner, output: tuple[int, int], *, preload: bool) -> None:
+        """Raises OSError when the process cannot be started."""
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._partial = b""
+        self._pidfds: deque[int] = deque()
+        self._failure: str | None = None
+        self._closed = False
+        self.ready = False
+        self._control, theirs = socket.socketpair()
+        self._lifeline, their_lifeline = socket.socketpair()
+        try:
+            self._control.setblocking(False)
+            settings = ChildSettings(
+                app_locator=spec.app_locator, name=spec.name, log_level=spec.log_level, log_format=spec.log_format
+            )
+            config = {
+                "control": theirs.fileno(),
+                "lifeline": their_lifeline.fileno(),
+                "preload": preload,
+                "child": asdict(settings),
+            }
+            path = [*spec.sys_path, *(entry or os.getcwd() for entry in sys.path)]  # noqa: PTH109
+            # -X and -W options of this interpreter, as multiprocessing passes them on.
+            flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()  # noqa: B009
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, "-c", _BOOT, json.dumps(path), json.dumps(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=output[0],
+                stderr=output[1],
+                pass_fds=(theirs.fileno(), their_lifeline.fileno()),
+                cwd=spec.cwd,
+                process_group=0,  # a Ctrl-C in the terminal is for the parent alone, from the first instant
+            )
+        except BaseException:
+            self._control.close()
+            self._lifeline.close()
+            raise
+        finally:
+            theirs.close()
+            their_lifeline.close()
+        self._loop.add_reader(self._control, self._on_readable)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fork(self, number: int, descriptors: ChildDescriptors) -> None:
+        """Ask for a child with these descriptors; OSError when the template is gone."""
+        socket.send_fds(self._control, [REQUEST.pack(number)], list(descriptors))
+
+    def close(self) -> None:
+        """End the template. Its children live on, under their own lifelines."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._control)
+        self._control.close()
+        self._lifeline.close()
+        while self._pidfds:
+            os.close(self._pidfds.popleft())
+        if self._process.poll() is None:
+            self._process.kill()
+            self._collect()
+
+    def _collect(self) -> None:
+        # Killed, so it ends within a moment; the loop does not wait for that.
+        if self._process.poll() is None and not self._loop.is_closed():
+            self._loop.call_later(0.01, self._collect)
+
+    async def wait_closed(self) -> None:
+        await asyncio.to_thread(self._process.wait, 5.0)
+
+    def _on_readable(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 65536, 64)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        self._pidfds.extend(descriptors)
+        if not data:
+            self._on_lost()
+            return
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            if not self._closed:
+                self._on_message(json.loads(line))
+
+    def _on_message(self, message: dict[str, Any]) -> None:
+        match message["event"]:
+            case "ready":
+                self.ready = True
+                self._owner.template_ready(message["threads"], message["sockets"])
+            case "failed":
+                self._failure = message["text"]
+            case "forked":
+                # Descriptors arrive in the order of the lines that carry one.
+                pidfd = self._pidfds.popleft() if message["pidfd"] else None
+                self._owner.child_forked(message["child"], message["pid"], pidfd)
+            case "fork_failed":
+                self._owner.fork_failed(message["child"], message["text"])
+            case _:
+                self._owner.child_exited(message["child"], message["status"], message["peak_kb"])
+
+    def _on_lost(self) -> None:
+        text = self._failure
+        was_ready = self.ready
+        self.close()
+        if text is None:
+            # It closes its socket a moment before it can be collected.
+            try:
+                code = self._process.wait(timeout=0.1)
+                status = -code if code < 0 else code << 8
+                text = (
+                    describe(Exit(status, 0))
+                    .replace("child process", "template process")
+                    .removesuffix(" during the task")
+                )
+            except subprocess.TimeoutExpired:
+                text = "the template process is gone"
+        self._owner.template_lost(text, was_ready=was_ready)

@@ -1,0 +1,238 @@
+"""Frames between parent and child: a small struct, then UTF-8 text that is passed through untouched.
+
+Every frame starts with its body's length and a type byte. Three streams per child carry them:
+jobs to the child's main thread, commands (async jobs, stops) to its event loop's thread, and
+reports (ready, results, progress) back, whoever makes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from horsies_worker.jobs import Job, OutcomeKind
+
+
+class FrameType(IntEnum):
+    JOB = 1
+    STOP = 2
+    READY = 3
+    START_FAILED = 4
+    RESULT = 5
+    PROGRESS = 6
+
+
+class StopCode(IntEnum):
+    """Why an attempt must end; travels in a STOP frame."""
+
+    CANCEL = 1
+    TIMEOUT = 2
+    SHUTDOWN = 3
+    ABANDON = 4
+
+
+TOKEN_BYTES: Final = 8
+MAX_FRAME: Final = 0xFFFF_FFF0
+_NONE: Final = 0xFFFF_FFFF
+
+_HEAD: Final = struct.Struct("<IB")
+_JOB: Final = struct.Struct("<IBQqiqHHII")
+_RESULT: Final = struct.Struct("<IBQBddIqIIII")
+_STOP: Final = struct.Struct("<IBQBB")
+_SEQ: Final = struct.Struct("<IBQ")
+_READY: Final = struct.Struct("<IBII")
+
+_KINDS: Final[tuple[OutcomeKind, ...]] = tuple(OutcomeKind)
+_KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
+_OK_NUMBER: Final = _KIND_NUMBERS[OutcomeKind.OK]
+
+
+@dataclass(slots=True)
+class ReceivedJob:
+    """A job as the child sees it."""
+
+    seq: int
+    generation: int
+    attempt: int
+    timeout_ms: int | None
+    task_id: str
+    task_name: str
+    args: str | None
+    kwargs: str | None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a child says about one attempt; the parent makes it an Outcome."""
+
+    kind: OutcomeKind
+    result: str
+    error_code: str | None = None
+    error_message: str | None = None
+    failed_reason: str | None = None
+    retry_after_ms: int | None = None
+
+
+class FrameReader:
+    """Cuts a byte stream into frames; keeps an incomplete one until the rest arrives."""
+
+    __slots__ = ("_need", "_partial")
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+        self._need = 0
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """All frames that are complete now: (type, whole frame including its head)."""
+        if self._partial:
+            self._partial += data
+            # An 8 MB frame arrives in some 40 pieces; it is copied once, when it is whole.
+            if len(self._partial) < self._need:
+                return []
+            data = bytes(self._partial)
+            self._partial = bytearray()
+        frames: list[tuple[int, bytes]] = []
+        offset, size = 0, len(data)
+        head_size, unpack = _HEAD.size, _HEAD.unpack_from
+        while size - offset >= head_size:
+            length, kind = unpack(data, offset)
+            end = offset + head_size + length
+            if end > size:
+                self._need = end - offset
+                break
+            frames.append((kind, data[offset:end]))
+            offset = end
+        else:
+            self._need = head_size
+        if offset < size:
+            self._partial += data[offset:]
+        return frames
+
+
+def encode_job(seq: int, job: Job) -> bytes:
+    task_id, name = job.task_id.encode(), job.task_name.encode()
+    args = None if job.args is None else job.args.encode()
+    kwargs = None if job.kwargs is None else job.kwargs.encode()
+    args_size = _NONE if args is None else len(args)
+    kwargs_size = _NONE if kwargs is None else len(kwargs)
+    size = _JOB.size - _HEAD.size + len(task_id) + len(name) + len(args or b"") + len(kwargs or b"")
+    head = _JOB.pack(
+        size,
+        FrameType.JOB,
+        seq,
+        job.generation,
+        job.attempt,
+        -1 if job.timeout_ms is None else job.timeout_ms,
+        len(task_id),
+        len(name),
+        args_size,
+        kwargs_size,
+    )
+    return b"".join((head, task_id, name, args or b"", kwargs or b""))
+
+
+def decode_job(frame: bytes) -> ReceivedJob:
+    _, _, seq, generation, attempt, timeout_ms, id_size, name_size, args_size, kwargs_size = _JOB.unpack_from(frame)
+    at = _JOB.size
+    task_id = frame[at : at + id_size].decode()
+    at += id_size
+    name = frame[at : at + name_size].decode()
+    at += name_size
+    args = kwargs = None
+    if args_size != _NONE:
+        args = frame[at : at + args_size].decode()
+        at += args_size
+    if kwargs_size != _NONE:
+        kwargs = frame[at : at + kwargs_size].decode()
+    return ReceivedJob(seq, generation, attempt, None if timeout_ms < 0 else timeout_ms, task_id, name, args, kwargs)
+
+
+def encode_result(seq: int, report: Report, started: float, finished: float, rss_kb: int) -> bytes:
+    texts = [report.result.encode()]
+    sizes = [len(texts[0]), _NONE, _NONE, _NONE]
+    if report.kind is not OutcomeKind.OK:
+        # Error texts come from anywhere; what UTF-8 cannot carry becomes a question mark.
+        for place, text in enumerate((report.error_code, report.error_message, report.failed_reason), 1):
+            if text is not None:
+                texts.append(text.encode(errors="replace"))
+                sizes[place] = len(texts[-1])
+    head = _RESULT.pack(
+        _RESULT.size - _HEAD.size + sum(map(len, texts)),
+        FrameType.RESULT,
+        seq,
+        _KIND_NUMBERS[report.kind],
+        started,
+        finished,
+        rss_kb,
+        -1 if report.retry_after_ms is None else report.retry_after_ms,
+        *sizes,
+    )
+    return b"".join((head, *texts))
+
+
+def decode_result(frame: bytes) -> tuple[int, Report, float, float, int]:
+    """(seq, report, started, finished, rss_kb or 0)."""
+    (_, _, seq, kind, started, finished, rss_kb, retry_after, size, code_size, message_size, reason_size) = (
+        _RESULT.unpack_from(frame)
+    )
+    at = _RESULT.size
+    result = frame[at : at + size].decode()
+    if kind == _OK_NUMBER:
+        return seq, Report(OutcomeKind.OK, result), started, finished, rss_kb
+    at += size
+    texts: list[str | None] = []
+    for text_size in (code_size, message_size, reason_size):
+        if text_size == _NONE:
+            texts.append(None)
+        else:
+            texts.append(frame[at : at + text_size].decode())
+            at += text_size
+    report = Report(_KINDS[int(kind)], result, texts[0], texts[1], texts[2], None if retry_after < 0 else retry_after)
+    return seq, report, started, finished, rss_kb
+
+
+def encode_stop(seq: int, code: StopCode, *, interrupt: bool) -> bytes:
+    """`interrupt`: not only raise the flag, but the exception as well."""
+    return _STOP.pack(_STOP.size - _HEAD.size, FrameType.STOP, seq, code, interrupt)
+
+
+def decode_stop(frame: bytes) -> tuple[int, StopCode, bool]:
+    _, _, seq, code, interrupt = _STOP.unpack(frame)
+    return seq, StopCode(code), bool(interrupt)
+
+
+def encode_ready(pid: int, rss_kb: int) -> bytes:
+    return _READY.pack(_READY.size - _HEAD.size, FrameType.READY, pid, rss_kb)
+
+
+def decode_ready(frame: bytes) -> tuple[int, int]:
+    _, _, pid, rss_kb = _READY.unpack(frame)
+    return pid, rss_kb
+
+
+def encode_progress(seq: int, text: str) -> bytes:
+    body = text.encode()
+    return _SEQ.pack(_SEQ.size - _HEAD.size + len(body), FrameType.PROGRESS, seq) + body
+
+
+def decode_progress(frame: bytes) -> tuple[int, str]:
+    return _SEQ.unpack_from(frame)[2], frame[_SEQ.size :].decode()
+
+
+def encode_start_failed(text: str) -> bytes:
+    body = text.encode(errors="replace")
+    return _HEAD.pack(len(body), FrameType.START_FAILED) + body
+
+
+def decode_start_failed(frame: bytes) -> str:
+    return frame[_HEAD.size :].decode(errors="replace")
+
+
+def pack_tokens(seqs: list[int]) -> bytes:
+    return struct.pack(f"<{len(seqs)}Q", *seqs)
+
+
+def unpack_tokens(data: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(data) // TOKEN_BYTES}Q", data)

@@ -1,0 +1,363 @@
+"""Apps for tests of the child pool: real functions, run by real children, without a database.
+
+`App` has the shape that a child needs of a Horsies app (see the protocols in horsies_worker/jobs.py).
+Tasks that must leave a trace append a line to a file, one write each, so that starts can be counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from horsies.codec import TaskCodec
+from horsies.context import TaskStopped, current_task
+from horsies.result import TaskError, TaskResult
+
+
+@dataclass
+class Definition:
+    name: str
+    fn: Callable[..., Any]
+    is_async: bool
+    codec: TaskCodec
+
+
+@dataclass
+class Config:
+    exception_mapper: dict[type[BaseException], str] = field(default_factory=dict)
+    default_unhandled_error_code: str = "UNHANDLED_EXCEPTION"
+    payload_max_bytes: int = 16 * 1024 * 1024
+
+
+class App:
+    def __init__(self) -> None:
+        self.tasks: dict[str, Definition] = {}
+        self.config = Config()
+        self.child_start_hooks: list[Callable[[], None]] = []
+
+    @property
+    def registry(self) -> dict[str, Definition]:
+        return self.tasks
+
+    def task(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        name = fn.__name__
+        codec = TaskCodec.from_function(fn, task_name=name)
+        self.tasks[name] = Definition(name, fn, asyncio.iscoroutinefunction(fn), codec)
+        return fn
+
+
+app = App()
+app.config.exception_mapper = {OSError: "IO", ConnectionError: "NET", TimeoutError: "SLOW"}
+Result = TaskResult[int, TaskError]
+Text = TaskResult[str, TaskError]
+
+
+def note(path: str, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(handle, (text + "\n").encode())
+    os.close(handle)
+
+
+def hold_gil(seconds: float) -> None:
+    """C code that neither releases the GIL nor runs Python."""
+    libc = ctypes.PyDLL(None)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        libc.usleep(900_000)
+
+
+@app.task
+def noop() -> Result:
+    return TaskResult(ok=0)
+
+
+@app.task
+def add(a: int, b: int) -> Result:
+    return TaskResult(ok=a + b)
+
+
+@app.task
+def sleep(seconds: float, path: str = "") -> Result:
+    if path:
+        note(path, f"start {current_task().task_id}")
+    time.sleep(seconds)
+    if path:
+        note(path, f"end {current_task().task_id}")
+    return TaskResult(ok=os.getpid())
+
+
+@app.task
+def counted(path: str, seconds: float = 0.0) -> Result:
+    note(path, current_task().task_id)
+    time.sleep(seconds)
+    return TaskResult(ok=os.getpid())
+
+
+@app.task
+def in_c(seconds: float, path: str = "") -> Result:
+    if path:
+        note(path, str(os.getpid()))
+    hold_gil(seconds)
+    return TaskResult(ok=1)
+
+
+@app.task
+def with_subprocess(path: str, seconds: float) -> Result:
+    inner = subprocess.Popen(["sleep", "60"])
+    note(path, f"{os.getpid()} {inner.pid}")
+    hold_gil(seconds)
+    return TaskResult(ok=1)
+
+
+@app.task
+def die(how: int) -> Result:
+    """Negative: exit code; positive: signal to itself; 0: exit code 0."""
+    if how > 0:
+        os.kill(os.getpid(), how)
+        time.sleep(10)
+    os._exit(-how)
+
+
+@app.task
+def segfault() -> Result:
+    ctypes.string_at(0)
+    return TaskResult(ok=1)
+
+
+@app.task
+def big(size: int) -> Text:
+    return TaskResult(ok="x" * size)
+
+
+@app.task
+def length(text: str) -> Result:
+    return TaskResult(ok=len(text))
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@app.task
+def odd(kind: str) -> Result:
+    match kind:
+        case "exit":
+            sys.exit(3)
+        case "system_exit":
+            raise SystemExit("bye")
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "group":
+            raise ExceptionGroup("both", [ValueError("a"), ConnectionResetError("b")])
+        case "base":
+            raise BaseException("base")
+        case "unprintable":
+            raise Unprintable
+        case "nul":
+            raise ValueError("a\0b\ud800c")
+        case "none":
+            return None  # type: ignore[return-value]
+        case "wrong":
+            return TaskResult(ok="text")  # type: ignore[arg-type]
+        case "generator":
+            return (x for x in [1])  # type: ignore[return-value]
+        case "unserialisable":
+            return TaskResult(ok=object())  # type: ignore[arg-type]
+        case "nul_error":
+            return TaskResult(err=TaskError("MINE", "a\0b", {"o": object()}))
+        case "net":
+            raise ConnectionResetError("gone")
+        case "io":
+            raise FileNotFoundError("no such thing")
+        case "retry_after":
+            return TaskResult(err=TaskError("LATER", "try again", retry_after_ms=1500))
+        case "deep":
+            return odd(kind)
+        case "forked":
+            if os.fork() == 0:
+                return TaskResult(ok=666)
+            os.wait()
+            return TaskResult(ok=7)
+        case "closed_gil_thread":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+            return TaskResult(ok=1)
+    raise AssertionError(kind)
+
+
+@app.task
+def cooperative(path: str, answer: str) -> Text:
+    note(path, "start")
+    while not current_task().is_cancelled():
+        time.sleep(0.01)
+    if answer == "ok":
+        return TaskResult(ok="partial")
+    return TaskResult(err=TaskError("STOPPED_EARLY", "as asked"))
+
+
+@app.task
+def cleans_up(path: str, seconds: float = 30.0) -> Result:
+    note(path, "start")
+    try:
+        time.sleep(seconds)
+    except Exception:
+        note(path, "swallowed")
+    except TaskStopped as stop:
+        note(path, f"cleanup {stop.reason}")
+        raise
+    return TaskResult(ok=1)
+
+
+@app.task
+def stubborn(path: str, seconds: float = 30.0) -> Result:
+    """Swallows every exception and ignores SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note(path, f"start {os.getpid()}")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            time.sleep(1)
+        except BaseException as exc:
+            note(path, f"swallowed {type(exc).__name__}")
+    return TaskResult(ok=1)
+
+
+@app.task
+def who() -> TaskResult[dict[str, Any], TaskError]:
+    task = current_task()
+    task.report_progress({"half": 0.5})
+    return TaskResult(
+        ok={
+            "id": task.task_id,
+            "name": task.task_name,
+            "attempt": task.attempt,
+            "token": task.fencing_token,
+            "deadline": None if task.deadline is None else task.deadline.isoformat(),
+            "cancelled": task.is_cancelled(),
+        }
+    )
+
+
+@app.task
+def grow(megabytes: int) -> Result:
+    _kept.append(bytearray(os.urandom(1) * (megabytes << 20)))
+    return TaskResult(ok=os.getpid())
+
+
+_kept: list[bytearray] = []
+
+
+@app.task
+def say(text: str, times: int = 1, stream: int = 1) -> Result:
+    data = text.encode()
+    for _ in range(times):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(stream, view) :]
+    return TaskResult(ok=len(data) * times)
+
+
+@app.task
+def printing(text: str) -> Result:
+    print(text)  # noqa: T201
+    return TaskResult(ok=1)
+
+
+@app.task
+def descriptors() -> TaskResult[list[str], TaskError]:
+    found: list[str] = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(os.readlink(entry))
+        except OSError:
+            continue
+    return TaskResult(ok=found)
+
+
+@app.task
+async def async_sleep(seconds: float) -> Result:
+    await asyncio.sleep(seconds)
+    return TaskResult(ok=os.getpid())
+
+
+@app.task
+async def async_cleans_up(path: str) -> Result:
+    note(path, "start")
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        note(path, "cleanup")
+        raise
+    return TaskResult(ok=1)
+
+
+@app.task
+async def async_stubborn(path: str) -> Result:
+    note(path, "start")
+    while True:
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            note(path, "swallowed")
+
+
+@app.task
+async def async_odd(kind: str) -> Result:
+    if kind == "exit":
+        sys.exit(1)
+    if kind == "sub_exit":
+        inner = asyncio.ensure_future(_exit_soon())
+        await asyncio.sleep(0.05)
+        return TaskResult(ok=int(inner.done()))
+    if kind == "cancel":
+        raise asyncio.CancelledError
+    raise ValueError(kind)
+
+
+async def _exit_soon() -> None:
+    raise SystemExit(9)
+
+
+@app.task
+async def async_who() -> Text:
+    await asyncio.sleep(0.01)
+    task = current_task()
+    task.report_progress("async")
+    return TaskResult(ok=task.task_id)
+
+
+# -- apps that misbehave while they are imported or started ---------------------------------------------
+
+hooked = App()
+hooked.task(noop)
+_hook_calls: list[int] = []
+
+
+@hooked.task
+def hook_calls() -> Result:
+    return TaskResult(ok=len(_hook_calls))
+
+
+hooked.child_start_hooks.append(lambda: _hook_calls.append(os.getpid()))
+
+broken_hook = App()
+broken_hook.task(noop)
+
+
+@broken_hook.child_start_hooks.append
+def _raise_in_hook() -> None:
+    flag = os.environ.get("HORSIES_TEST_HOOK_FLAG")
+    if flag is None or not Path(flag).exists():
+        raise RuntimeError("the hook is broken")
