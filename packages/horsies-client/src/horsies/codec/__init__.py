@@ -1,0 +1,27 @@
+"""Between Python values and the JSON text of a row, by the task's annotations. The only home of pydantic.
+
+For our siblings: the client encodes calls and decodes results, the worker's child does the reverse.
+JSON only, never a class name on the wire: what a row says can never choose what is built from it.
+"""
+
+from horsies.codec.errors import CodecError, DecodeError, EncodeError, Reason, ResultError
+from horsies.codec.failure import encode_error
+from horsies.codec.task_codec import TaskCodec
+from horsies.codec.untyped import decode_untyped_result, encode_untyped_call
+from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, EncodedResult, PayloadLimits
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "CodecError",
+    "DecodeError",
+    "EncodeError",
+    "EncodedCall",
+    "EncodedResult",
+    "PayloadLimits",
+    "Reason",
+    "ResultError",
+    "TaskCodec",
+    "decode_untyped_result",
+    "encode_error",
+    "encode_untyped_call",
+]

@@ -1,0 +1,129 @@
+"""Builds the pydantic adapter behind a `Record`, and the wire form of results and errors."""
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, cast
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
+from pydantic_core import CoreConfig, CoreSchema, core_schema
+
+from horsies.codec.schema import Problem
+from horsies.result import TaskError, TaskResult
+
+#: For bare annotations and what stands in them (containers, dataclasses, TypedDicts). A pydantic model
+#: keeps its own config: bytes in a model are UTF-8 text unless the model itself says base64.
+#: Infinity is written as a token, not as null, so that it is seen in the text and refused.
+_CONFIG: Final = ConfigDict(
+    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants", allow_inf_nan=False
+)
+_CORE_CONFIG: Final = CoreConfig(
+    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants", allow_inf_nan=False
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """`key` is what the JSON object says, `label` what messages say."""
+
+    key: str
+    label: str
+    annotation: Any
+    required: bool
+
+
+Refuse = Callable[[str, Problem], NoReturn]
+
+
+def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse) -> TypeAdapter[dict[str, Any]]:
+    def schema_of(field: Field, handler: GetCoreSchemaHandler) -> CoreSchema:
+        try:
+            if typing.get_origin(field.annotation) is TaskResult:
+                return _task_result_schema(typing.get_args(field.annotation)[0], handler)
+            return handler.generate_schema(field.annotation)
+        except Exception as error:  # pydantic, and schema hooks of user types
+            told = str(error).split(". ")[0].split("\n")[0]
+            refuse(
+                field.label,
+                Problem(
+                    f"pydantic cannot describe {_shown(field.annotation)}: {told}",
+                    "use plain data: a pydantic model, a dataclass, a TypedDict or built-in types",
+                ),
+            )
+
+    class Arguments:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+            return core_schema.typed_dict_schema(
+                {f.key: core_schema.typed_dict_field(schema_of(f, handler), required=f.required) for f in fields},
+                extra_behavior="forbid" if extras is None else "allow",
+                extras_schema=None if extras is None else schema_of(extras, handler),
+                config=_CORE_CONFIG,
+            )
+
+    return TypeAdapter(Arguments, config=_CONFIG)  # pyright: ignore[reportReturnType] # what its schema yields
+
+
+def _shown(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else repr(annotation)[:200]
+
+
+def _task_result_schema(value: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """A parameter of type TaskResult[T, TaskError]: a workflow node is given its upstream's result."""
+    error = core_schema.typed_dict_schema(
+        {
+            "error_code": core_schema.typed_dict_field(core_schema.str_schema(min_length=1)),
+            "message": core_schema.typed_dict_field(core_schema.str_schema(), required=False),
+            "data": core_schema.typed_dict_field(core_schema.any_schema(), required=False),
+            "retry_after_ms": core_schema.typed_dict_field(
+                core_schema.nullable_schema(core_schema.int_schema(ge=0)), required=False
+            ),
+        },
+        extra_behavior="ignore",
+    )
+    shape = core_schema.typed_dict_schema(
+        {
+            "ok": core_schema.typed_dict_field(handler.generate_schema(value), required=False),
+            "err": core_schema.typed_dict_field(error, required=False),
+        },
+        config=_CORE_CONFIG,
+        extra_behavior="forbid",
+    )
+    return core_schema.no_info_after_validator_function(
+        _build_result,
+        core_schema.no_info_before_validator_function(_open_result, shape),
+        serialization=core_schema.plain_serializer_function_ser_schema(_open_result, return_schema=shape),
+    )
+
+
+def _open_result(result: Any) -> Any:
+    if not isinstance(result, TaskResult):
+        return result  # the JSON object, or something that the shape will refuse
+    opened = cast("TaskResult[Any, Any]", result)
+    if opened.is_ok():
+        return {"ok": opened.ok_value}
+    return {"err": error_fields(opened.err_value)} if isinstance(opened.err_value, TaskError) else opened
+
+
+def error_fields(error: TaskError) -> dict[str, Any]:
+    """The wire form of a TaskError."""
+    fields = {"error_code": str(error.error_code), "message": error.message, "data": error.data}
+    if error.retry_after_ms is not None:
+        fields["retry_after_ms"] = error.retry_after_ms
+    return fields
+
+
+def _build_result(shape: dict[str, Any]) -> TaskResult[Any, TaskError]:
+    if len(shape) != 1:
+        raise ValueError("a result holds exactly one of ok and err")
+    if "ok" in shape:
+        return TaskResult(ok=shape["ok"])
+    return TaskResult(err=build_error(shape["err"]))
+
+
+def build_error(fields: Mapping[str, Any]) -> TaskError:
+    """The TaskError behind its wire form; unknown keys are ignored, for a newer worker may write more."""
+    code, message, after = fields.get("error_code"), fields.get("message", ""), fields.get("retry_after_ms")
+    if not isinstance(code, str) or not isinstance(message, str) or not isinstance(after, int | None):
+        raise ValueError("a stored error needs a text error_code and message")
+    return TaskError(code, message, fields.get("data"), retry_after_ms=after)

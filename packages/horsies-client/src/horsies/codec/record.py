@@ -1,0 +1,258 @@
+"""One JSON object with typed fields: the fast path between Python values and strict JSON text.
+
+All parameters of a task are one pydantic-core "typed-dict" schema, so a call is validated, written
+and read by three calls into Rust, whatever the number of parameters. Measured with three parameters
+(int, str, bool): 0.9 µs to validate, 0.8 µs to write, 1.0 µs to read back; one adapter per parameter
+and a Python loop cost three times that. Rust only says *that* something is wrong; the walks
+of `compare.py` then say what and where.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from horsies.codec.adapter import Field, Refuse, build_adapter
+from horsies.codec.compare import (
+    MAX_DEPTH,
+    equal,
+    find_fault,
+    first_conversion,
+    first_difference,
+    safe_repr,
+    with_ordered_sets,
+)
+from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason
+from horsies.codec.schema import SchemaReader
+from horsies.codec.wire import PayloadLimits, warn_large
+
+#: An escaped NUL, and not the text "\\u0000" behind an escaped backslash.
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+#: pydantic reads integers of up to 4,300 digits but writes longer ones, so even a record of exact types
+#: is read back when its text is long enough to hold one.
+_EXACT_BYTES: Final = 4_000
+
+
+class Record:
+    """Encodes and decodes one object; built once per task, used from any thread."""
+
+    __slots__ = ("_dump", "_labels", "_load", "_owner", "_traits", "_validate", "_what")
+
+    def __init__(self, owner: str, what: str, fields: Sequence[Field], *, extras: Field | None, refuse: Refuse) -> None:
+        self._owner = owner
+        self._what = what
+        self._labels = {field.key: field.label for field in fields}
+        adapter = build_adapter(fields, extras, refuse)
+        reader = SchemaReader(adapter.core_schema)
+        for key, node in reader.fields().items():
+            if (problem := reader.problem(node)) is not None:
+                refuse(self._labels[key], problem)
+        if extras is not None and (problem := reader.problem(reader.root["extras_schema"])) is not None:
+            refuse(extras.label, problem)
+        self._traits = reader.traits()
+        self._validate = adapter.validator.validate_python
+        self._load = adapter.validator.validate_json
+        self._dump = adapter.serializer.to_json
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def encode(self, values: dict[str, Any], limits: PayloadLimits, *, strict: bool = False) -> str:
+        """Strict JSON whose reading gives these values again, or EncodeError.
+
+        `strict` is for results: no conversion at all, a task that promised int must not return "5".
+        """
+        try:
+            checked = self._validate(values, strict=strict or None)
+        except Exception as error:  # validators of user types may raise anything
+            raise self._refused(values, error) from error
+        if strict and not equal(values, checked):
+            for key, value in values.items():
+                if (fault := first_conversion(value, checked[key], (self._labels.get(key, key),))) is not None:
+                    raise EncodeError(self._owner, fault)
+        try:
+            data = self._dump(checked, warnings=False, by_alias=True, round_trip=True)
+        except Exception as error:  # serializers of user types may raise anything
+            raise self._unwritable(checked, error) from error
+        if len(data) > limits.max_bytes:
+            raise EncodeError(self._owner, self._too_large(checked, len(data), limits))
+        text = data.decode()  # searching str is four times as fast as searching bytes
+        if "\\u0000" in text or "NaN" in text or "Infinity" in text:
+            self._refuse_tokens(checked, data)
+        if self._traits.has_sets:
+            data = with_ordered_sets(checked, data)
+            text = data.decode()
+        if not self._traits.is_exact or len(data) > _EXACT_BYTES:
+            self._verify(checked, data)
+        if len(data) > limits.warn_bytes:
+            warn_large(self._owner, self._what, len(data), limits)
+        return text
+
+    def _verify(self, checked: dict[str, Any], data: bytes) -> None:
+        """The promise: exact round trip or an error. Costs about a third of an encode."""
+        try:
+            back = self._load(data)
+        except Exception as error:  # validators of user types may raise anything
+            raise self._unreadable(checked, error) from error
+        if equal(checked, back):
+            return
+        try:
+            same_text = self._dump(back, warnings=False, by_alias=True, round_trip=True) == data
+        except Exception:  # a serializer that works only once has not round-tripped
+            same_text = False
+        for key, value in checked.items():
+            path = (self._labels.get(key, key),)
+            fault = (
+                first_difference(value, back[key], path, same_text=same_text)
+                if key in back
+                else Fault(path, Reason.NOT_EXACT, "it would be lost on the way")
+            )
+            if fault is not None:
+                raise EncodeError(self._owner, fault)
+
+    def _refuse_tokens(self, checked: dict[str, Any], data: bytes) -> None:
+        """The bytes may be innocent: a text that says "NaN". Rare, so a full look is affordable."""
+        if _NUL.search(data) is None:
+            try:
+                from_json(data, allow_inf_nan=False)
+                return
+            except ValueError:
+                pass  # an Infinity or NaN token, or too deep: told apart below
+        fault = find_fault(self._labelled(checked))
+        raise EncodeError(
+            self._owner, fault or Fault((), Reason.UNSERIALIZABLE, "NUL, NaN or Infinity in the JSON text")
+        )
+
+    def _refused(self, values: dict[str, Any], error: Exception) -> EncodeError:
+        fault = None
+        if isinstance(error, ValidationError):
+            fault = validation_fault(error, self._labels)
+            if fault.reason in _LOOK_CLOSER:
+                # pydantic says "finite number" or "recursion"; the walk knows which, and where.
+                fault = find_fault(self._labelled(values)) or fault
+        return EncodeError(
+            self._owner, fault or Fault((), Reason.INVALID, f"a validator raised {safe_repr(error, 500)}")
+        )
+
+    def _unwritable(self, checked: dict[str, Any], error: Exception) -> EncodeError:
+        if (fault := find_fault(self._labelled(checked))) is not None:
+            return EncodeError(self._owner, fault)
+        why = f"it cannot be written as JSON: {str(error).removeprefix('Error serializing to JSON: ')}"
+        for key, value in checked.items():
+            try:
+                self._dump({key: value}, warnings=False, by_alias=True, round_trip=True)
+            except Exception:  # this is the one
+                return EncodeError(self._owner, Fault((self._labels.get(key, key),), Reason.UNSERIALIZABLE, why))
+        return EncodeError(self._owner, Fault((), Reason.UNSERIALIZABLE, why))
+
+    def _unreadable(self, checked: dict[str, Any], error: Exception) -> EncodeError:
+        fault = find_fault(self._labelled(checked))
+        if fault is None and isinstance(error, ValidationError):
+            told = validation_fault(error, self._labels)
+            if told.reason is Reason.MALFORMED:  # our own text: only a number or a depth no reader takes
+                fault = Fault(self._deepest_or_longest(checked), Reason.NOT_EXACT, f"no reader accepts it: {told.why}")
+            else:
+                fault = Fault(told.path, Reason.NOT_EXACT, f"it can be written but not read back: {told.why}")
+        why = f"it can be written but not read back: {safe_repr(error, 500)}"
+        return EncodeError(self._owner, fault or Fault((), Reason.NOT_EXACT, why))
+
+    def _deepest_or_longest(self, checked: dict[str, Any]) -> tuple[str, ...]:
+        for key, value in checked.items():
+            try:
+                from_json(self._dump({key: value}, warnings=False, by_alias=True, round_trip=True))
+            except ValueError:
+                return (self._labels.get(key, key),)
+        return ()
+
+    def _too_large(self, checked: dict[str, Any], size: int, limits: PayloadLimits) -> Fault:
+        sizes = {
+            key: len(self._dump({key: value}, warnings=False, by_alias=True, round_trip=True))
+            for key, value in checked.items()
+        }
+        largest = max(sizes, key=lambda key: sizes[key])
+        why = (
+            f"{size:,} bytes of JSON in all, {sizes[largest]:,} of them here; the limit is {limits.max_bytes:,}. "
+            "Store the data elsewhere and send its address"
+        )
+        return Fault((self._labels.get(largest, largest),), Reason.TOO_LARGE, why)
+
+    def _labelled(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._labels.get(key, key): value for key, value in values.items()}
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def decode(self, text: str) -> dict[str, Any]:
+        """The values behind strict JSON text, by the declared types only; a duplicate key's last value wins."""
+        try:
+            values: dict[str, Any] = self._load(text)
+            if "NaN" in text or "Infinity" in text:
+                from_json(text, allow_inf_nan=False)
+        except ValidationError as error:
+            raise DecodeError(self._owner, validation_fault(error, self._labels)) from error
+        except Exception as error:  # validators of user types may raise anything
+            raise DecodeError(self._owner, Fault((), Reason.MALFORMED, safe_repr(error, 500))) from error
+        # 1e400 is valid JSON and reads as Infinity. Typed floats refuse it; untyped values need this look.
+        if self._traits.has_any and b"Infinity" in self._dump(values, warnings=False):
+            fault = find_fault(self._labelled(values))
+            if fault is not None and fault.reason is Reason.INFINITY:
+                raise DecodeError(self._owner, fault)
+        return values
+
+
+_REASONS: Final = {
+    "missing": Reason.MISSING,
+    "extra_forbidden": Reason.UNEXPECTED,
+    "finite_number": Reason.NAN,
+    "recursion_loop": Reason.CIRCULAR,
+    "string_unicode": Reason.SURROGATE,
+    "string_sub_type": Reason.SURROGATE,
+    "json_invalid": Reason.MALFORMED,
+}
+_LOOK_CLOSER: Final = frozenset({Reason.NAN, Reason.CIRCULAR, Reason.SURROGATE})
+
+
+def validation_fault(error: ValidationError, labels: Mapping[str, str]) -> Fault:
+    """pydantic's list of complaints as one fault: the first parameter's, joined."""
+    complaints = error.errors(include_url=False, include_input=False, include_context=False)
+    first = complaints[0]
+    reason = _REASONS.get(first["type"], Reason.INVALID)
+    if reason is Reason.MALFORMED and "recursion limit" in first["msg"]:
+        return Fault((), Reason.TOO_DEEP, f"nested deeper than {MAX_DEPTH} levels")
+    if not first["loc"]:
+        return Fault((), Reason.MALFORMED, first["msg"])
+    parameter = first["loc"][0]
+    path = (labels.get(str(parameter), str(parameter)), *first["loc"][1:])
+    if reason in {Reason.MISSING, Reason.UNEXPECTED} and len(path) == 1:
+        return _arity_fault(complaints, labels, reason)
+    same = [item for item in complaints if item["loc"][:1] == (parameter,)]
+    why = "; ".join(dict.fromkeys(_told(item["msg"]) for item in same[:3]))
+    if len(same) > 3:
+        why += f"; and {len(same) - 3} more"
+    if reason in {Reason.MISSING, Reason.UNEXPECTED}:  # a field inside the value, not a parameter
+        reason = Reason.INVALID
+    return Fault(path, reason, why)
+
+
+def _told(message: str) -> str:
+    return message[:1].lower() + message[1:500]
+
+
+def _arity_fault(complaints: Sequence[Any], labels: Mapping[str, str], reason: Reason) -> Fault:
+    def names(kind: str) -> list[str]:
+        found = (str(item["loc"][0]) for item in complaints if item["type"] == kind and len(item["loc"]) == 1)
+        return [labels.get(name, name) for name in found]
+
+    missing, extra = names("missing"), names("extra_forbidden")
+    parts: list[str] = []
+    if missing:
+        parts.append(f"missing {_count(missing, 'required argument')}")
+    if extra:
+        known = ", ".join(labels.values()) or "no arguments"
+        parts.append(f"unexpected {_count(extra, 'keyword argument')} (it takes: {known})")
+    return Fault(((missing if reason is Reason.MISSING else extra)[0],), reason, "; ".join(parts))
+
+
+def _count(names: list[str], noun: str) -> str:
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"

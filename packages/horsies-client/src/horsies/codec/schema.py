@@ -1,0 +1,279 @@
+"""Reads pydantic's core schema of a task's types: what must be refused, and which shortcuts hold.
+
+Works on the core schema and not on the annotations because aliases, NewTypes, Annotated and generics
+are already resolved there. Node types differ a little between pydantic versions; an unknown node is
+never an error here, since every value is also checked by its own round trip at send.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import combinations
+from typing import Any, Final
+
+Node = dict[str, Any]
+
+_TEMPORAL: Final = frozenset({"datetime", "date", "time", "timedelta"})
+_STRING_KINDS: Final = frozenset({"str", "bytes", "uuid", "decimal", "url", "multi-host-url", *_TEMPORAL})
+_NUMBER_KINDS: Final = frozenset({"int", "float"})
+_ARRAY_KINDS: Final = frozenset({"list", "set", "frozenset", "tuple", "deque", "named-tuple"})
+_OBJECT_KINDS: Final = {
+    "dict": "dict",
+    "ordered-dict": "dict",
+    "counter": "dict",
+    "typed-dict": "typed-dict",
+    "dataclass": "model",
+}
+#: Tried one by one: what pydantic writes as a key and reads back as the same value.
+_KEY_KINDS: Final = _STRING_KINDS | _NUMBER_KINDS | {"bool", "any", "custom"}
+_WRAPPERS: Final = frozenset({"default", "function-before", "function-after", "function-wrap", "custom-error"})
+_FOREIGN: Final = {
+    "callable": ("a callable cannot be sent to another process", "send its name, and look it up in the task"),
+    "generator": ("an iterator can be read only once and has no JSON form", "annotate it as list[...]"),
+    "is-subclass": ("a class cannot be sent to another process", "send its name, and look it up in the task"),
+}
+#: Not part of the wire: defaults may be any user value (even one that looks like a node).
+_NOT_NODES: Final = frozenset({"metadata", "serialization", "default", "config", "expected", "members", "function"})
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why an annotation is refused at definition, and what to write instead."""
+
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the fast path may skip."""
+
+    has_sets: bool
+    has_any: bool
+    #: Only types whose JSON text is exact by construction, so the round trip need not be tried.
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Atom:
+    """One way a value can look in JSON: its JSON kind, our kind, and the values when they are few."""
+
+    json: str
+    kind: str
+    label: str
+    values: frozenset[Any] = frozenset()
+
+
+class SchemaReader:
+    """One core schema, its definitions resolved."""
+
+    def __init__(self, schema: Any) -> None:
+        self._definitions: dict[str, Node] = {}
+        if schema["type"] == "definitions":
+            self._definitions = {node["ref"]: node for node in schema["definitions"]}
+            schema = schema["schema"]
+        self.root: Node = schema
+
+    def fields(self) -> dict[str, Node]:
+        fields: dict[str, Any] = self.root["fields"]
+        return {name: field["schema"] for name, field in fields.items()}
+
+    def problem(self, node: Node) -> Problem | None:
+        """The first reason to refuse this annotation.
+
+        Stops at pydantic models: they have their own validators and config, and the round trip of
+        each value guards them; a union inside somebody else's model is not ours to forbid.
+        """
+        for inner, in_model in self._walk(node, set(), in_model=False):
+            if not in_model and (problem := self._node_problem(inner)) is not None:
+                return problem
+        return None
+
+    def traits(self) -> Traits:
+        kinds = {node["type"] for node, _ in self._walk(self.root, set(), in_model=False)}
+        extras = self.root.get("extras_schema")
+        return Traits(
+            has_sets=bool(kinds & {"set", "frozenset"}),
+            has_any="any" in kinds,
+            is_exact=all(map(self._is_exact, self.fields().values())) and (extras is None or self._is_exact(extras)),
+        )
+
+    # -- walking ---------------------------------------------------------------------------------
+
+    def _resolve(self, node: Node) -> Node:
+        while node["type"] == "definition-ref":
+            node = self._definitions[node["schema_ref"]]
+        return node
+
+    def _walk(self, node: Node, seen: set[str], *, in_model: bool) -> Iterator[tuple[Node, bool]]:
+        node = self._resolve(node)
+        if (ref := node.get("ref")) is not None:
+            if ref in seen:
+                return
+            seen.add(ref)
+        yield node, in_model
+        kind = node["type"]
+        if kind == "json-or-python":  # only the JSON side is what crosses the wire
+            yield from self._walk(node["json_schema"], seen, in_model=in_model)
+        elif kind == "lax-or-strict":
+            yield from self._walk(node["lax_schema"], seen, in_model=in_model)
+        else:
+            for child in _child_nodes(node):
+                yield from self._walk(child, seen, in_model=in_model or kind == "model")
+
+    def _node_problem(self, node: Node) -> Problem | None:
+        kind = node["type"]
+        if kind in _FOREIGN:
+            return Problem(*_FOREIGN[kind])
+        if kind == "enum":
+            odd = [member.name for member in node["members"] if not isinstance(member.value, str | int | float | None)]
+            if odd:
+                why = f"{node['cls'].__name__}.{odd[0]} has a value that is not a string or a number"
+                return Problem(why, "give the members string or integer values")
+        if kind in {"dict", "ordered-dict", "counter", "defaultdict"} and "keys_schema" in node:
+            return self._key_problem(node["keys_schema"])
+        if kind == "union":
+            for left, right in combinations(self._atoms(node), 2):
+                if _ambiguous(left, right):
+                    why = f"{left.label} and {right.label} look the same in JSON, a reader cannot tell them apart"
+                    return Problem(why, "annotate one of them, or wrap them in two models or dataclasses")
+        return None
+
+    def _key_problem(self, keys: Node) -> Problem | None:
+        atoms = self._atoms(keys)
+        fix = "use string keys, or a list of pairs"
+        if len(atoms) > 1:
+            labels = " or ".join(atom.label for atom in atoms)
+            return Problem(f"keys of JSON objects are strings; {labels} cannot be told apart there", fix)
+        atom = atoms[0]
+        if atom.kind in _KEY_KINDS or (atom.kind in {"enum", "literal"} and atom.json == "string"):
+            return None
+        return Problem(f"{atom.label} cannot be a key of a JSON object", fix)
+
+    # -- unions ----------------------------------------------------------------------------------
+
+    def _atoms(self, node: Node) -> list[_Atom]:
+        node = self._resolve(node)
+        kind = node["type"]
+        if "serialization" in node:
+            return [_Atom("custom", "custom", kind)]
+        if kind == "nullable":
+            return [_Atom("null", "none", "None"), *self._atoms(node["schema"])]
+        if kind == "union":
+            return [atom for choice in _child_nodes({"choices": node["choices"]}) for atom in self._atoms(choice)]
+        if kind in _WRAPPERS or (kind == "model" and node.get("root_model")):
+            return self._atoms(node["schema"])
+        if kind == "json-or-python":
+            return self._atoms(node["json_schema"])
+        if kind in {"enum", "literal"}:
+            return _value_atoms(node)
+        return [_plain_atom(node)]
+
+    # -- exactness -------------------------------------------------------------------------------
+
+    def _is_exact(self, node: Node) -> bool:
+        if "serialization" in node:
+            return False
+        match node["type"]:
+            case "int" | "str" | "bool" | "none":
+                return True
+            case "float":
+                return not node.get("allow_inf_nan")
+            case "nullable":
+                return self._is_exact(node["schema"])
+            case "list":
+                return "items_schema" in node and self._is_exact(node["items_schema"])
+            case "tuple":
+                return all(self._is_exact(item) for item in node["items_schema"])
+            case "dict":
+                keys: Node = node.get("keys_schema") or {"type": "any"}
+                return keys["type"] == "str" and self._is_exact(node.get("values_schema") or {"type": "any"})
+            case "literal":
+                return all(isinstance(value, str) and not isinstance(value, Enum) for value in node["expected"])
+            case _:
+                return False
+
+
+def _child_nodes(node: Node) -> Iterator[Node]:
+    for key, value in node.items():
+        if key not in _NOT_NODES:
+            yield from _nodes_in(value)
+
+
+def _nodes_in(value: Any) -> Iterator[Node]:
+    if isinstance(value, dict):
+        if isinstance(value.get("type"), str):  # pyright: ignore[reportUnknownMemberType] # an untyped schema
+            yield value
+        else:  # a mapping of names to nodes; a field may well be called "type"
+            for inner in value.values():  # pyright: ignore[reportUnknownVariableType] # an untyped schema
+                yield from _nodes_in(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:  # pyright: ignore[reportUnknownVariableType] # an untyped schema
+            yield from _nodes_in(inner)
+
+
+def _value_atoms(node: Node) -> list[_Atom]:
+    """Enum or Literal: one atom per JSON kind of its values."""
+    is_enum = node["type"] == "enum"
+    label = node["cls"].__name__ if is_enum else "Literal"
+    groups: dict[tuple[str, str], set[Any]] = {}
+    for item in node["members"] if is_enum else node["expected"]:
+        # A Literal of enum members behaves like that enum.
+        kind = "enum" if isinstance(item, Enum) else "literal"
+        value = item.value if isinstance(item, Enum) else item
+        groups.setdefault((_json_kind(value), kind), set()).add(value)
+    return [_Atom(json, kind, label, frozenset(values)) for (json, kind), values in groups.items()]
+
+
+def _json_kind(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "bool"
+    return "string" if isinstance(value, str) else "number"
+
+
+def _plain_atom(node: Node) -> _Atom:
+    kind: str = node["type"]
+    cls = node.get("cls")
+    label = cls.__name__ if isinstance(cls, type) else kind
+    if kind in _STRING_KINDS:
+        return _Atom("string", kind, label)
+    if kind in _NUMBER_KINDS:
+        return _Atom("number", kind, label)
+    if kind in _ARRAY_KINDS or kind == "call":  # before pydantic 2.14 a NamedTuple is a call
+        return _Atom("array", "named-tuple" if kind == "call" else kind, label)
+    if kind in _OBJECT_KINDS or kind in {"model", "tagged-union"}:
+        return _Atom("object", _OBJECT_KINDS.get(kind, "model"), label)
+    return _Atom({"any": "any", "bool": "bool", "none": "null"}.get(kind, "custom"), kind, label)
+
+
+def _ambiguous(left: _Atom, right: _Atom) -> bool:
+    kinds = {left.kind, right.kind}
+    if "any" in kinds:
+        return kinds != {"any"} and "null" not in {left.json, right.json}
+    if left.json != right.json or left.json in {"custom", "null", "bool"}:
+        return False
+    if "enum" in kinds:
+        return _ambiguous_enum(left, right)
+    if len(kinds) == 1:
+        return False
+    if left.json == "string":
+        # Literal | str is the same text either way; everything else beside free text is a guess.
+        # Every UUID's text is valid base64, and numeric text is a valid date (seconds since 1970).
+        return (
+            ("str" in kinds and "literal" not in kinds)
+            or "bytes" in kinds
+            or kinds == {"datetime", "date"}
+            or ("decimal" in kinds and bool(kinds & _TEMPORAL))
+        )
+    if left.json == "object":
+        return kinds == {"dict", "model"}
+    return left.json == "array"  # numbers: 1 and 1.0 differ in JSON text, so int | float is exact
+
+
+def _ambiguous_enum(left: _Atom, right: _Atom) -> bool:
+    if left.values and right.values:
+        return bool(left.values & right.values) and left.label != right.label
+    other = right.kind if left.kind == "enum" else left.kind
+    return other in {"str", "bytes", "int", "float"}

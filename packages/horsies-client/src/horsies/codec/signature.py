@@ -1,0 +1,163 @@
+"""Reads a task's signature: every parameter and the result with a resolved, usable type.
+
+Everything that cannot work is refused here, at import, with the task, the parameter, why and how to
+fix it; what passes is what `TaskCodec` builds its adapters from.
+"""
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from inspect import Parameter as P
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from horsies.errors import TaskDefinitionError
+from horsies.result import TaskError, TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    annotation: Any
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSignature:
+    """A task's parameters by the way they travel, and the T of its `TaskResult[T, TaskError]`."""
+
+    task_name: str
+    location: str | None
+    positional_only: tuple[Parameter, ...]
+    positional_or_keyword: tuple[Parameter, ...]
+    keyword_only: tuple[Parameter, ...]
+    var_positional: Parameter | None
+    var_keyword: Parameter | None
+    result: Any
+
+
+def read_signature(fn: Callable[..., Any], *, task_name: str, location: str | None) -> TaskSignature:
+    def refuse(why: str, fix: str) -> NoReturn:
+        raise TaskDefinitionError(task_name, why, fix, location=location)
+
+    _refuse_odd_functions(fn, refuse)
+    signature = inspect.signature(fn)
+    hints = _Hints(fn, refuse)
+    groups: dict[Any, list[Parameter]] = {}
+    for name, raw in signature.parameters.items():
+        if raw.annotation is P.empty:
+            refuse(f"parameter {name!r} has no annotation", f"write its type, such as {name}: str")
+        annotation = hints.resolve(name, f"parameter {name!r}")
+        if typing.get_origin(annotation) is typing.Unpack:
+            refuse(f"parameter {name!r} uses Unpack", "write the keyword parameters out, or take one TypedDict")
+        required = raw.default is P.empty and raw.kind not in (P.VAR_POSITIONAL, P.VAR_KEYWORD)
+        groups.setdefault(raw.kind, []).append(Parameter(name, annotation, required))
+
+    return TaskSignature(
+        task_name=task_name,
+        location=location,
+        positional_only=tuple(groups.get(P.POSITIONAL_ONLY, ())),
+        positional_or_keyword=tuple(groups.get(P.POSITIONAL_OR_KEYWORD, ())),
+        keyword_only=tuple(groups.get(P.KEYWORD_ONLY, ())),
+        var_positional=next(iter(groups.get(P.VAR_POSITIONAL, ())), None),
+        var_keyword=next(iter(groups.get(P.VAR_KEYWORD, ())), None),
+        result=_result_type(signature.return_annotation, hints, refuse),
+    )
+
+
+_Refuse = Callable[[str, str], NoReturn]
+
+
+def _refuse_odd_functions(fn: Callable[..., Any], refuse: _Refuse) -> None:
+    target = inspect.unwrap(fn)
+    if not inspect.isfunction(target):
+        refuse(f"a {type(fn).__name__} is not a function", "decorate a plain def or async def")
+    if target.__name__ == "<lambda>":
+        refuse("a lambda has no annotations", "write a def with annotated parameters and return type")
+    if inspect.isgeneratorfunction(target) or inspect.isasyncgenfunction(target):
+        refuse("a generator has no single result", "return a TaskResult instead of yielding")
+
+
+def _result_type(raw: Any, hints: "_Hints", refuse: _Refuse) -> Any:
+    fix = "annotate it as -> TaskResult[T, TaskError], with None for T when there is no value"
+    if raw is inspect.Signature.empty:
+        refuse("it has no return annotation", fix)
+    annotation = hints.resolve("return", "the return annotation")
+    if annotation is TaskResult:
+        refuse("the return annotation does not say what is inside the TaskResult", fix)
+    if typing.get_origin(annotation) is not TaskResult:
+        refuse(f"it returns {_name(annotation)}, not a TaskResult", fix)
+    value, error = typing.get_args(annotation)
+    if error is not TaskError:
+        refuse(f"the error type of its TaskResult is {_name(error)}, not TaskError", fix)
+    return value
+
+
+class _Hints:
+    """Resolves annotations one at a time, so that a bad one can be named.
+
+    `from __future__ import annotations` leaves only text, and types that are local to the enclosing
+    function are in neither the globals nor a closure. They are in the locals of that function's frame,
+    which is still on the stack while its body runs the decorator.
+    """
+
+    def __init__(self, fn: Callable[..., Any], refuse: _Refuse) -> None:
+        self._target = inspect.unwrap(fn)
+        self._refuse = refuse
+        self._raw = _raw_annotations(self._target)
+        self._globals: dict[str, Any] = getattr(self._target, "__globals__", {})
+        self._locals = _enclosing_locals(self._target, self._globals)
+
+    def resolve(self, name: str, what: str) -> Any:
+        holder = SimpleNamespace(__annotations__={name: self._raw.get(name)})
+        try:
+            hints = typing.get_type_hints(holder, self._globals, self._locals, include_extras=True)
+        except Exception as error:  # evaluating an annotation runs any expression
+            self._refuse(
+                f"{what} cannot be resolved: {type(error).__name__}: {error}",
+                "import the type at run time (not only under TYPE_CHECKING), or define it before the task",
+            )
+        annotation = hints[name]
+        if (variable := _find_type_variable(annotation)) is not None:
+            self._refuse(
+                f"{what} contains the type variable {variable}; the reader would not know what to build",
+                "write a concrete type, or a union of them",
+            )
+        return annotation
+
+
+def _raw_annotations(target: Callable[..., Any]) -> Mapping[str, Any]:
+    try:
+        return inspect.get_annotations(target)
+    except NameError:  # Python 3.14 evaluates lazily, all at once: ask for the rest as forward references
+        annotationlib = import_module("annotationlib")
+        return annotationlib.get_annotations(target, format=annotationlib.Format.FORWARDREF)
+
+
+def _enclosing_locals(target: Callable[..., Any], module: dict[str, Any]) -> dict[str, Any]:
+    # "outer.<locals>.Inner.method" is enclosed by "outer" and "outer.<locals>.Inner".
+    parts = target.__qualname__.split(".")
+    enclosing = {".".join(parts[:end]).removesuffix(".<locals>") for end in range(1, len(parts))}
+    frames: list[dict[str, Any]] = []
+    frame = sys._getframe(1) if enclosing else None  # pyright: ignore[reportPrivateUsage] # the documented way
+    while frame is not None:
+        if frame.f_globals is module and frame.f_code.co_qualname in enclosing:
+            frames.append(frame.f_locals)
+        frame = frame.f_back
+    return {name: value for scope in reversed(frames) for name, value in scope.items()}
+
+
+def _find_type_variable(annotation: Any) -> Any:
+    if isinstance(annotation, typing.TypeVar | typing.ParamSpec | typing.TypeVarTuple):
+        return annotation
+    for inner in typing.get_args(annotation):
+        if (found := _find_type_variable(inner)) is not None:
+            return found
+    return None
+
+
+def _name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else repr(annotation)

@@ -1,0 +1,335 @@
+"""What the codec refuses when a task is defined, and what it must not refuse."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import functools
+import types
+import typing as t
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, Field, JsonValue
+
+from horsies.codec import TaskCodec
+from horsies.errors import TaskDefinitionError
+from horsies.result import TaskError, TaskResult
+
+if t.TYPE_CHECKING:
+    from decimal import Context as OnlyForCheckers
+
+T = t.TypeVar("T")
+Done = TaskResult[None, TaskError]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Mood(enum.Enum):
+    SAD = "blue"
+    GLAD = "glad"
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Odd(enum.Enum):
+    PAIR = (1, 2)
+
+
+class Cat(BaseModel):
+    name: str
+
+
+class Dog(BaseModel):
+    bark: int
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@dataclass
+class Ambiguous:
+    key: str | uuid.UUID
+
+
+class LooseModel(BaseModel):
+    key: str | uuid.UUID
+
+
+class Pair(t.NamedTuple):
+    left: int
+    right: int
+
+
+class Plain:
+    """A class pydantic knows nothing about."""
+
+
+def build(fn: t.Any, name: str = "job") -> TaskCodec:
+    return TaskCodec.from_function(fn, task_name=name, location="tasks.py:7")
+
+
+def with_parameter(annotation: t.Any) -> t.Any:
+    def job(value: t.Any) -> Done: ...
+
+    job.__annotations__ = {"value": annotation, "return": Done}
+    return job
+
+
+def with_result(annotation: t.Any) -> t.Any:
+    def job() -> Done: ...
+
+    job.__annotations__ = {"return": annotation}
+    return job
+
+
+def refusal(fn: t.Any) -> str:
+    with pytest.raises(TaskDefinitionError) as caught:
+        build(fn)
+    text = str(caught.value)
+    assert caught.value.task_name == "job"
+    assert "tasks.py:7" in text
+    assert "fix:" in text
+    return text
+
+
+class TestRefusedAnnotations:
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            str | uuid.UUID,
+            str | bytes,
+            bytes | uuid.UUID,
+            dt.datetime | dt.date,
+            Decimal | str,
+            Decimal | dt.datetime,
+            str | dt.timedelta,
+            list[int] | set[int],
+            list[int] | tuple[int, ...],
+            set[int] | frozenset[int],
+            Pair | list[int],
+            dict[str, int] | Cat,
+            dict[str, int] | Point,
+            Colour | str,
+            Colour | Mood,
+            Level | int,
+            Level | float,
+            Colour | t.Literal["red"],
+            t.Any | dt.date,
+            # The same, further inside.
+            list[str | uuid.UUID],
+            dict[str, str | bytes | None],
+            t.Annotated[str, Field(min_length=1)] | uuid.UUID,
+            Ambiguous,
+        ],
+        ids=str,
+    )
+    def test_unions_whose_members_look_alike_in_json(self, annotation: t.Any) -> None:
+        text = refusal(with_parameter(annotation))
+        assert "parameter 'value'" in text
+        assert "cannot tell them apart" in text
+
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            Callable[[], int],
+            Iterable[int],
+            Iterator[int],
+            types.ModuleType,
+            Plain,
+            list[Plain],
+            type[int],
+            Odd,
+            t.Never,
+        ],
+        ids=str,
+    )
+    def test_what_json_has_no_form_for(self, annotation: t.Any) -> None:
+        assert "parameter 'value'" in refusal(with_parameter(annotation))
+        assert "result type" in refusal(with_result(TaskResult[annotation, TaskError]))
+
+    @pytest.mark.parametrize(
+        "keys", [tuple[int, int], frozenset[int], Cat, str | int, Level, int | None, t.Literal[1]], ids=str
+    )
+    def test_keys_that_would_not_come_back(self, keys: t.Any) -> None:
+        assert "parameter 'value'" in refusal(with_parameter(dict[keys, int]))
+
+    def test_type_variables_also_inside(self) -> None:
+        assert "type variable ~T" in refusal(with_parameter(T))
+        assert "type variable ~T" in refusal(with_parameter(list[T]))
+        assert "type variable ~T" in refusal(with_result(TaskResult[T, TaskError]))
+
+    def test_a_parameter_without_annotation(self) -> None:
+        def job(good: int, bad) -> Done: ...  # type: ignore[no-untyped-def]
+
+        assert "parameter 'bad' has no annotation" in refusal(job)
+
+    def test_a_name_that_does_not_exist(self) -> None:
+        def job(good: int, bad: Missing) -> Done: ...  # type: ignore[name-defined]  # noqa: F821
+
+        text = refusal(job)
+        assert "parameter 'bad' cannot be resolved" in text
+        assert "Missing" in text
+
+    def test_a_name_that_only_type_checkers_see(self) -> None:
+        def job(bad: OnlyForCheckers) -> Done: ...
+
+        text = refusal(job)
+        assert "parameter 'bad'" in text
+        assert "TYPE_CHECKING" in text
+
+    def test_unpacked_keyword_arguments(self) -> None:
+        class Options(t.TypedDict):
+            depth: int
+
+        def job(**options: t.Unpack[Options]) -> Done: ...
+
+        assert "Unpack" in refusal(job)
+
+    def test_extra_keyword_arguments_are_checked_too(self) -> None:
+        def job(**options: str | bytes) -> Done: ...
+
+        assert "parameter 'options'" in refusal(job)
+
+
+class TestRefusedFunctions:
+    def test_return_annotations(self) -> None:
+        def bare(): ...  # type: ignore[no-untyped-def]
+
+        def other() -> int: ...  # type: ignore[empty-body]
+
+        def unsaid() -> TaskResult: ...  # type: ignore[type-arg,empty-body]
+
+        def wrong_error() -> TaskResult[int, ValueError]: ...  # type: ignore[empty-body]
+
+        assert "no return annotation" in refusal(bare)
+        assert "returns int, not a TaskResult" in refusal(other)
+        assert "does not say what is inside" in refusal(unsaid)
+        assert "ValueError, not TaskError" in refusal(wrong_error)
+
+    def test_generators_lambdas_and_other_callables(self) -> None:
+        def generator() -> Done:  # type: ignore[misc]
+            yield
+
+        async def stream() -> Done:  # type: ignore[misc]
+            yield
+
+        assert "generator" in refusal(generator)
+        assert "generator" in refusal(stream)
+        assert "lambda" in refusal(lambda: None)
+        assert "not a function" in refusal(functools.partial(print))
+        assert "not a function" in refusal(Plain)
+
+
+class TestAcceptedDefinitions:
+    @pytest.mark.parametrize(
+        "annotation",
+        [
+            int | str,
+            int | float | None,
+            bool | int | str,
+            t.Optional[uuid.UUID],  # noqa: UP045 # the old spelling must work as well
+            uuid.UUID | dt.datetime,
+            dt.datetime | dt.timedelta,
+            Colour | Size,
+            Colour | int,
+            t.Literal["a", "b"] | str,
+            Cat | Dog,
+            t.Annotated[Cat | Dog, "note"],
+            list[int] | list[str],
+            list[int] | dict[str, int],
+            LooseModel,  # a model's own unions are guarded value by value
+            JsonValue | None,
+            t.Any,
+            object,
+            dict,
+            list,
+            Path,
+            dict[uuid.UUID, list[Point]],
+            dict[Colour, int],
+            TaskResult[Cat, TaskError],
+        ],
+        ids=str,
+    )
+    def test_types_that_can_be_told_apart(self, annotation: t.Any) -> None:
+        build(with_parameter(annotation))
+
+    def test_types_local_to_a_function(self) -> None:
+        class Local(BaseModel):
+            size: int
+
+        def job(value: Local, many: list[Local]) -> TaskResult[Local, TaskError]: ...  # type: ignore[empty-body]
+
+        codec = build(job)
+        call = codec.encode_call((Local(size=1), []), {})
+        assert codec.decode_call(call.args_json, call.kwargs_json) == ((), {"value": Local(size=1), "many": []})
+
+    def test_types_local_to_an_outer_function_still_running(self) -> None:
+        class Outer(BaseModel):
+            size: int
+
+        def inner() -> TaskCodec:
+            def job(value: Outer) -> Done: ...
+
+            return build(job)
+
+        assert inner().encode_call((Outer(size=3),), {}).kwargs_json == '{"value":{"size":3}}'
+
+    async def test_coroutine_functions(self) -> None:
+        async def job(value: int) -> TaskResult[str, TaskError]:
+            return TaskResult(ok=str(value))
+
+        codec = build(job)
+        assert codec.encode_result(await job(5)) == '{"ok":"5"}'
+
+    def test_wrapped_functions_keep_their_signature(self) -> None:
+        def noisy(fn: t.Any) -> t.Any:
+            @functools.wraps(fn)
+            def wrapper(*args: t.Any, **kwargs: t.Any) -> t.Any:
+                return fn(*args, **kwargs)
+
+            return wrapper
+
+        @noisy
+        def job(value: int) -> Done: ...
+
+        assert build(job).encode_call((), {"value": 1}).kwargs_json == '{"value":1}'
+
+    def test_fields_named_like_schema_words(self) -> None:
+        def job(type: str, default: int, fields: dict[str, int], config: bool, schema: str) -> Done: ...
+
+        values = {"type": "callable", "default": 1, "fields": {"type": 2}, "config": True, "schema": "x"}
+        codec = build(job)
+        call = codec.encode_call((), values)
+        assert codec.decode_call(None, call.kwargs_json) == ((), values)
+
+    def test_a_parameter_named_like_a_skipped_schema_word_is_still_checked(self) -> None:
+        def job(default: str | bytes) -> Done: ...
+
+        assert "parameter 'default'" in refusal(job)
+
+    def test_recursive_types(self) -> None:
+        class Tree(BaseModel):
+            children: list[Tree] = []
+
+        def job(tree: Tree) -> Done: ...
+
+        codec = build(job)
+        tree = Tree(children=[Tree(), Tree(children=[Tree()])])
+        call = codec.encode_call((tree,), {})
+        assert codec.decode_call(None, call.kwargs_json)[1] == {"tree": tree}
