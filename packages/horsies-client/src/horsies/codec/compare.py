@@ -189,7 +189,8 @@ def _dict_difference(sent: _Dict, back: _Dict, path: Path, *, same_text: bool) -
         if key not in back:
             if not isinstance(key, str):
                 return _key_fault(key, path)
-            return Fault(path, Reason.NOT_EXACT, f"{safe_repr(key)} would be lost on the way")
+            lost = Fault(path, Reason.NOT_EXACT, f"{safe_repr(key)} would be lost on the way")
+            return _text_fault(key, path, "a key") or lost
         part = key if isinstance(key, str | int) else safe_repr(key)
         if (fault := first_difference(value, back[key], (*path, part), same_text=same_text)) is not None:
             return fault

@@ -205,7 +205,6 @@ _REASONS: Final = {
     "missing": Reason.MISSING,
     "extra_forbidden": Reason.UNEXPECTED,
     "finite_number": Reason.NAN,
-    "recursion_loop": Reason.CIRCULAR,
     "string_unicode": Reason.SURROGATE,
     "string_sub_type": Reason.SURROGATE,
     "json_invalid": Reason.MALFORMED,
@@ -218,6 +217,8 @@ def validation_fault(error: ValidationError, labels: Mapping[str, str]) -> Fault
     complaints = error.errors(include_url=False, include_input=False, include_context=False)
     first = complaints[0]
     reason = _REASONS.get(first["type"], Reason.INVALID)
+    if first["type"].startswith("recursion"):  # a loop, or its own depth guard under another name
+        reason = Reason.CIRCULAR
     if reason is Reason.MALFORMED and "recursion limit" in first["msg"]:
         return Fault((), Reason.TOO_DEEP, f"nested deeper than {MAX_DEPTH} levels")
     if not first["loc"]:
