@@ -23,10 +23,10 @@ import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
-from tests.support.waiting import eventually
 
 from horsies_schema import embedded
 from horsies_schema.embedded import account as accounts, binaries, layout, urls
+from tests.support.waiting import eventually
 
 AS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not AS_ROOT, reason="only root lends an account to the server")
