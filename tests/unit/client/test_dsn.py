@@ -434,6 +434,7 @@ def test_the_parsed_form_shows_no_secret() -> None:
         ("dsn 'postgresql://u:p'w@h/db': refused", "dsn 'postgresql://u:***@h/db': refused"),
         ('dsn "postgresql://h/db?password=p w": refused', 'dsn "postgresql://h/db?password=***": refused'),
         ("from postgresql://u:a@h/x to postgresql://u:b@h/y", "from postgresql://u:***@h/x to postgresql://u:***@h/y"),
+        ("postgresql://u:has postgresql://y:in it@h/db", "postgresql://u:***@h/db"),
         ("line\npostgresql://u:pw@h/db\nbob@example.com", "line\npostgresql://u:***@h/db\nbob@example.com"),
         ("bad 'host=h password=pw' here", "bad 'host=h password=*** here"),
         ("connect(host='h', password='p, w', port=1)", "connect(host='h', password=***, port=1)"),
@@ -488,6 +489,10 @@ def test_no_password_survives_in_a_config(password: str) -> None:
         assert repr(config) == f"PostgresConfig(database_url={hidden!r}, sslcert='c', sslpassword='***')"
         for written in (password, encoded, escaped):
             assert config.redact(f"\N{SNOWMAN}{written}\N{SNOWMAN}") == "\N{SNOWMAN}***\N{SNOWMAN}"
+
+
+def test_a_secret_that_begins_another_does_not_uncover_its_rest() -> None:
+    assert redact("it was abcdefgh", secrets=["abcd", "abcdefgh"]) == "it was ***"
 
 
 def test_very_short_secrets_are_hidden_by_place_not_by_value() -> None:

@@ -196,8 +196,6 @@ class RetryPolicy:
         if self.strategy is not RetryStrategy.EXPONENTIAL:
             return self.delays_ms[min(retry_number, len(self.delays_ms)) - 1]
         base = self.delays_ms[0]
-        if base >= self.cap_ms:
-            return self.cap_ms
         # By logarithm first: 2.0 ** 1100 is an OverflowError, not infinity.
         steps = min(retry_number, 10**9) - 1
         if steps * math.log(self.factor) >= math.log(self.cap_ms / base):
