@@ -1,1 +1,111 @@
+"""horsies: a task queue and workflow engine on PostgreSQL. This package is the client: define, send, wait.
+
+    app = Horsies(AppConfig(PostgresConfig("postgresql://...")))
+
+    @app.task("add")
+    def add(a: int, b: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=a + b)
+
+    add.send(1, 2).get(timeout_ms=5_000)
+
+Names are loaded on first use: importing this package costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies as Horsies
+    from horsies.broker import PostgresBroker as PostgresBroker
+    from horsies.config import (
+        AppConfig as AppConfig,
+        CustomQueueConfig as CustomQueueConfig,
+        PostgresConfig as PostgresConfig,
+        QueueMode as QueueMode,
+        RecoveryConfig as RecoveryConfig,
+        ResilienceConfig as ResilienceConfig,
+    )
+    from horsies.context import TaskContext as TaskContext, TaskStopped as TaskStopped, current_task as current_task
+    from horsies.errors import (
+        ConfigurationError as ConfigurationError,
+        ContractCode as ContractCode,
+        HorsiesError as HorsiesError,
+        OperationalErrorCode as OperationalErrorCode,
+        OutcomeCode as OutcomeCode,
+        RetrievalCode as RetrievalCode,
+        SchemaError as SchemaError,
+        TaskDefinitionError as TaskDefinitionError,
+        UsageError as UsageError,
+    )
+    from horsies.handle import (
+        CancelResult as CancelResult,
+        TaskHandle as TaskHandle,
+        as_completed as as_completed,
+        as_completed_async as as_completed_async,
+        gather as gather,
+        gather_async as gather_async,
+    )
+    from horsies.info import (
+        ExpiredTask as ExpiredTask,
+        StaleTask as StaleTask,
+        TaskAttempt as TaskAttempt,
+        TaskInfo as TaskInfo,
+        WorkerStats as WorkerStats,
+    )
+    from horsies.result import TaskError as TaskError, TaskFailed as TaskFailed, TaskResult as TaskResult
+    from horsies.retry import Jitter as Jitter, RetryPolicy as RetryPolicy
+    from horsies.send import SendErrorCode as SendErrorCode, TaskSendError as TaskSendError
+    from horsies.status import (
+        NODE_TERMINAL_STATES as NODE_TERMINAL_STATES,
+        TASK_TERMINAL_STATES as TASK_TERMINAL_STATES,
+        WORKFLOW_TERMINAL_STATES as WORKFLOW_TERMINAL_STATES,
+        AttemptOutcome as AttemptOutcome,
+        NodeStatus as NodeStatus,
+        TaskStatus as TaskStatus,
+        WorkflowStatus as WorkflowStatus,
+    )
+    from horsies.tasks import (
+        AsyncTaskFunction as AsyncTaskFunction,
+        TaskCall as TaskCall,
+        TaskFunction as TaskFunction,
+        TaskStub as TaskStub,
+    )
+
+_HOMES = {
+    "app": ("Horsies",),
+    "broker": ("PostgresBroker",),
+    "config": ("AppConfig", "CustomQueueConfig", "PostgresConfig", "QueueMode", "RecoveryConfig", "ResilienceConfig"),
+    "context": ("TaskContext", "TaskStopped", "current_task"),
+    "errors": (
+        "ConfigurationError", "ContractCode", "HorsiesError", "OperationalErrorCode", "OutcomeCode", "RetrievalCode",
+        "SchemaError", "TaskDefinitionError", "UsageError",
+    ),
+    "handle": ("CancelResult", "TaskHandle", "as_completed", "as_completed_async", "gather", "gather_async"),
+    "info": ("ExpiredTask", "StaleTask", "TaskAttempt", "TaskInfo", "WorkerStats"),
+    "result": ("TaskError", "TaskFailed", "TaskResult"),
+    "retry": ("Jitter", "RetryPolicy"),
+    "send": ("SendErrorCode", "TaskSendError"),
+    "status": (
+        "NODE_TERMINAL_STATES", "TASK_TERMINAL_STATES", "WORKFLOW_TERMINAL_STATES", "AttemptOutcome", "NodeStatus",
+        "TaskStatus", "WorkflowStatus",
+    ),
+    "tasks": ("AsyncTaskFunction", "TaskCall", "TaskFunction", "TaskStub"),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME_OF]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'horsies' has no attribute {name!r}")
+    value = getattr(import_module(f"horsies.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOME_OF]

@@ -7,6 +7,7 @@ is, these walks find the exact spot and the reason. They run on values that may 
 
 import dataclasses
 import math
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import datetime, time
@@ -23,6 +24,14 @@ from horsies.codec.errors import Fault, Reason
 MAX_DEPTH: Final = 200
 
 Path = tuple[str | int, ...]
+
+#: An escaped NUL, and not the text "\\u0000" behind an escaped backslash.
+_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def has_nul(data: bytes) -> bool:
+    """Whether JSON text says U+0000 somewhere, which jsonb refuses."""
+    return b"\\u0000" in data and _NUL.search(data) is not None
 
 
 def safe_repr(value: object, limit: int = 80) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from pydantic_core import from_json, to_json
 
-from horsies.codec.compare import safe_repr
+from horsies.codec.compare import has_nul, safe_repr
 from horsies.errors import OperationalErrorCode
 from horsies.result import TaskError
 
@@ -43,7 +43,7 @@ def encode_error(error: TaskError) -> str:
         try:
             fields["data"] = data(error.data)
             text = to_json({"err": fields})
-            if len(text) <= MAX_DATA_BYTES + 8 * MAX_MESSAGE_CHARS and b"\\u0000" not in text:
+            if len(text) <= MAX_DATA_BYTES + 8 * MAX_MESSAGE_CHARS and not has_nul(text):
                 from_json(text)  # deeper than a reader goes, or a number longer than it takes
                 return text.decode()
         except Exception:  # data is user code: its serializers and reprs may raise anything
@@ -68,7 +68,7 @@ def _whole(data: object) -> object:
     if data is None or isinstance(data, bool):
         return data
     text = to_json(data, inf_nan_mode="strings", bytes_mode="base64", fallback=_shown)
-    if len(text) > MAX_DATA_BYTES or b"\\u0000" in text:
+    if len(text) > MAX_DATA_BYTES or has_nul(text):
         raise ValueError("to be cleaned")
     return from_json(text)
 

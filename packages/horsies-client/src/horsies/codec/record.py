@@ -7,7 +7,6 @@ and a Python loop cost three times that. Rust only says *that* something is wron
 of `compare.py` then say what and where.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -21,15 +20,13 @@ from horsies.codec.compare import (
     find_fault,
     first_conversion,
     first_difference,
+    has_nul,
     safe_repr,
     with_ordered_sets,
 )
 from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason
 from horsies.codec.schema import SchemaReader
 from horsies.codec.wire import PayloadLimits, warn_large
-
-#: An escaped NUL, and not the text "\\u0000" behind an escaped backslash.
-_NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 #: pydantic reads integers of up to 4,300 digits but writes longer ones, so even a record of exact types
 #: is read back when its text is long enough to hold one.
@@ -114,7 +111,7 @@ class Record:
 
     def _refuse_tokens(self, checked: dict[str, Any], data: bytes) -> None:
         """The bytes may be innocent: a text that says "NaN". Rare, so a full look is affordable."""
-        if _NUL.search(data) is None:
+        if not has_nul(data):
             try:
                 from_json(data, allow_inf_nan=False)
                 return

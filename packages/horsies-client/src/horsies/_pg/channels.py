@@ -1,0 +1,19 @@
+"""Names of the notification channels, once. A notification is a hint to look, never data."""
+
+from typing import Final
+
+TASK_NEW: Final = "task_new"
+"""Work became claimable, in any queue; the payload is one of the ids."""
+TASK_DONE: Final = "task_done"
+"""The task with this id reached a terminal state."""
+TASK_CANCEL: Final = "task_cancel"
+"""Somebody asks the worker that runs this id to stop it."""
+QUEUE_STATE: Final = "queue_state"
+"""The queue with this name was paused or resumed."""
+WORKFLOW_DONE: Final = "workflow_done"
+"""The workflow with this id reached a terminal state."""
+
+
+def task_queue(queue_name: str) -> str:
+    """Work became claimable in this queue. Drivers quote it: queue names may hold upper case, dots and dashes."""
+    return f"task_queue_{queue_name}"

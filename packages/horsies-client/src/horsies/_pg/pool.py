@@ -1,0 +1,165 @@
+"""Connections of one app on one event loop: a lazy pool, checked once, with bounded retries.
+
+Nothing is opened before the first statement. A pool belongs to the loop and the process it was made in;
+`Database` keeps one per loop, and a forked child starts with none (it must never touch its parent's sockets).
+"""
+
+import asyncio
+import logging
+import os
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import asyncpg
+
+from horsies._pg.backoff import Backoff
+from horsies._pg.dsn import connect_arguments
+from horsies._pg.embedded import resolve
+from horsies._pg.listener import Listener
+from horsies._pg.schema_guard import require_schema
+from horsies._pg.transient import is_transient
+from horsies._pg.waiters import Waiters
+from horsies.config.postgres import PostgresConfig
+from horsies.config.resilience import ResilienceConfig
+
+R = TypeVar("R")
+Action = Callable[[Any], Awaitable[R]]
+
+if TYPE_CHECKING:  # generic in its stubs only
+    Connection = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection
+
+_log = logging.getLogger("horsies")
+
+
+class _PooledConnection(Connection):
+    """asyncpg resets a session with one more round trip whenever it goes back to the pool. Our statements
+    leave nothing behind in a session, so there is nothing to reset: one send is one round trip."""
+
+    def get_reset_query(self) -> str:
+        return ""
+
+
+class LoopDatabase:
+    """The connections of one event loop."""
+
+    def __init__(self, config: PostgresConfig, resilience: ResilienceConfig) -> None:
+        self._config = config
+        self._resilience = resilience
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._opening = asyncio.Lock()
+        self._schema_checked = False
+        self._resolved: PostgresConfig | None = None
+        self.waiters = Waiters(self, resilience, schema=config.schema)
+
+    async def run(self, action: Action[R]) -> R:
+        """Run `action(connection)`, again after transient errors, within the bounds of the configuration.
+
+        Only for actions that may run twice: a statement whose answer was lost may have been committed.
+        """
+        give_up = time.monotonic() + self._resilience.send_retry_budget_ms / 1000
+        backoff = Backoff(self._resilience)
+        attempt = 1
+        while True:
+            try:
+                return await self.run_once(action)
+            except Exception as error:
+                delay = backoff.next()
+                out_of_bounds = attempt >= self._resilience.send_attempts or time.monotonic() + delay > give_up
+                if out_of_bounds or not is_transient(error):
+                    raise
+                _log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
+                attempt += 1
+                await asyncio.sleep(delay)
+
+    async def run_once(self, action: Action[R]) -> R:
+        """Run `action(connection)` on a pooled connection, once."""
+        pool = self._pool or await self._open()
+        async with pool.acquire(timeout=self._config.connect_timeout_ms / 1000) as connection:
+            if not self._schema_checked:
+                await require_schema(connection, self._config.schema)
+                self._schema_checked = True
+            return await action(connection)
+
+    async def connect_direct(self) -> Connection:
+        """A connection of its own, around a pooler if there is one: for LISTEN."""
+        return await asyncpg.connect(**connect_arguments(await self._resolve(), direct=True))
+
+    def listener(self) -> Listener:
+        return Listener(self.connect_direct, self._resilience, redact=self._config.redact)
+
+    async def close(self) -> None:
+        await self.waiters.close()
+        async with self._opening:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                await asyncio.wait_for(pool.close(), 5)
+            except TimeoutError:
+                pool.terminate()
+
+    async def _open(self) -> "asyncpg.Pool[asyncpg.Record]":
+        async with self._opening:
+            if self._pool is None:
+                arguments = connect_arguments(await self._resolve())
+                self._pool = await asyncpg.create_pool(
+                    min_size=self._config.pool_min_size,
+                    max_size=self._config.pool_max_size,
+                    connection_class=_PooledConnection,
+                    **arguments,
+                )
+            return self._pool
+
+    async def _resolve(self) -> PostgresConfig:
+        if self._resolved is None:
+            # in a thread: an embedded server may have to be started, which takes a second
+            self._resolved = await asyncio.to_thread(resolve, self._config)
+        return self._resolved
+
+
+class Database:
+    """One app's database, from whichever loop or process it is used."""
+
+    def __init__(self, config: PostgresConfig, resilience: ResilienceConfig) -> None:
+        self._config = config
+        self._resilience = resilience
+        self._loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
+        _databases.add(self)
+
+    def here(self) -> LoopDatabase:
+        """The connections of the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is None:
+            # a loop that was closed without aclose() took its connections along; only the entry is left
+            for stale in [known for known in self._loops if known.is_closed()]:
+                del self._loops[stale]
+            found = self._loops[loop] = LoopDatabase(self._config, self._resilience)
+        return found
+
+    async def close_here(self) -> None:
+        """Close what the running loop holds."""
+        found = self._loops.pop(asyncio.get_running_loop(), None)
+        if found is not None:
+            await found.close()
+
+    def forget(self) -> None:
+        """In a forked child: the parent's connections are not ours to use, nor to close."""
+        _inherited.append(dict(self._loops))
+        self._loops.clear()
+
+
+_databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
+# kept for ever on purpose: a destructor would talk on sockets that belong to the parent
+_inherited: Final[list[object]] = []
+
+
+def _after_fork() -> None:
+    for database in list(_databases):
+        database.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)

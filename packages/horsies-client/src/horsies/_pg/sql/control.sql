@@ -1,0 +1,88 @@
+-- What operators and producers do to tasks that exist. Every statement locks its rows in the order of ids,
+-- guards the state it expects, and returns the ids it moved: the difference is what was not in that state.
+
+-- name: cancel_waiting_batch :many
+-- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
+-- params: ids, result, reason
+-- A worker that holds the claim finds zero rows when it wants to start it: user code never runs.
+WITH target AS MATERIALIZED (
+    SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'CLAIMED') ORDER BY id FOR UPDATE
+)
+UPDATE horsies_tasks t
+   SET status = 'CANCELLED', claimed = false, claim_expires_at = NULL, result = $2, error_code = 'TASK_CANCELLED',
+       failed_reason = $3, cancel_requested_at = statement_timestamp(), terminal_at = statement_timestamp(),
+       updated_at = statement_timestamp()
+  FROM target
+ WHERE t.id = target.id AND t.status IN ('PENDING', 'CLAIMED')
+RETURNING t.id;
+
+-- name: request_cancel_batch :many
+-- params: ids
+-- RUNNING stays RUNNING: only its worker can stop it. It is told at once, and finds the mark if it was not listening.
+WITH target AS MATERIALIZED (
+    SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status = 'RUNNING' ORDER BY id FOR UPDATE
+), asked AS (
+    UPDATE horsies_tasks t
+       SET cancel_requested_at = coalesce(t.cancel_requested_at, statement_timestamp()), updated_at = statement_timestamp()
+      FROM target WHERE t.id = target.id AND t.status = 'RUNNING'
+    RETURNING t.id
+)
+SELECT asked.id, pg_notify('task_cancel', asked.id) FROM asked;
+
+-- name: retry_batch :many
+-- edge: FAILED -> PENDING; CANCELLED -> PENDING; EXPIRED -> PENDING
+-- params: ids
+-- The same id runs again, its history stays. A node of a workflow is retried through its workflow.
+WITH target AS MATERIALIZED (
+    SELECT id FROM horsies_tasks
+     WHERE id = ANY ($1::text[]) AND status IN ('FAILED', 'CANCELLED', 'EXPIRED') AND NOT is_workflow_task
+     ORDER BY id FOR UPDATE
+), history AS MATERIALIZED (
+    SELECT target.id, (SELECT count(*)::int FROM horsies_task_attempts a WHERE a.task_id = target.id) AS attempts FROM target
+)
+UPDATE horsies_tasks t
+   SET status = 'PENDING', retry_count = h.attempts, max_retries = greatest(t.max_retries, h.attempts),
+       manual_retries = t.manual_retries + 1, enqueued_at = statement_timestamp(), next_retry_at = NULL,
+       good_until = NULL, result = NULL, error_code = NULL, failed_reason = NULL, failed_at = NULL,
+       terminal_at = NULL, cancel_requested_at = NULL, progress = NULL, claimed_at = NULL,
+       claimed_by_worker_id = NULL, started_at = NULL, finalizing_at = NULL, finalizing_by_worker_id = NULL,
+       worker_pid = NULL, worker_hostname = NULL, worker_process_name = NULL, updated_at = statement_timestamp()
+  FROM history h
+ WHERE t.id = h.id AND t.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+RETURNING t.id;
+
+-- name: requeue_claimed_batch :many
+-- edge: CLAIMED -> PENDING
+-- params: ids
+-- Always safe: user code has not run, and the holder's start is fenced.
+WITH target AS MATERIALIZED (
+    SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status = 'CLAIMED' ORDER BY id FOR UPDATE
+)
+UPDATE horsies_tasks t
+   SET status = 'PENDING', claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL,
+       updated_at = statement_timestamp()
+  FROM target
+ WHERE t.id = target.id AND t.status = 'CLAIMED'
+RETURNING t.id;
+
+-- name: pause_queue :value
+-- params: queue_name
+WITH changed AS (
+    INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ($1::varchar, statement_timestamp())
+    ON CONFLICT (queue_name) DO UPDATE
+       SET paused_at = coalesce(horsies_queue_state.paused_at, excluded.paused_at), updated_at = statement_timestamp()
+    RETURNING queue_name
+)
+SELECT pg_notify('queue_state', queue_name) FROM changed;
+
+-- name: resume_queue :value
+-- params: queue_name
+WITH changed AS (
+    INSERT INTO horsies_queue_state (queue_name) VALUES ($1::varchar)
+    ON CONFLICT (queue_name) DO UPDATE SET paused_at = NULL, updated_at = statement_timestamp()
+    RETURNING queue_name
+)
+SELECT pg_notify('queue_state', queue_name) FROM changed;
+
+-- name: paused_queues :many
+SELECT queue_name, paused_at FROM horsies_queue_state WHERE paused_at IS NOT NULL ORDER BY queue_name;

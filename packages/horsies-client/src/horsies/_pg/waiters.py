@@ -1,0 +1,159 @@
+"""Everybody in this process who waits for a task: one LISTEN connection and one batched read for all.
+
+Order is what makes it sound: LISTEN is in force, *then* the row is read, then the waiter waits. A task that
+ended before the read is seen by it, one that ends later notifies later. So each waiter's id is read at
+once, again whenever LISTEN (re)starts, on its own notification, and every poll interval as a net.
+LISTEN is held only while someone waits (and a little longer): `task_done` reaches every listening process.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from horsies._pg import channels
+from horsies._pg.backoff import Backoff
+from horsies._pg.listener import Listener
+from horsies._pg.statements import load
+from horsies._pg.transient import is_transient
+from horsies.config.resilience import ResilienceConfig
+from horsies.status import TaskStatus
+
+R = TypeVar("R")
+_log = logging.getLogger("horsies")
+
+LINGER_S = 30.0
+"""How long LISTEN outlives the last waiter: a web app's next request will wait again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What the row of a finished task says."""
+
+    task_name: str
+    status: TaskStatus
+    result: str | None
+
+
+class _Host(Protocol):
+    def listener(self) -> Listener: ...
+    async def run_once(self, action: Callable[[Any], Awaitable[R]]) -> R: ...
+
+
+class Waiters:
+    """Wakes each waiter with its task's end, or with None when there is no such task."""
+
+    def __init__(self, host: _Host, resilience: ResilienceConfig, *, schema: str | None) -> None:
+        self._host = host
+        self._resilience = resilience
+        self._read_sql = load("horsies._pg", "tasks.sql", schema)["read_ended_batch"].sql
+        self._waiting: dict[str, set[asyncio.Future[Ended | None]]] = {}
+        self._due: set[str] = set()
+        self._wake = asyncio.Event()
+        self._service: asyncio.Task[None] | None = None
+        self.last_error: BaseException | None = None
+
+    async def wait(self, task_id: str) -> Ended | None:
+        """Wait without a bound; callers bring their own time-out, by cancelling."""
+        future: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(task_id, set()).add(future)
+        self._look_at((task_id,))
+        if self._service is None or self._service.done():
+            self._service = asyncio.create_task(self._serve(), name="horsies-waiters")
+        try:
+            return await future
+        finally:
+            group = self._waiting.get(task_id)
+            if group is not None:
+                group.discard(future)
+                if not group:
+                    del self._waiting[task_id]
+
+    async def close(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            service.cancel()
+            await asyncio.gather(service, return_exceptions=True)
+
+    def _look_at(self, task_ids: Iterable[str]) -> None:
+        self._due.update(task_ids)
+        self._wake.set()
+
+    def _notified(self, task_id: str) -> None:
+        if task_id in self._waiting:
+            self._look_at((task_id,))
+
+    async def _serve(self) -> None:
+        while True:
+            listening = asyncio.create_task(
+                self._host.listener().run(
+                    {channels.TASK_DONE: self._notified}, on_live=lambda _connection: self._look_at(self._waiting)
+                ),
+                name="horsies-listener",
+            )
+            try:
+                await self._read_until_idle()
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
+            if not self._waiting:  # somebody may have come while the connection was being closed
+                return
+
+    async def _read_until_idle(self) -> None:
+        backoff = Backoff(self._resilience)
+        while True:
+            if not await self._next_due():
+                return
+            self._wake.clear()
+            # whatever gathers during this read goes into the next one: no timer, and big batches under load
+            batch = [task_id for task_id in self._due if task_id in self._waiting]
+            self._due.clear()
+            if not batch:
+                continue
+            try:
+                await self._host.run_once(lambda connection: self._read(connection, batch))  # noqa: B023  (awaited here)
+            except Exception as error:
+                self.last_error = error
+                if not is_transient(error):
+                    self._fail(batch, error)
+                    continue
+                self._look_at(batch)
+                await asyncio.sleep(backoff.next())
+            else:
+                self.last_error = None
+                backoff.reset()
+
+    async def _next_due(self) -> bool:
+        """Wait for something to read; False when nobody has waited for a while."""
+        poll = self._resilience.notify_poll_interval_ms / 1000
+        patience = poll * random.uniform(0.8, 1.2) if self._waiting else LINGER_S
+        try:
+            await asyncio.wait_for(self._wake.wait(), patience)
+        except TimeoutError:
+            if not self._waiting:
+                return False
+            self._look_at(self._waiting)
+        return True
+
+    async def _read(self, connection: Any, batch: list[str]) -> None:
+        rows = await connection.fetch(self._read_sql, batch)
+        found = {row["id"]: row for row in rows}
+        for task_id in batch:
+            row = found.get(task_id)
+            if row is None:
+                self._resolve(task_id, None)
+            elif (status := TaskStatus(row["status"])).is_terminal:
+                self._resolve(task_id, Ended(row["task_name"], status, row["result"]))
+
+    def _resolve(self, task_id: str, ended: Ended | None) -> None:
+        for future in self._waiting.get(task_id, ()):
+            if not future.done():
+                future.set_result(ended)
+
+    def _fail(self, batch: list[str], error: BaseException) -> None:
+        for task_id in batch:
+            for future in self._waiting.get(task_id, ()):
+                if not future.done():
+                    future.set_exception(error)

@@ -1,0 +1,254 @@
+"""`Horsies`: one configuration, one registry, one database. Nothing is opened before the first use."""
+
+import inspect
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast, overload
+
+from horsies._checks import Checks
+from horsies.config import AppConfig, PostgresConfig, QueueMode
+from horsies.errors import ConfigurationError, TaskDefinitionError, UsageError
+from horsies.handle import TaskHandle
+from horsies.options import SendOptions, TaskOptions
+from horsies.registry import Registry, TaskDefinition
+from horsies.result import TaskError, TaskResult
+from horsies.retry import RetryPolicy
+from horsies.sync import BackgroundLoop
+from horsies.tasks import AsyncTaskFunction, NamedSender, Seconds, Sender, TaskFunction, TaskStub, merged
+
+if TYPE_CHECKING:
+    from horsies._pg.pool import Database
+    from horsies.broker import PostgresBroker
+    from horsies.codec import PayloadLimits
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+Hook = TypeVar("Hook", bound=Callable[[], None])
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` returns: keeps the signature, and knows `async def` from `def`."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
+    ) -> AsyncTaskFunction[P, T]: ...
+    @overload
+    def __call__(self, fn: Callable[P, TaskResult[T, TaskError]], /) -> TaskFunction[P, T]: ...
+
+
+class StubDecorator(Protocol):
+    """What `@app.declare(...)` returns."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /) -> TaskStub[P, T]: ...
+    @overload
+    def __call__(self, fn: Callable[P, TaskResult[T, TaskError]], /) -> TaskStub[P, T]: ...
+
+
+class Horsies:
+    """An application's door to its tasks."""
+
+    def __init__(self, config: AppConfig | None = None) -> None:
+        if config is None:
+            config = AppConfig(PostgresConfig())
+        if not isinstance(config, AppConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"Horsies takes an AppConfig, not a {type(config).__name__}")
+        self.config = config
+        self.registry = Registry()
+        self.child_start_hooks: list[Callable[[], None]] = []
+        self._database: Database | None = None
+        self._broker: PostgresBroker | None = None
+        self._limits: PayloadLimits | None = None
+        self._background = BackgroundLoop(self._close_here)
+
+    def __repr__(self) -> str:
+        return f"<Horsies {len(self.registry)} tasks, {self.config.broker!r}>"
+
+    # -- defining --------------------------------------------------------------------------------
+
+    def task(
+        self,
+        name: str,
+        *,
+        queue_name: str | None = None,
+        retry_policy: RetryPolicy | None = None,
+        timeout_ms: int | None = None,
+        priority: int | None = None,
+        good_until: datetime | timedelta | None = None,
+        run_ahead: bool = True,
+    ) -> TaskDecorator:
+        """Register a function under a name. It returns `TaskResult[T, TaskError]`; everything is typed by its
+        annotations, and whatever cannot work is refused here, at import, with file and line."""
+        options = TaskOptions(queue_name=queue_name, retry_policy=retry_policy, timeout_ms=timeout_ms,
+                              priority=priority, good_until=good_until, run_ahead=run_ahead)  # fmt: skip
+
+        def register(fn: Callable[..., Any]) -> Any:
+            definition = self._define(name, fn, options, is_stub=False)
+            kind = AsyncTaskFunction[..., Any] if definition.is_async else TaskFunction[..., Any]
+            return kind(self, definition)
+
+        return cast("TaskDecorator", register)
+
+    def declare(
+        self,
+        name: str,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        good_until: datetime | timedelta | None = None,
+    ) -> StubDecorator:
+        """Declare a task that another code base runs: the signature of a stub, typed like the real one.
+        Retries and time-outs are the worker's registration's."""
+        options = TaskOptions(queue_name=queue_name, priority=priority, good_until=good_until)
+
+        def register(fn: Callable[..., Any]) -> Any:
+            return TaskStub[..., Any](self, self._define(name, fn, options, is_stub=True))
+
+        return cast("StubDecorator", register)
+
+    def on_child_start(self, hook: Hook) -> Hook:
+        """Run `hook()` in every child process of a worker before its first task: open pools, warm caches."""
+        self.child_start_hooks.append(hook)
+        return hook
+
+    def _define(self, name: str, fn: Callable[..., Any], options: TaskOptions, *, is_stub: bool) -> TaskDefinition:
+        from horsies.codec import TaskCodec
+
+        location = _location(fn)
+        if isinstance(fn, Sender):
+            raise TaskDefinitionError(
+                str(name), "it is a task already", "decorate the plain function once", location=location
+            )
+        checks = Checks(f"task {name!r} ({location})")
+        if checks.text("name", name) and len(name) > 255:
+            checks.add("name", f"has {len(name)} characters", "at most 255 fit the column")
+        options.check(checks)
+        queues = self.config.queue_names
+        if options.queue_name is not None and options.queue_name not in queues:
+            checks.add(
+                "queue_name", f"{options.queue_name!r} is not a queue of this app", f"use one of: {', '.join(queues)}"
+            )
+        elif options.queue_name is None and self.config.queue_mode is QueueMode.CUSTOM:
+            checks.add("queue_name", "this app has queues of its own", f"name one of: {', '.join(queues)}")
+        try:
+            checks.finish()
+        except ConfigurationError as error:
+            text = "; ".join(f"{problem.where.rpartition('.')[2]}: {problem.why}" for problem in error.problems)
+            fix = "; ".join(problem.fix for problem in error.problems)
+            raise TaskDefinitionError(str(name), text, fix, location=location) from None
+        definition = TaskDefinition(
+            name=name,
+            fn=fn,
+            is_async=inspect.iscoroutinefunction(fn),
+            is_stub=is_stub,
+            codec=TaskCodec.from_function(fn, task_name=name, location=location),
+            options=options,
+            location=location,
+        )
+        self.registry.add(definition)
+        return definition
+
+    # -- sending and waiting ---------------------------------------------------------------------
+
+    def with_options(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        good_until: datetime | timedelta | None = None,
+        delay: Seconds | timedelta | None = None,
+        eta: datetime | None = None,
+        unique_key: str | None = None,
+        task_id: str | None = None,
+        connection: Any = None,
+    ) -> NamedSender:
+        """Options for a send by name; see `TaskFunction.with_options`."""
+        options = merged(SendOptions(), priority=priority, queue_name=queue_name, good_until=good_until, delay=delay,
+                         eta=eta, unique_key=unique_key, task_id=task_id, connection=connection)  # fmt: skip
+        return NamedSender(self, options)
+
+    def send(self, task_name: str, /, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
+        """Enqueue a task by name; its code need not be importable here."""
+        return NamedSender(self, SendOptions()).send(task_name, *args, **kwargs)
+
+    async def send_async(self, task_name: str, /, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
+        """See `send`."""
+        return await NamedSender(self, SendOptions()).send_async(task_name, *args, **kwargs)
+
+    @overload
+    def handle(self, task_id: str) -> TaskHandle[Any]: ...
+    @overload
+    def handle(self, task_id: str, task: Sender[Any, T]) -> TaskHandle[T]: ...
+    def handle(self, task_id: str, task: Sender[Any, Any] | None = None) -> TaskHandle[Any]:
+        """The handle of a task that was sent elsewhere. Name the task to have it typed."""
+        definition = self.registry.get(task.name) if task is not None else None
+        return TaskHandle(self, task_id, definition=definition)
+
+    def get_broker(self) -> "PostgresBroker":
+        """Monitoring, and recovery by hand."""
+        if self._broker is None:
+            from horsies.broker import PostgresBroker
+
+            self._broker = PostgresBroker(self.database, self.config)
+        return self._broker
+
+    # -- life ------------------------------------------------------------------------------------
+
+    @property
+    def database(self) -> "Database":
+        """For our siblings: the connections."""
+        if self._database is None:
+            from horsies._pg.pool import Database
+
+            self._database = Database(self.config.broker, self.config.resilience)
+        return self._database
+
+    @property
+    def schema(self) -> str | None:
+        return self.config.broker.schema
+
+    @property
+    def payload_limits(self) -> "PayloadLimits":
+        if self._limits is None:
+            from horsies.codec import PayloadLimits
+
+            self._limits = PayloadLimits(self.config.payload_warn_bytes, self.config.payload_max_bytes)
+        return self._limits
+
+    def run_sync(self, verb: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """For our siblings: run a coroutine for a caller that has no loop."""
+        return self._background.run(verb, work)
+
+    def close(self) -> None:
+        """Close the connections of the synchronous verbs. Happens at exit by itself."""
+        self._background.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop, and those of the synchronous verbs."""
+        await self._close_here()
+        import asyncio
+
+        await asyncio.to_thread(self._background.close)
+
+    async def _close_here(self) -> None:
+        if self._database is not None:
+            await self._database.close_here()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+def _location(fn: object) -> str:
+    code = getattr(inspect.unwrap(cast("Callable[..., Any]", fn)) if callable(fn) else fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "unknown place"

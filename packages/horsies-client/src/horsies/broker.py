@@ -1,0 +1,170 @@
+"""What operators and tools do with the database: look, cancel, retry, requeue, pause, recover by hand.
+
+Coroutines all; `TaskHandle` and the command line offer what people need of it without a loop. The methods
+that change rows return how many, or what became of the one.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from horsies._pg.statements import Statement, load
+from horsies.config.queues import queue_name_problem
+from horsies.errors import ConfigurationError, OperationalErrorCode, OutcomeCode
+from horsies.handle import CancelResult
+from horsies.info import ExpiredTask, StaleTask, TaskAttempt, TaskInfo, WorkerStats
+from horsies.result import TaskError
+from horsies.status import TaskStatus
+
+if TYPE_CHECKING:
+    from horsies._pg.pool import Database
+    from horsies.config import AppConfig
+
+R = TypeVar("R")
+
+_CANCEL_ROUNDS = 5
+"""A task may move between our two looks (claimed, retried); each round tries both again."""
+
+
+class PostgresBroker:
+    """The operations of one app's database. Get it with `app.get_broker()`."""
+
+    def __init__(self, database: "Database", config: "AppConfig") -> None:
+        self._database = database
+        schema = config.broker.schema
+        self._statements: Mapping[str, Statement] = {
+            **load("horsies._pg", "tasks.sql", schema),
+            **load("horsies._pg", "control.sql", schema),
+            **load("horsies._pg", "recover.sql", schema),
+        }
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    async def get_task_info(self, task_id: str) -> TaskInfo | None:
+        """Everything about one task but its arguments and result; None when there is no such task."""
+        row = await self._row("read_task", task_id)
+        return TaskInfo.from_row(row) if row is not None else None
+
+    async def get_attempts(self, task_id: str) -> list[TaskAttempt]:
+        """The finished attempts of one task, first to last."""
+        return [TaskAttempt.from_row(row) for row in await self._rows("read_attempts", task_id)]
+
+    async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[StaleTask]:
+        """CLAIMED and RUNNING tasks whose worker has given no sign of life for that long, the oldest first."""
+        rows = await self._rows("stale_tasks", timedelta(minutes=stale_threshold_minutes))
+        return [StaleTask.from_row(row) for row in rows]
+
+    async def get_expired_tasks(self, limit: int = 100) -> list[ExpiredTask]:
+        """Tasks that missed their `good_until`: first the ones that no sweep has met yet, then the newest ended."""
+        return [ExpiredTask.from_row(row) for row in await self._rows("expired_tasks", limit)]
+
+    async def get_worker_stats(self, seen_within_minutes: float = 5) -> list[WorkerStats]:
+        """The newest snapshot of every worker that was seen within the window."""
+        rows = await self._rows("worker_stats", timedelta(minutes=seen_within_minutes))
+        return [WorkerStats.from_row(row) for row in rows]
+
+    async def get_paused_queues(self) -> dict[str, datetime]:
+        """Paused queues, and since when."""
+        return {row["queue_name"]: row["paused_at"] for row in await self._rows("paused_queues")}
+
+    async def read_ended(self, task_id: str) -> Mapping[str, Any] | None:
+        """Name, status and stored result text of one task."""
+        return await self._row("read_ended_batch", [task_id])
+
+    # -- acting on tasks -------------------------------------------------------------------------
+
+    async def cancel(self, task_id: str) -> CancelResult:
+        """Stop one task: for good when it has not started, by asking its worker when it runs."""
+        return (await self.cancel_many([task_id]))[task_id]
+
+    async def cancel_many(self, task_ids: Iterable[str]) -> dict[str, CancelResult]:
+        """`cancel` for many, in two statements."""
+        left = set(task_ids)
+        done: dict[str, CancelResult] = {}
+        reason = "cancelled before it started"
+        result = _error_json(OutcomeCode.TASK_CANCELLED, reason)
+        for _ in range(_CANCEL_ROUNDS):
+            for outcome, name, extra in (
+                (CancelResult.CANCELLED, "cancel_waiting_batch", (result, reason)),
+                (CancelResult.REQUESTED, "request_cancel_batch", ()),
+            ):
+                rows = await self._rows(name, sorted(left), *extra)
+                done.update({row["id"]: outcome for row in rows})
+                left.difference_update(row["id"] for row in rows)
+            if not left:
+                break
+            found = {row["id"]: TaskStatus(row["status"]) for row in await self._rows("read_ended_batch", sorted(left))}
+            for task_id in list(left):
+                status = found.get(task_id)
+                if status is None or status.is_terminal:
+                    done[task_id] = CancelResult.NOT_FOUND if status is None else CancelResult.ALREADY_ENDED
+                    left.discard(task_id)
+        for task_id in left:  # it moved every time we looked; its worker finds the mark of an earlier round or none
+            done[task_id] = CancelResult.REQUESTED
+        return done
+
+    async def retry(self, task_id: str) -> bool:
+        """Run a FAILED, CANCELLED or EXPIRED task again under the same id. False when it is in another state."""
+        return bool(await self.retry_many([task_id]))
+
+    async def retry_many(self, task_ids: Iterable[str]) -> int:
+        """`retry` for many; returns how many will run again."""
+        return len(await self._rows("retry_batch", sorted(set(task_ids))))
+
+    async def requeue(self, task_id: str) -> bool:
+        """Take a CLAIMED task from the worker that holds it. False when it is in another state."""
+        return bool(await self.requeue_many([task_id]))
+
+    async def requeue_many(self, task_ids: Iterable[str]) -> int:
+        """`requeue` for many; returns how many went back."""
+        return len(await self._rows("requeue_claimed_batch", sorted(set(task_ids))))
+
+    # -- recovering by hand ----------------------------------------------------------------------
+
+    async def mark_stale_tasks_as_failed(self, stale_threshold_ms: int = 300_000) -> int:
+        """End RUNNING tasks without a sign of life as FAILED, WORKER_CRASHED; returns how many.
+
+        Never retries: that is the reaper's part. Use it when the workers that would are gone.
+        """
+        reason = f"no sign of life from its worker for {stale_threshold_ms} ms; failed by hand"
+        result = _error_json(OperationalErrorCode.WORKER_CRASHED, reason)
+        return len(await self._rows("fail_stale_running", timedelta(milliseconds=stale_threshold_ms), result, reason))
+
+    async def requeue_stale_claimed(self, stale_threshold_ms: int = 120_000) -> int:
+        """Send CLAIMED tasks without a sign of life back to their queue; returns how many."""
+        return len(await self._rows("requeue_stale_claimed", timedelta(milliseconds=stale_threshold_ms)))
+
+    # -- queues ----------------------------------------------------------------------------------
+
+    async def pause_queue(self, queue_name: str) -> None:
+        """No worker claims from it any more; what runs goes on."""
+        await self._rows("pause_queue", _checked_queue(queue_name))
+
+    async def resume_queue(self, queue_name: str) -> None:
+        """Workers claim from it again."""
+        await self._rows("resume_queue", _checked_queue(queue_name))
+
+    # -- statements ------------------------------------------------------------------------------
+
+    async def _rows(self, name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
+        sql = self._statements[name].sql
+        return await self._run(lambda connection: connection.fetch(sql, *values))
+
+    async def _row(self, name: str, *values: Any) -> Mapping[str, Any] | None:
+        sql = self._statements[name].sql
+        return await self._run(lambda connection: connection.fetchrow(sql, *values))
+
+    async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
+        return await self._database.here().run(action)
+
+
+def _error_json(code: OutcomeCode | OperationalErrorCode, message: str) -> str:
+    from horsies.codec import encode_error
+
+    return encode_error(TaskError(code, message))
+
+
+def _checked_queue(name: str) -> str:
+    if problem := queue_name_problem(name, "queue_name"):
+        raise ConfigurationError([problem], subject="queue")
+    return name

@@ -1,0 +1,36 @@
+"""Task ids: UUIDv7 as text, minted by the sender before the row exists, so that a send can be repeated safely."""
+
+import os
+import threading
+import time
+import uuid
+
+_lock = threading.Lock()
+_last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of a counter
+
+
+def new_id() -> str:
+    """A fresh id, greater than every earlier one of this process: ids break ties in the order of the queue."""
+    global _last
+    tick = int.from_bytes(os.urandom(10), "big")
+    with _lock:
+        # the counter starts in the lower half of its range, so that a burst within one millisecond has room
+        now = (time.time_ns() // 1_000_000 << 12) | (tick >> 69)
+        _last = now if now > _last else _last + 1
+        leading = _last
+    value = (
+        (leading >> 12 << 80) | (7 << 76) | ((leading & 0xFFF) << 64) | (0b10 << 62) | (tick & 0x3FFF_FFFF_FFFF_FFFF)
+    )
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def id_problem(task_id: object) -> str | None:
+    """Why this cannot be a task's id; None when it can."""
+    try:
+        canonical = str(uuid.UUID(str(task_id)))
+    except ValueError:
+        return f"{task_id!r} is not a UUID"
+    if task_id != canonical:
+        return f"{task_id!r} is not written in the canonical form, {canonical!r}"
+    return None

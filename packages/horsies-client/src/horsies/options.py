@@ -1,0 +1,141 @@
+"""What a task is registered with, and what one send may change. Plain values; no I/O."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
+
+from horsies._checks import Checks
+from horsies.config.queues import queue_name_problem
+from horsies.retry import RetryPolicy
+
+MAX_TIMEOUT_MS: Final = 7 * 24 * 3_600_000
+MAX_DELAY: Final = timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """How a worker runs the task; registered with it, and stored with each send of it."""
+
+    queue_name: str | None = None
+    priority: int | None = None
+    retry_policy: RetryPolicy | None = None
+    timeout_ms: int | None = None
+    good_until: datetime | timedelta | None = None
+    run_ahead: bool = True
+    """Whether a worker may hand it to a child ahead of time when it is very short. Turn it off where "failed
+    without having run", after the loss of a whole worker, would be worse than slower."""
+
+    def check(self, checks: Checks) -> None:
+        """Add everything that is wrong with these options."""
+        if self.queue_name is not None and (problem := queue_name_problem(self.queue_name, "queue_name")):
+            checks.problems.append(problem)
+        checks.integer("priority", self.priority, 1, 100, optional=True)
+        checks.integer("timeout_ms", self.timeout_ms, 1, MAX_TIMEOUT_MS, optional=True, unit="ms")
+        checks.boolean("run_ahead", self.run_ahead)
+        if self.retry_policy is not None and not isinstance(self.retry_policy, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]
+            checks.add("retry_policy", "is not a RetryPolicy", "use RetryPolicy.fixed, .exponential or .intervals")
+        check_good_until(checks, self.good_until)
+
+    @property
+    def max_retries(self) -> int:
+        return self.retry_policy.max_retries if self.retry_policy else 0
+
+    def to_json(self) -> str:
+        """The text of `task_options`: what a worker needs, whichever release of the app it runs."""
+        stored: dict[str, Any] = {}
+        if self.retry_policy is not None:
+            stored["retry_policy"] = self.retry_policy.to_json()
+        if self.timeout_ms is not None:
+            stored["timeout_ms"] = self.timeout_ms
+        if not self.run_ahead:
+            stored["run_ahead"] = False
+        return json.dumps(stored, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "TaskOptions":
+        """Read a row's options. Rows are hostile input: anything odd is a ValueError, never half an option."""
+        stored = json.loads(text)
+        if not isinstance(stored, dict):
+            raise ValueError("task_options is not a JSON object")
+        data = cast("dict[str, Any]", stored)
+        policy = data.get("retry_policy")
+        options = cls(
+            retry_policy=None if policy is None else RetryPolicy.from_json(policy),
+            timeout_ms=data.get("timeout_ms"),
+            run_ahead=data.get("run_ahead", True),
+        )
+        checks = Checks("task_options")
+        options.check(checks)
+        checks.finish()
+        return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """What `with_options` changes for the sends made through it."""
+
+    priority: int | None = None
+    queue_name: str | None = None
+    good_until: datetime | timedelta | None = None
+    delay: timedelta | None = None
+    eta: datetime | None = None
+    unique_key: str | None = None
+    task_id: str | None = None
+    connection: Any = None
+
+    def check(self, checks: Checks) -> None:
+        """Add everything that is wrong with these options."""
+        from horsies.ids import id_problem
+
+        checks.integer("priority", self.priority, 1, 100, optional=True)
+        if self.queue_name is not None and (problem := queue_name_problem(self.queue_name, "queue_name")):
+            checks.problems.append(problem)
+        check_good_until(checks, self.good_until)
+        check_delay(checks, self.delay)
+        if self.eta is not None:
+            _check_moment(checks, "eta", self.eta)
+            if self.delay is not None:
+                checks.add("eta", "cannot be combined with delay", "give one of them")
+        if self.unique_key is not None:
+            _check_key(checks, self.unique_key)
+        if self.task_id is not None and (why := id_problem(self.task_id)):
+            checks.add("task_id", why, "leave it out, or give str(uuid.uuid4())")
+
+
+def check_good_until(checks: Checks, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, timedelta):
+        if not timedelta(0) < value <= MAX_DELAY:
+            checks.add("good_until", f"{value} is not between 0 and ten years", "give a positive timedelta")
+    else:
+        _check_moment(checks, "good_until", value)
+        # a deadline in the past would only make a task that is born expired; the database's clock decides the rest
+        if isinstance(value, datetime) and value.tzinfo is not None and value <= datetime.now(value.tzinfo):
+            checks.add("good_until", f"{value.isoformat()} is in the past", "give a moment in the future")
+
+
+def check_delay(checks: Checks, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, timedelta):
+        checks.add("delay", f"is a {type(value).__name__}", "give a timedelta")
+    elif not timedelta(0) <= value <= MAX_DELAY:
+        checks.add("delay", f"{value} is not between 0 and ten years", "give a timedelta in that range")
+
+
+def _check_moment(checks: Checks, name: str, value: object) -> None:
+    if not isinstance(value, datetime):
+        checks.add(name, f"is a {type(value).__name__}", "give an aware datetime or a timedelta")
+    elif value.tzinfo is None or value.utcoffset() is None:
+        checks.add(name, f"{value.isoformat()} has no time zone", "use datetime.now(timezone.utc) + timedelta(...)")
+    elif value.year > 9000:
+        checks.add(name, f"{value.isoformat()} is too far away", "leave it out instead")
+
+
+def _check_key(checks: Checks, key: object) -> None:
+    if not isinstance(key, str) or not 1 <= len(key) <= 255:
+        checks.add("unique_key", f"{key!r:.80} is not a text of 1 to 255 characters", "use a shorter key, or its hash")
+    elif "\0" in key or (not key.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in key)):
+        checks.add("unique_key", "holds a character that PostgreSQL cannot store", "remove NUL and lone surrogates")

@@ -1,0 +1,52 @@
+"""Task names and what stands behind them. A name in a row resolves here or nowhere; nothing is ever imported by it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from horsies.errors import TaskDefinitionError
+from horsies.options import TaskOptions
+
+if TYPE_CHECKING:
+    from horsies.codec import TaskCodec
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDefinition:
+    """A registered task. `is_stub`: declared for sending only, the body is the worker's."""
+
+    name: str
+    fn: Callable[..., Any]
+    is_async: bool
+    is_stub: bool
+    codec: "TaskCodec"
+    options: TaskOptions
+    location: str
+
+
+class Registry:
+    """The tasks of one app."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, TaskDefinition] = {}
+
+    def add(self, definition: TaskDefinition) -> None:
+        known = self._tasks.get(definition.name)
+        # The same line again is the same module imported twice (as __main__ and by name, or by a reloader).
+        if known is not None and known.location != definition.location:
+            raise TaskDefinitionError(
+                definition.name,
+                f"the name is taken by {known.fn.__qualname__} at {known.location}",
+                "give each task a name of its own",
+                location=definition.location,
+            )
+        self._tasks[definition.name] = definition
+
+    def get(self, name: str) -> TaskDefinition | None:
+        return self._tasks.get(name)
+
+    def __iter__(self) -> Iterator[TaskDefinition]:
+        return iter(self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)

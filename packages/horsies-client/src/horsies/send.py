@@ -1,0 +1,188 @@
+"""From a call to a row: build the `NewTask`, write it once, and say honestly what happened if that failed.
+
+The id and the fingerprint (`enqueue_sha`) are made before the first byte goes out, so every send can be
+repeated: by ourselves after a lost connection, by the caller with `.retry()`, by a job that ran twice with
+its own `task_id`. The same fingerprint under the same id is success, another one is PAYLOAD_MISMATCH.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from horsies._checks import Checks
+from horsies.errors import ConfigurationError, HorsiesError
+from horsies.ids import new_id
+from horsies.options import SendOptions, TaskOptions, check_good_until
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.codec import EncodedCall
+
+NO_DELAY: Final = timedelta(0)
+
+
+class SendErrorCode(StrEnum):
+    VALIDATION_FAILED = "VALIDATION_FAILED"
+    """The call is wrong; nothing was written and sending it again cannot help."""
+    ENQUEUE_FAILED = "ENQUEUE_FAILED"
+    """The database did not take it, or its answer was lost. `.retry()` is safe where `retryable`."""
+    PAYLOAD_MISMATCH = "PAYLOAD_MISMATCH"
+    """A task with this id exists and is a different one; it was left untouched."""
+
+
+class TaskSendError(HorsiesError):
+    """A send that failed. Nothing is lost: the same tasks, with the same ids, can be sent again."""
+
+    def __init__(
+        self,
+        code: SendErrorCode,
+        message: str,
+        *,
+        retryable: bool = False,
+        tasks: "Sequence[NewTask]" = (),
+        resend: "Resend | None" = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.retryable = retryable
+        self.task_ids = tuple(task.id for task in tasks)
+        self._resend = resend
+
+    @property
+    def task_id(self) -> str | None:
+        """The id that the task has, or would have had."""
+        return self.task_ids[0] if self.task_ids else None
+
+    def retry(self) -> Any:
+        """Send the same again and return what the first call would have: a handle, or a list of them."""
+        return self._again().send()
+
+    async def retry_async(self) -> Any:
+        """See `retry`."""
+        return await self._again().send_async()
+
+    def _again(self) -> "Resend":
+        if not self.retryable or self._resend is None:
+            raise self
+        return self._resend
+
+
+class Resend(Protocol):
+    """What `.retry()` needs: the tasks as they were, and how they were to be sent."""
+
+    def send(self) -> Any: ...
+    async def send_async(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task that is about to exist. `eta` and `good_until` are moments; `delay` and `ttl` count on the
+    database's clock, from the moment that it takes the row."""
+
+    id: str
+    task_name: str
+    queue_name: str
+    priority: int
+    args: str | None
+    kwargs: str | None
+    sent_at: datetime
+    eta: datetime | None
+    delay: timedelta
+    good_until: datetime | None
+    ttl: timedelta | None
+    max_retries: int
+    task_options: str | None
+    unique_key: str | None
+    enqueue_sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is common to the tasks of one send: everything but the arguments."""
+
+    task_name: str
+    queue_name: str
+    priority: int
+    sent_at: datetime
+    eta: datetime | None
+    delay: timedelta
+    good_until: datetime | None
+    ttl: timedelta | None
+    max_retries: int
+    task_options: str | None
+    unique_key: str | None
+    task_id: str | None
+    fingerprint: bytes
+
+    def task(self, call: "EncodedCall") -> NewTask:
+        sha = hashlib.sha256(self.fingerprint)
+        sha.update((call.args_json or "").encode())
+        sha.update(b"\0")
+        sha.update((call.kwargs_json or "").encode())
+        return NewTask(
+            self.task_id or new_id(), self.task_name, self.queue_name, self.priority, call.args_json, call.kwargs_json,
+            self.sent_at, self.eta, self.delay, self.good_until, self.ttl, self.max_retries, self.task_options,
+            self.unique_key, sha.hexdigest(),
+        )  # fmt: skip
+
+
+def plan(app: "Horsies", task_name: str, registered: TaskOptions | None, options: SendOptions, *, stored: bool) -> Plan:
+    """Settle queue, priority and times. `registered` is None for a task that only the worker knows.
+
+    `stored`: the row carries the registered options. A sender by name or by stub does not know them; its row
+    says nothing, and the registration of the worker that claims it decides.
+    """
+    checks = Checks(f"send of task {task_name!r}")
+    options.check(checks)
+    known = registered or TaskOptions()
+    queue = _queue(app, checks, options.queue_name or known.queue_name)
+    deadline = options.good_until if options.good_until is not None else known.good_until
+    if options.good_until is None:
+        check_good_until(checks, deadline)  # registered long ago: it may have passed since
+    try:
+        checks.finish()
+    except ConfigurationError as error:
+        raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(error)) from None
+    priority = options.priority or known.priority or app.config.queue_priority(queue)
+    good_until = deadline if isinstance(deadline, datetime) else None
+    ttl = deadline if isinstance(deadline, timedelta) else None
+    delay = options.delay if options.delay is not None else NO_DELAY
+    row_options = known.to_json() if stored else None
+    identity = [
+        task_name, queue, priority, options.eta and options.eta.isoformat(), delay.total_seconds(),
+        good_until and good_until.isoformat(), ttl and ttl.total_seconds(), row_options, options.unique_key,
+    ]  # fmt: skip
+    return Plan(
+        task_name=task_name,
+        queue_name=queue,
+        priority=priority,
+        sent_at=datetime.now(UTC),
+        eta=options.eta,
+        delay=delay,
+        good_until=good_until,
+        ttl=ttl,
+        max_retries=known.max_retries if stored else 0,
+        task_options=row_options,
+        unique_key=options.unique_key,
+        task_id=options.task_id,
+        fingerprint=json.dumps(identity).encode() + b"\0",
+    )
+
+
+def _queue(app: "Horsies", checks: Checks, name: str | None) -> str:
+    queues = app.config.queue_names
+    if name is None:
+        if len(queues) == 1:
+            return queues[0]
+        checks.add(
+            "queue_name",
+            f"this app has the queues {', '.join(queues)} and the task's own is not known here",
+            "name one: with_options(queue_name=...)",
+        )
+    elif name not in queues:
+        checks.add("queue_name", f"{name!r} is not a queue of this app", f"use one of: {', '.join(queues)}")
+    return name or queues[0]

@@ -1,0 +1,158 @@
+"""One send under way: the tasks, and the road they take (the app's pool, or the caller's connection)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from horsies.errors import SchemaError, UsageError
+from horsies.handle import TaskHandle
+from horsies.options import SendOptions
+from horsies.send import NewTask, SendErrorCode, TaskSendError, plan
+
+if TYPE_CHECKING:
+    from horsies._pg.enqueue import Written
+    from horsies.app import Horsies
+    from horsies.codec import EncodedCall
+    from horsies.registry import TaskDefinition
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sending(Generic[T]):
+    """Prepared and validated; each verb may be called again, the ids stay the same."""
+
+    app: "Horsies"
+    definition: "TaskDefinition | None"
+    tasks: tuple[NewTask, ...]
+    connection: Any
+
+    @classmethod
+    def prepare(
+        cls,
+        app: "Horsies",
+        task_name: str,
+        definition: "TaskDefinition | None",
+        options: SendOptions,
+        calls: "Sequence[EncodedCall]",
+    ) -> "Sending[T]":
+        # options of a stub are not the worker's: its row says nothing, and the worker's registration decides
+        registered = definition.options if definition is not None else None
+        settled = plan(app, task_name, registered, options, stored=definition is not None and not definition.is_stub)
+        if len(calls) > 1 and (options.task_id or options.unique_key):
+            raise TaskSendError(
+                SendErrorCode.VALIDATION_FAILED,
+                "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one",
+            )
+        return cls(app, definition, tuple(settled.task(call) for call in calls), options.connection)
+
+    # -- verbs -----------------------------------------------------------------------------------
+
+    def send(self, verb: str) -> TaskHandle[T]:
+        from horsies._pg import enqueue, foreign
+
+        if self.connection is None:
+            return self.app.run_sync(verb, lambda: self.send_async(verb))
+        execute = foreign.require_sync(foreign.adapt(self.connection), verb)
+        with self._telling(verb):
+            return self._handle(enqueue.drive(enqueue.write_task(self.tasks[0], self.app.schema), execute))
+
+    async def send_async(self, verb: str) -> TaskHandle[T]:
+        from horsies._pg import enqueue, foreign
+
+        task = self.tasks[0]
+        schema = self.app.schema
+        with self._telling(verb):
+            if self.connection is not None:
+                execute = foreign.require_async(foreign.adapt(self.connection), verb)
+                return self._handle(await enqueue.drive_async(enqueue.write_task(task, schema), execute))
+            return self._handle(
+                await self.app.database.here().run(
+                    lambda connection: enqueue.drive_async(
+                        enqueue.write_task(task, schema), lambda sql, values: connection.fetch(sql, *values)
+                    )
+                )
+            )
+
+    def send_many(self, verb: str) -> list[TaskHandle[T]]:
+        from horsies._pg import enqueue, foreign
+
+        if not self.tasks:
+            return []
+        if self.connection is None:
+            return self.app.run_sync(verb, lambda: self.send_many_async(verb))
+        execute = foreign.require_sync(foreign.adapt(self.connection), verb)
+        with self._telling(verb):
+            enqueue.drive(enqueue.write_batch(self.tasks, self.app.schema), execute)
+        return self._handles()
+
+    async def send_many_async(self, verb: str) -> list[TaskHandle[T]]:
+        from horsies._pg import enqueue, foreign
+
+        if not self.tasks:
+            return []
+        schema = self.app.schema
+        with self._telling(verb):
+            if self.connection is not None:
+                execute = foreign.require_async(foreign.adapt(self.connection), verb)
+                await enqueue.drive_async(enqueue.write_batch(self.tasks, schema), execute)
+            else:
+                await self.app.database.here().run(
+                    lambda connection: enqueue.drive_async(
+                        enqueue.write_batch(self.tasks, schema), lambda sql, values: connection.fetch(sql, *values)
+                    )
+                )
+        return self._handles()
+
+    # -- outcomes --------------------------------------------------------------------------------
+
+    def _handle(self, written: "Written") -> TaskHandle[T]:
+        return TaskHandle(self.app, written.task_id, definition=self.definition, is_duplicate=written.is_duplicate)
+
+    def _handles(self) -> list[TaskHandle[T]]:
+        return [TaskHandle(self.app, task.id, definition=self.definition) for task in self.tasks]
+
+    @contextmanager
+    def _telling(self, verb: str) -> Iterator[None]:
+        """Turn what the driver raises into what the caller is told; the driver's exception stays as the cause."""
+        from horsies._pg.transient import is_transient
+
+        try:
+            yield
+        except (TaskSendError, UsageError, SchemaError):
+            raise
+        except Exception as error:
+            what = f"task {self.tasks[0].task_name!r}" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
+            told = self.app.config.broker.redact(f"{type(error).__name__}: {error}")
+            resend: _Resend | None = None
+            if self.connection is not None:
+                why = f"your connection refused the statement ({told}); roll your transaction back"
+            elif is_transient(error):
+                why = f"the database gave no answer ({told}); it may or may not be enqueued, .retry() is safe"
+                resend = _Resend(self, verb)
+            elif getattr(error, "sqlstate", None) is not None:
+                why = f"the database refused it ({told})"
+            else:
+                raise  # a configuration that cannot connect, or a bug of ours: not the database's word
+            raise TaskSendError(
+                SendErrorCode.ENQUEUE_FAILED,
+                f"{what}: {why}",
+                retryable=resend is not None,
+                tasks=self.tasks,
+                resend=resend,
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Resend:
+    sending: Sending[Any]
+    verb: str
+
+    def send(self) -> Any:
+        return self.sending.send_many(self.verb) if self.verb == "send_many" else self.sending.send(self.verb)
+
+    async def send_async(self) -> Any:
+        if self.verb == "send_many":
+            return await self.sending.send_many_async(self.verb)
+        return await self.sending.send_async(self.verb)

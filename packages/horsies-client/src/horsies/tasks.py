@@ -1,0 +1,229 @@
+"""The verbs of a task: `send`, `schedule`, `send_many`, each with its `_async` twin, and `with_options`."""
+
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+from horsies._checks import Checks
+from horsies.errors import ConfigurationError
+from horsies.handle import TaskHandle
+from horsies.options import SendOptions
+from horsies.result import TaskError, TaskResult
+from horsies.send import SendErrorCode, TaskSendError
+from horsies.sending import Sending
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.codec import EncodedCall
+    from horsies.registry import TaskDefinition
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Seconds = float
+When = Seconds | timedelta | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCall(Generic[T]):
+    """The arguments of one call, for `send_many`; made by `task.call(...)`."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+CallLike = TaskCall[T] | tuple[Any, ...] | Mapping[str, Any]
+
+
+class Sender(Generic[P, T]):
+    """Sends one task with some options. `TaskFunction` is one with none."""
+
+    def __init__(self, app: "Horsies", definition: "TaskDefinition", options: SendOptions) -> None:
+        self._app = app
+        self._definition = definition
+        self._options = options
+
+    @property
+    def name(self) -> str:
+        return self._definition.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    def with_options(
+        self,
+        *,
+        priority: int | None = None,
+        queue_name: str | None = None,
+        good_until: datetime | timedelta | None = None,
+        delay: Seconds | timedelta | None = None,
+        eta: datetime | None = None,
+        unique_key: str | None = None,
+        task_id: str | None = None,
+        connection: Any = None,
+    ) -> "Sender[P, T]":
+        """The same task, sent differently.
+
+        `unique_key`: while a task of this name with that key is not ended, another send returns its handle.
+        `task_id`: an id of your own, to make a send that you may repeat. `connection`: your own connection or
+        session; the task exists if and only if your transaction commits.
+        """
+        options = merged(self._options, priority=priority, queue_name=queue_name, good_until=good_until, delay=delay,
+                         eta=eta, unique_key=unique_key, task_id=task_id, connection=connection)  # fmt: skip
+        return Sender(self._app, self._definition, options)
+
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Enqueue one call. Raises `TaskSendError`; where that is `.retryable`, its `.retry()` is safe."""
+        return self._sending(args, kwargs).send("send")
+
+    async def send_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """See `send`."""
+        return await self._sending(args, kwargs).send_async("send")
+
+    def schedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """Enqueue one call for later: in so many seconds, after a timedelta, or at an aware datetime.
+
+        Seconds and timedeltas count on the database's clock.
+        """
+        return self._sending(args, kwargs, when).send("schedule")
+
+    async def schedule_async(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+        """See `schedule`."""
+        return await self._sending(args, kwargs, when).send_async("schedule")
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]:
+        """The arguments of one call, type-checked, for `send_many`."""
+        return TaskCall(args, kwargs)
+
+    def send_many(self, calls: Iterable[CallLike[T]]) -> list[TaskHandle[T]]:
+        """Enqueue many calls in one statement, all or none. A call is `task.call(...)`, a tuple of positional
+        or a mapping of keyword arguments."""
+        return self._sending_many(calls).send_many("send_many")
+
+    async def send_many_async(self, calls: Iterable[CallLike[T]]) -> list[TaskHandle[T]]:
+        """See `send_many`."""
+        return await self._sending_many(calls).send_many_async("send_many")
+
+    def _sending(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], when: When | None = None) -> Sending[T]:
+        options = self._options if when is None else _later(self._options, when)
+        return Sending[T].prepare(self._app, self.name, self._definition, options, [self._encode(args, kwargs)])
+
+    def _sending_many(self, calls: Iterable[CallLike[T]]) -> Sending[T]:
+        encoded = [self._encode(*_unpack(call, at)) for at, call in enumerate(calls)]
+        return Sending[T].prepare(self._app, self.name, self._definition, self._options, encoded)
+
+    def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "EncodedCall":
+        from horsies.codec import EncodeError
+
+        try:
+            return self._definition.codec.encode_call(args, kwargs, limits=self._app.payload_limits)
+        except EncodeError as error:
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(error)) from error
+
+
+class TaskFunction(Sender[P, T]):
+    """A registered task. Calling it runs the function itself, here and now: for unit tests."""
+
+    def __init__(self, app: "Horsies", definition: "TaskDefinition") -> None:
+        super().__init__(app, definition, SendOptions())
+        update_wrapper(self, definition.fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+        return cast("TaskResult[T, TaskError]", self._definition.fn(*args, **kwargs))
+
+
+class AsyncTaskFunction(Sender[P, T]):
+    """A registered `async def` task. Awaiting a call of it runs the function itself, here and now."""
+
+    def __init__(self, app: "Horsies", definition: "TaskDefinition") -> None:
+        super().__init__(app, definition, SendOptions())
+        update_wrapper(self, definition.fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[TaskResult[T, TaskError]]:
+        return cast("Awaitable[TaskResult[T, TaskError]]", self._definition.fn(*args, **kwargs))
+
+
+class TaskStub(Sender[P, T]):
+    """A declared task: this process can send it, only the worker has its body."""
+
+    def __init__(self, app: "Horsies", definition: "TaskDefinition") -> None:
+        super().__init__(app, definition, SendOptions())
+        update_wrapper(cast("Any", self), definition.fn)
+
+
+class NamedSender:
+    """Sends tasks by name: the worker's code need not be importable here. `app.send` is one without options."""
+
+    def __init__(self, app: "Horsies", options: SendOptions) -> None:
+        self._app = app
+        self._options = options
+
+    def send(self, task_name: str, /, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
+        """Enqueue one call of the task with this name."""
+        return self._sending(task_name, args, kwargs).send("send")
+
+    async def send_async(self, task_name: str, /, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
+        """See `send`."""
+        return await self._sending(task_name, args, kwargs).send_async("send")
+
+    def _sending(self, task_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sending[Any]:
+        from horsies.codec import EncodeError, encode_untyped_call
+
+        definition = self._app.registry.get(task_name)
+        limits = self._app.payload_limits
+        checks = Checks("send")
+        if checks.text("task_name", task_name) and len(task_name) > 255:
+            checks.add("task_name", f"has {len(task_name)} characters", "at most 255 fit")
+        try:
+            checks.finish()
+            if definition is not None:
+                call = definition.codec.encode_call(args, kwargs, limits=limits)
+            else:
+                call = encode_untyped_call(args, kwargs, task_name=task_name, limits=limits)
+        except (EncodeError, ConfigurationError) as error:
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(error)) from error
+        return Sending[Any].prepare(self._app, task_name, definition, self._options, [call])
+
+
+def merged(options: SendOptions, *, delay: Seconds | timedelta | None, **changes: Any) -> SendOptions:
+    """Options with what was given changed; None leaves a value as it is."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    if delay is not None:
+        given["delay"] = delay if isinstance(delay, timedelta) else _seconds(delay)
+    return replace(options, **given)
+
+
+def _later(options: SendOptions, when: object) -> SendOptions:
+    if isinstance(when, datetime):
+        return replace(options, eta=when, delay=None)
+    if isinstance(when, timedelta):
+        return replace(options, delay=when, eta=None)
+    return replace(options, delay=_seconds(when), eta=None)
+
+
+def _seconds(value: object) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TaskSendError(
+            SendErrorCode.VALIDATION_FAILED, f"a delay is a number of seconds, a timedelta or a datetime, not {value!r}"
+        )
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"a delay of {value} seconds is out of range") from None
+
+
+def _unpack(call: object, at: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    if isinstance(call, TaskCall):
+        made = cast("TaskCall[Any]", call)
+        return made.args, made.kwargs
+    if isinstance(call, tuple):
+        return cast("tuple[Any, ...]", call), {}
+    if isinstance(call, Mapping):
+        return (), cast("Mapping[str, Any]", call)
+    raise TaskSendError(
+        SendErrorCode.VALIDATION_FAILED,
+        f"send_many item {at} is a {type(call).__name__}: give task.call(...), a tuple of positional arguments "
+        "or a mapping of keyword arguments",
+    )
