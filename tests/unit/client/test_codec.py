@@ -5,6 +5,7 @@ import enum
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import typing as t
@@ -17,6 +18,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, SecretStr, computed_field, model_validator
+from pydantic_core import core_schema
 from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
 from horsies.codec import (
@@ -310,6 +312,27 @@ class TestModels:
         codec = codec_for(list[Blind])
         assert receive(codec, send(codec, [Blind(1)]))[0].x == 1
 
+    def test_also_classes_of_their_own_making(self) -> None:
+        class Handle:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            @classmethod
+            def __get_pydantic_core_schema__(cls, source: t.Any, handler: t.Any) -> t.Any:
+                return core_schema.no_info_plain_validator_function(
+                    lambda value: value if isinstance(value, cls) else cls(value),
+                    serialization=core_schema.plain_serializer_function_ser_schema(lambda handle: handle.number),
+                )
+
+        codec = codec_for(dict[str, Handle])
+        assert receive(codec, send(codec, {"a": Handle(5)}))["a"].number == 5
+
+        class Lossy(Handle):
+            def __init__(self, number: int) -> None:
+                super().__init__(number + 1)
+
+        assert refused(codec_for(Lossy), Lossy(5)).reason is Reason.NOT_EXACT
+
     @pytest.mark.parametrize("mode", ["null", "constants"])
     @pytest.mark.parametrize(("number", "reason"), [(NAN, Reason.NAN), (INF, Reason.INFINITY), (-INF, Reason.INFINITY)])
     def test_a_models_own_config_cannot_smuggle_nan(self, mode: t.Any, number: float, reason: Reason) -> None:
@@ -592,7 +615,10 @@ print(codec.encode_call(({f"word{n}" for n in range(20)},), {}).kwargs_json)
 """
         outputs = {
             subprocess.run(
-                [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
+                [sys.executable, "-c", program],
+                env={**os.environ, "PYTHONHASHSEED": seed},
+                capture_output=True,
+                check=True,
             ).stdout
             for seed in ("1", "2")
         }
@@ -697,6 +723,14 @@ class TestUntypedCalls:
         with pytest.raises(EncodeError) as caught:
             encode_untyped_call((1, value), {}, task_name="x")
         assert (caught.value.reason, caught.value.parameter) == (reason, "args[1]")
+
+    def test_a_value_that_repeats_itself_is_searched_once(self) -> None:
+        bomb: list[t.Any] = []
+        for _ in range(100):
+            bomb = [bomb, bomb]
+        with pytest.raises(EncodeError) as caught:
+            encode_untyped_call((), {"bomb": bomb, "bad": "\0"}, task_name="x")
+        assert caught.value.parameter == "bad"
 
     @given(st.dictionaries(TEXT, JSON))
     def test_any_json_passes_unchanged(self, value: dict[str, t.Any]) -> None:
@@ -856,6 +890,10 @@ class TestEncodeError:
         error = TaskError("X", message, data)
         assert decode_untyped_result(encode_error(error)).err == error
 
+    def test_text_about_nul_is_not_a_nul(self) -> None:
+        error = TaskError("X", "\\u0000", {"note": "\\u0000"})
+        assert decode_untyped_result(encode_error(error)).err == error
+
     def test_what_replaces_what(self) -> None:
         error = TaskError("X", "nul \0 half \ud800 bell \x07 esc \x1b[31m\ttab\nline", {"k\0": "v\ud800\0"})
         back = decode_untyped_result(encode_error(error)).err_value
@@ -885,6 +923,11 @@ class TestEncodeError:
         text = encode_error(TaskError("X", "kept", data))
         assert_storable(text)
         assert decode_untyped_result(text).err_value.message == "kept"
+
+    def test_data_at_the_edge_of_the_readers_depth(self) -> None:
+        for levels in range(190, 260):
+            text = encode_error(TaskError("X", "kept", nested(levels)))
+            assert decode_untyped_result(text).err_value.message == "kept"
 
     def test_circular_data(self) -> None:
         loop: dict[str, t.Any] = {}

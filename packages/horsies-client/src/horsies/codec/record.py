@@ -2,9 +2,10 @@
 
 All parameters of a task are one pydantic-core "typed-dict" schema, so a call is validated, written
 and read by three calls into Rust, whatever the number of parameters. Measured with three parameters
-(int, str, bool): 0.9 µs to validate, 0.8 µs to write, 1.0 µs to read back; one adapter per parameter
-and a Python loop cost three times that. Rust only says *that* something is wrong; the walks
-of `compare.py` then say what and where.
+(int, str, bool): 1.2 µs to validate and write, 0.9 µs to read back and compare. One adapter per
+parameter in a Python loop writes almost as fast (1.4 µs) but cannot read the object in one pass, and
+complaints would not come with their path. Rust only says *that* something is wrong; the walks of
+`compare.py` then say what and where.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +89,7 @@ class Record:
         return text
 
     def _verify(self, checked: dict[str, Any], data: bytes) -> None:
-        """The promise: exact round trip or an error. Costs about a third of an encode."""
+        """The promise: exact round trip or an error. 0.9 µs for three scalars, 5 µs with a model and a datetime."""
         try:
             back = self._load(data)
         except Exception as error:  # validators of user types may raise anything
