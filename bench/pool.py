@@ -69,8 +69,9 @@ async def run(jobs: int, processes: int, task: str, *, run_ahead: bool) -> None:
     await finished.wait()
     seconds, used = time.perf_counter() - before, cpu_s() - cpu
     print(
-        f"{jobs} x {task}, {processes} children: {jobs / seconds:,.0f} jobs/s, parent CPU {used / jobs * 1e6:.1f} µs/job, "
-        f"{unstarted} given back, parent memory {memory} -> {resident_mb()} MB"
+        f"{jobs} x {task}, {processes} children: {jobs / seconds:,.0f} jobs/s, "
+        f"parent CPU {used / jobs * 1e6:.1f} µs/job, {unstarted} given back, "
+        f"parent memory {memory} -> {resident_mb()} MB"
     )
     await pool.stop(5)
 

@@ -69,11 +69,11 @@ def note(path: str, text: str) -> None:
 
 
 def hold_gil(seconds: float) -> None:
-    """C code that neither releases the GIL nor runs Python."""
+    """C code that holds the GIL, runs no Python and goes on when a signal interrupts it."""
     libc = ctypes.PyDLL(None)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        libc.usleep(900_000)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    libc.usleep(int(min(seconds, 2000) * 1_000_000))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @app.task
@@ -280,7 +280,7 @@ def descriptors() -> TaskResult[list[str], TaskError]:
     found: list[str] = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            found.append(os.readlink(entry))
+            found.append(str(entry.readlink()))
         except OSError:
             continue
     return TaskResult(ok=found)
@@ -361,3 +361,12 @@ def _raise_in_hook() -> None:
     flag = os.environ.get("HORSIES_TEST_HOOK_FLAG")
     if flag is None or not Path(flag).exists():
         raise RuntimeError("the hook is broken")
+
+
+@app.task
+def close_descriptors(path: str) -> Result:
+    """User code that closes what is not its own, lifeline included."""
+    note(path, str(os.getpid()))
+    os.closerange(3, 256)
+    time.sleep(30)
+    return TaskResult(ok=1)

@@ -375,6 +375,7 @@ class ChildProcess:
         elif now >= self._front_since + _STALL_S and self._tokens_waiting():
             taken = self.take_back()
             self._owner.child_unstarted(self, taken, None)
+            self._linger_from_now(1.0)  # nothing runs in it, so nothing is lost
             self.retire()
         if front.seq not in self.handed:
             return inf

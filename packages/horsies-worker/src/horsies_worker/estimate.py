@@ -44,19 +44,22 @@ class _Name:
         if span > block[0]:
             block[0] = span
             block.sort()
-            self._raise_upper()
+            self._set_upper()
         self.seen += 1
+        if self.seen == 8:
+            self._set_upper()
         self.count += 1
         if self.count == _BLOCK:
             self.count = 0
             self.previous = block
             self.block = [0.0, 0.0, 0.0]
-            self._raise_upper()
+            self._set_upper()
 
-    def _raise_upper(self) -> None:
-        # Third longest of both blocks, but the longest while there is too little to call anything noise.
+    def _set_upper(self) -> None:
+        # One spike in eight may be noise, two in a block of 32; with fewer runs the longest counts.
         both = sorted(self.block + self.previous)
-        self.upper = max(FLOOR_S, both[-3] if self.seen >= _BLOCK else both[-1])
+        spikes = 2 if self.seen >= _BLOCK else self.seen // 8 and 1
+        self.upper = max(FLOOR_S, both[-1 - spikes])
 
 
 class Estimates:

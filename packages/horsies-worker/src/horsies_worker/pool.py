@@ -11,7 +11,7 @@ import heapq
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -156,7 +156,7 @@ class ChildPool:
                 continue
             left = self._tasks_left(child)
             async_places += min(left, self.spec.async_concurrency - len(child.async_jobs))
-            if child.idle:
+            if child.idle and left:
                 idle += 1
                 ahead += max(0, min(depth, left) - 1)
             elif depth and child.lets_queue:
@@ -174,7 +174,6 @@ class ChildPool:
             return
         rest = self._hand_out_sync([job for job in jobs if not job.is_async], queue=True)
         rest += self._hand_out_async([job for job in jobs if job.is_async])
-        self._retire_spent()
         self._give_back_jobs(rest)
 
     def _hand_out_sync(self, jobs: Sequence[Job], *, queue: bool) -> list[Job]:
@@ -197,7 +196,7 @@ class ChildPool:
                 child = idle.pop()
                 free -= 1
                 plans[child] = [(job, estimate)]
-                if queue and estimate != inf:
+                if queue and estimate != inf and self._tasks_left(child) > 1:
                     heapq.heappush(loads, (estimate, child.number, 1, child))
             elif loads and estimate != inf and self._may_queue(job) and loads[0][0] + estimate <= PREDICTED_S:
                 predicted, number, count, child = loads[0]
@@ -210,6 +209,7 @@ class ChildPool:
                 rest.append(job)
         for child, plan in plans.items():
             child.hand(plan)
+        self._recycle_spent(plans)
         return rest
 
     def _hand_out_async(self, jobs: Sequence[Job]) -> list[Job]:
@@ -236,6 +236,7 @@ class ChildPool:
                 heapq.heappop(places)
         for child, plan in plans.items():
             child.hand_async(plan)
+        self._recycle_spent(plans)
         return rest
 
     def _may_queue(self, job: Job) -> bool:
@@ -337,6 +338,8 @@ class ChildPool:
             self._estimates.demote(slow)
         jobs = [one.job for one in handed]
         self._give_back_jobs(jobs if self._stopping else self._hand_out_sync(jobs, queue=False))
+        if child.state is State.RETIRING:
+            child.retire()  # it may be empty now
 
     def child_moved(self, child: ChildProcess) -> None:
         limit = self.spec.max_memory_mb
@@ -472,12 +475,11 @@ class ChildPool:
         limit = self.spec.max_tasks_per_child
         return MAX_AHEAD * 1000 if limit is None else max(0, limit - child.tasks)
 
-    def _retire_spent(self) -> None:
-        if self.spec.max_tasks_per_child is None:
-            return
-        for child in list(self._children.values()):
-            if child.accepting and self._tasks_left(child) == 0:
-                self._recycle(child)
+    def _recycle_spent(self, children: Iterable[ChildProcess]) -> None:
+        if self.spec.max_tasks_per_child is not None:
+            for child in children:
+                if child.accepting and self._tasks_left(child) == 0:
+                    self._recycle(child)
 
     def _recycle(self, child: ChildProcess) -> None:
         self._recycled += 1

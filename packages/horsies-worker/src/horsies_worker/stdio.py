@@ -1,8 +1,9 @@
 """Where children's stdout and stderr go: through the parent, which never lets them wait for its own sink.
 
-Children write into one pipe per stream. The event loop empties it at once; a thread writes on to the
-parent's own descriptor and may block there for as long as it likes. Between them lie at most 1 MB; what
-does not fit is dropped and counted. So a stopped log collector stops neither children nor parent.
+Children write into one pipe per stream. The event loop empties it; a thread writes on to the parent's own
+descriptor and may block there for as long as it likes. Between them lies at most 1 MB. When that is full the
+pipe is left alone, so a slow sink slows its writers as usual; but when the sink takes nothing at all for a
+second, what comes is dropped and counted. So a stopped log collector stops neither children nor parent.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import fcntl
 import os
 import re
 import threading
+import time
 from collections import deque
 
 MAX_LINE = 8192
 _HELD_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
+_PATIENCE_S = 1.0
+_LOOK_S = 0.02
 _F_SETPIPE_SZ = 1031
 
 # C0 but tab, DEL, C1, and the bidirectional controls: a task's output must not drive the terminal.
@@ -54,8 +58,10 @@ class OutputRelay:
         self._passed_bytes = 0
         self.dropped_bytes = 0
         self._dropped_told = 0
+        self._dropping = False
         self._wake = threading.Event()
         self._ending = False
+        self._ended = False
         self._line = bytearray()
         self._line_cut = 0
         self._thread = threading.Thread(target=self._write_on, name="horsies-output", daemon=True)
@@ -67,12 +73,13 @@ class OutputRelay:
         """Write what is left, for half a second at most."""
         if self._ending:
             return
+        self._ending = True
         self._loop.remove_reader(self._reader)
         os.close(self.writer)
         while self._on_readable():
-            pass
+            self._dropping = self._full()
         os.close(self._reader)
-        self._ending = True
+        self._ended = True
         self._wake.set()
         await asyncio.to_thread(self._thread.join, 0.5)
 
@@ -83,13 +90,32 @@ class OutputRelay:
             return False
         if not data:
             return False
-        if self._accepted_bytes - self._passed_bytes + len(data) > _HELD_BYTES:
+        if not self._full():
+            self._dropping = False
+        if self._dropping:
             self.dropped_bytes += len(data)
-        else:
-            self._accepted_bytes += len(data)
-            self._held.append(data)
-            self._wake.set()
+            return True
+        self._accepted_bytes += len(data)
+        self._held.append(data)
+        self._wake.set()
+        if self._full() and not self._ending:
+            self._loop.remove_reader(self._reader)
+            self._look_again(self._passed_bytes, time.monotonic())
         return True
+
+    def _full(self) -> bool:
+        return self._accepted_bytes - self._passed_bytes > _HELD_BYTES
+
+    def _look_again(self, passed: int, since: float) -> None:
+        if self._ending:
+            return
+        if self._passed_bytes != passed:
+            passed, since = self._passed_bytes, time.monotonic()
+        self._dropping = time.monotonic() - since > _PATIENCE_S
+        if self._dropping or not self._full():
+            self._loop.add_reader(self._reader, self._on_readable)
+        else:
+            self._loop.call_later(_LOOK_S, self._look_again, passed, since)
 
     # -- the writing thread --------------------------------------------------------------------------
 
@@ -102,7 +128,7 @@ class OutputRelay:
                 self._write(self._lines(data))
                 self._passed_bytes += len(data)
                 self._tell_dropped()
-            if self._ending:
+            if self._ended:
                 if self._line:
                     self._write(printable(bytes(self._line), self._line_cut) + b"\n")
                 self._tell_dropped()

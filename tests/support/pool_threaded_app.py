@@ -1,0 +1,16 @@
+"""An app whose import starts a thread: it cannot be forked, only imported by each child."""
+
+import threading
+import time
+
+from horsies.result import TaskError, TaskResult
+from tests.support.pool_apps import App
+
+app = App()
+threading.Thread(target=time.sleep, args=(3600,), daemon=True, name="left-behind").start()
+
+
+@app.task
+def threads() -> TaskResult[int, TaskError]:
+    """How many of those threads are alive here."""
+    return TaskResult(ok=sum(thread.name == "left-behind" for thread in threading.enumerate()))
