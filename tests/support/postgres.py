@@ -77,7 +77,6 @@ def _embedded_server() -> Any:
         settings={
             # the suite kills processes, never the machine: durability is not what it tests
             "fsync": "off",
-            "synchronous_commit": "off",
             "full_page_writes": "off",
             "max_connections": "300",
             "shared_buffers": "128MB",

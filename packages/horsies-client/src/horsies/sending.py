@@ -1,6 +1,6 @@
 """One send under way: the tasks, and the road they take (the app's pool, or the caller's connection)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -114,7 +114,7 @@ class Sending(Generic[T]):
         return [TaskHandle(self.app, task.id, definition=self.definition) for task in self.tasks]
 
     @contextmanager
-    def _telling(self, verb: str) -> Iterator[None]:
+    def _telling(self, verb: str) -> Generator[None]:
         """Turn what the driver raises into what the caller is told; the driver's exception stays as the cause."""
         from horsies._pg.transient import is_transient
 
