@@ -1,12 +1,15 @@
 """The caller's own connection: the task exists if and only if the caller's transaction commits.
 
-Nothing is imported here; a connection is known by the module of its class. Our statements say `$1`; each
-library gets them in its own spelling. Commit, rollback and closing stay with the caller.
+No library is imported here that the caller has not imported; a connection is known by the module and the
+name of its class. Our statements say `$1`; each library gets them in its own spelling. Cursor and row
+classes that the caller has set on the connection change nothing. Commit, rollback and closing stay with
+the caller.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from horsies._pg.enqueue import Rows
@@ -29,16 +32,15 @@ class Foreign:
 
 def adapt(connection: Any) -> Foreign:
     """Recognise the caller's connection, or say which ones are understood."""
-    names = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(connection).__mro__}
-    for (library, name), build in _ADAPTERS.items():
-        if (library, name) in names:
+    # __class__, not type(): a traced connection or a LocalProxy names the class that it stands for
+    for cls in connection.__class__.__mro__:
+        build = _ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
+        if build is not None:
             return build(connection)
-    if any(module == "django" for module, _ in names) and hasattr(connection, "cursor"):
-        return _django(connection)
     raise UsageError(
         f"connection= does not understand {type(connection).__module__}.{type(connection).__qualname__}: "
         "give an asyncpg connection, a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, "
-        "a psycopg connection or Django's connection"
+        "a psycopg connection or Django's connection (a pool or an engine is not one: take a connection from it)"
     )
 
 
@@ -108,30 +110,50 @@ def _on_sqlalchemy(connection: Any, sql: str, values: tuple[Any, ...]) -> Rows:
 
 
 def _psycopg(connection: Any) -> Foreign:
-    return Foreign("psycopg", execute=lambda sql, values: _on_cursor(connection, sql, values))
+    def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+        with _psycopg_cursor(connection) as cursor:
+            cursor.execute(*_for_psycopg(cursor, sql, values))
+            return cursor.fetchall()
+
+    return Foreign("psycopg", execute=execute)
 
 
 def _psycopg_async(connection: Any) -> Foreign:
     async def execute(sql: str, values: tuple[Any, ...]) -> Rows:
-        async with _tuples(connection) as cursor:
-            await cursor.execute(*_pyformat(sql, values))
+        async with _psycopg_cursor(connection) as cursor:
+            await cursor.execute(*_for_psycopg(cursor, sql, values))
             return await cursor.fetchall()
 
     return Foreign("psycopg", execute_async=execute)
 
 
+def _psycopg_cursor(connection: Any) -> Any:
+    from psycopg.rows import tuple_row
+
+    return connection.cursor(row_factory=tuple_row)
+
+
+def _for_psycopg(cursor: Any, sql: str, values: tuple[Any, ...]) -> tuple[str, Any]:
+    if any(cls.__name__ == "RawCursorMixin" for cls in cursor.__class__.__mro__):
+        return sql, values  # the caller's cursor_factory: it says $1 as we do
+    return _pyformat(sql, values)
+
+
 def _psycopg2(connection: Any) -> Foreign:
+    from psycopg2.extensions import cursor as plain_cursor
+
     def execute(sql: str, values: tuple[Any, ...]) -> Rows:
-        with connection.cursor() as cursor:
+        with connection.cursor(cursor_factory=plain_cursor) as cursor:
             cursor.execute(*_pyformat(sql, values))
-            return [tuple(row) for row in cursor.fetchall()]
+            return cursor.fetchall()
 
     return Foreign("psycopg2", execute=execute)
 
 
 def _django(connection: Any) -> Foreign:
-    if connection.vendor != "postgresql":
-        raise UsageError(f"connection= needs PostgreSQL, this Django connection is {connection.vendor}")
+    vendor = getattr(connection, "vendor", "no database")  # Django has the same kind of proxy for its caches
+    if vendor != "postgresql":
+        raise UsageError(f"connection= needs PostgreSQL, this Django connection is {vendor}")
 
     def execute(sql: str, values: tuple[Any, ...]) -> Rows:
         with connection.cursor() as cursor:
@@ -141,22 +163,16 @@ def _django(connection: Any) -> Foreign:
     return Foreign("Django", execute=execute)
 
 
-def _on_cursor(connection: Any, sql: str, values: tuple[Any, ...]) -> Rows:
-    with _tuples(connection) as cursor:
-        cursor.execute(*_pyformat(sql, values))
-        return cursor.fetchall()
-
-
-def _tuples(connection: Any) -> Any:
-    # the caller's connection may have a row factory of its own; ours must not depend on it
-    from psycopg.rows import tuple_row
-
-    return connection.cursor(row_factory=tuple_row)
+# -- spellings -----------------------------------------------------------------------------------
 
 
 def _pyformat(sql: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    text = _PARAMETER.sub(r"%(p\1)s", sql.replace("%", "%%"))
-    return text, {f"p{index}": value for index, value in enumerate(values, 1)}
+    return _pyformat_text(sql), {f"p{index}": value for index, value in enumerate(values, 1)}
+
+
+@cache  # statements are constant and few
+def _pyformat_text(sql: str) -> str:
+    return _PARAMETER.sub(r"%(p\1)s", sql.replace("%", "%%"))
 
 
 def _format(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
@@ -176,4 +192,6 @@ _ADAPTERS: Final[dict[tuple[str, str], Callable[[Any], Foreign]]] = {
     ("psycopg", "AsyncConnection"): _psycopg_async,
     ("psycopg", "Connection"): _psycopg,
     ("psycopg2", "connection"): _psycopg2,
+    ("django", "ConnectionProxy"): _django,
+    ("django", "BaseDatabaseWrapper"): _django,
 }
