@@ -9,7 +9,7 @@ from horsies._checks import Checks
 from horsies.config import AppConfig, PostgresConfig, QueueMode
 from horsies.errors import ConfigurationError, TaskDefinitionError, UsageError
 from horsies.handle import TaskHandle
-from horsies.options import SendOptions, TaskOptions
+from horsies.options import SendOptions, TaskOptions, check_task_name
 from horsies.registry import Registry, TaskDefinition
 from horsies.result import TaskError, TaskResult
 from horsies.retry import RetryPolicy
@@ -81,6 +81,7 @@ class Horsies:
     ) -> TaskDecorator:
         """Register a function under a name. It returns `TaskResult[T, TaskError]`; everything is typed by its
         annotations, and whatever cannot work is refused here, at import, with file and line."""
+        _refuse_bare("task", name)
         options = TaskOptions(queue_name=queue_name, retry_policy=retry_policy, timeout_ms=timeout_ms,
                               priority=priority, good_until=good_until, run_ahead=run_ahead)  # fmt: skip
 
@@ -101,6 +102,7 @@ class Horsies:
     ) -> StubDecorator:
         """Declare a task that another code base runs: the signature of a stub, typed like the real one.
         Retries and time-outs are the worker's registration's."""
+        _refuse_bare("declare", name)
         options = TaskOptions(queue_name=queue_name, priority=priority, good_until=good_until)
 
         def register(fn: Callable[..., Any]) -> Any:
@@ -122,8 +124,7 @@ class Horsies:
                 str(name), "it is a task already", "decorate the plain function once", location=location
             )
         checks = Checks(f"task {name!r} ({location})")
-        if checks.text("name", name) and len(name) > 255:
-            checks.add("name", f"has {len(name)} characters", "at most 255 fit the column")
+        check_task_name(checks, "name", name)
         options.check(checks)
         queues = self.config.queue_names
         if options.queue_name is not None and options.queue_name not in queues:
@@ -194,6 +195,21 @@ class Horsies:
             self._broker = PostgresBroker(self.database, self.config)
         return self._broker
 
+    # -- running ---------------------------------------------------------------------------------
+
+    def run_worker(self, locator: str, **options: Any) -> int:
+        """Run a worker for this app in this process until a signal stops it; returns its exit code.
+
+        `locator` (`module:attribute`) is how its child processes find this app. Options are those of
+        `horsies worker`, such as `processes=4`.
+        """
+        try:
+            from horsies_worker.options import WorkerOptions
+            from horsies_worker.running import run_worker
+        except ImportError:
+            raise UsageError("app.run_worker() needs the package horsies-worker: pip install horsies-worker") from None
+        return run_worker(self, WorkerOptions(locator=locator, **options))
+
     # -- life ------------------------------------------------------------------------------------
 
     @property
@@ -247,6 +263,15 @@ class Horsies:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def _refuse_bare(decorator: str, name: object) -> None:
+    """`@app.task` without its parentheses would quietly replace the function by a decorator."""
+    if callable(name):
+        called = getattr(name, "__name__", type(name).__name__)
+        raise TaskDefinitionError(
+            called, f"@app.{decorator} needs a name", f'write @app.{decorator}("{called}")', location=_location(name)
+        )
 
 
 def _location(fn: object) -> str:

@@ -1,0 +1,302 @@
+"""Free slots become running tasks: look at the room, claim that much in one statement, hand it to the pool.
+
+Wakes on a notification, on room in the pool, when the next delayed task is due, and every poll interval as a net. A
+claim that comes back short does not mean an empty queue; only an empty discovery does.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from horsies._pg.backoff import Backoff
+from horsies._pg.transient import is_transient
+from horsies.config import AppConfig
+from horsies.registry import Registry
+from horsies_worker.claims import ClaimedTask, claimed_task
+from horsies_worker.finalizer import Finalizer
+from horsies_worker.held import Held
+from horsies_worker.pool import ChildPool
+from horsies_worker.queries import ClaimRequest, Hint, Queries
+from horsies_worker.session import Session
+from horsies_worker.starter import Starter
+from horsies_worker.syncpoints import reached
+from horsies_worker.unknown import UnknownNames
+
+_log = logging.getLogger("horsies.worker")
+
+DISCOVER_EVERY_S = 1.0
+"""Rows that came back with an old enqueued_at, or at another priority, are seen by the next discovery."""
+DISCOVER_SHARE = 20
+"""But discovery takes at most a twentieth of the time: with dead entries pinned by a long transaction it is slow."""
+FRUITLESS = 3
+"""After so many notifications that led to nothing, wait a few random milliseconds: others are faster anyway."""
+HERD_S = 0.010
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSettings:
+    queues: Sequence[str]
+    queue_caps: Mapping[str, int]
+    cluster_cap: int | None
+    max_batch: int
+    max_per_worker: int | None
+    prefetch: int
+    lease_ms: int
+    run_ahead: bool
+
+
+def claim_settings(
+    config: AppConfig,
+    *,
+    queues: Sequence[str],
+    max_batch: int | None,
+    max_per_worker: int | None,
+    run_ahead: bool,
+) -> ClaimSettings:
+    """The app's limits, with what this worker was told on its command line."""
+    return ClaimSettings(
+        queues=tuple(queues),
+        queue_caps={
+            queue.name: queue.max_concurrency
+            for queue in config.custom_queues
+            if queue.max_concurrency is not None and queue.name in queues
+        },
+        cluster_cap=config.cluster_wide_cap,
+        max_batch=max_batch or config.max_claim_batch,
+        max_per_worker=max_per_worker or config.max_claim_per_worker,
+        prefetch=config.prefetch_buffer,
+        lease_ms=config.effective_claim_lease_ms,
+        run_ahead=run_ahead,
+    )
+
+
+class Claimer:
+    def __init__(
+        self,
+        settings: ClaimSettings,
+        config: AppConfig,
+        registry: Registry,
+        session: Session,
+        queries: Queries,
+        pool: ChildPool,
+        held: Held,
+        starter: Starter,
+        finalizer: Finalizer,
+        unknown: UnknownNames,
+        *,
+        on_contact: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._session = session
+        self._queries = queries
+        self._pool = pool
+        self._held = held
+        self._starter = starter
+        self._finalizer = finalizer
+        self._unknown = unknown
+        self._on_contact = on_contact
+        self._poll_s = config.resilience.notify_poll_interval_ms / 1000
+        self._backoff = Backoff(config.resilience)
+        self._wake = asyncio.Event()
+        self._news = True
+        self._stopped = False
+        self._paused: set[str] = set()
+        self._pauses_known = False
+        self._hints: dict[tuple[str, int], Hint] = {}
+        self._next_discovery = 0.0
+        self._fruitless = 0
+        self._async_names = [task.name for task in registry if task.is_async and not task.is_stub]
+        self._sync_names = [task.name for task in registry if not task.is_async and not task.is_stub]
+        self.claimed = 0
+        self.statements = 0
+
+    # -- what wakes it ---------------------------------------------------------------------------
+
+    def on_news(self, _payload: str = "") -> None:
+        """Somewhere in our queues work became claimable, or may have while nobody listened."""
+        self._news = True
+        self._wake.set()
+
+    def on_room(self) -> None:
+        """The pool, or a limit, can take more."""
+        self._wake.set()
+
+    def on_queue_state(self, _payload: str = "") -> None:
+        """A queue was paused or resumed."""
+        self._pauses_known = False
+        self.on_news()
+
+    def stop(self) -> None:
+        """Claim nothing more."""
+        self._stopped = True
+        self._wake.set()
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while not self._stopped:
+            self._wake.clear()
+            woken_by_news, self._news = self._news, False
+            try:
+                taken, idle = await self._claim_while_room()
+                patience = await self._patience(idle)
+            except Exception as error:
+                delay = self._backoff.next()
+                self._hints.clear()
+                self._pauses_known = False
+                self._news = True
+                _tell(error, delay)
+                await asyncio.sleep(delay)
+                continue
+            self._backoff.reset()
+            self._fruitless = 0 if taken or not woken_by_news else self._fruitless + 1
+            try:
+                await asyncio.wait_for(self._wake.wait(), patience)
+            except TimeoutError:
+                self._news = True
+                self._pauses_known = False
+            if self._fruitless >= FRUITLESS:
+                await asyncio.sleep(random.uniform(0, HERD_S))
+
+    async def _claim_while_room(self) -> tuple[int, bool]:
+        """Claim until the room is full or the queues are empty; (how many, whether the queues are empty)."""
+        taken = 0
+        if not self._pauses_known:
+            self._paused = await self._session.run(self._queries.paused_queues)
+            self._pauses_known = True
+            self._hints.clear()
+        await self._starter.start_waiting()
+        discovered = False
+        while not self._stopped:
+            request = self._request(discover=self._wants_discovery())
+            if request is None:
+                return taken, False
+            discovered = bool(request.discover)
+            rows = await self._claim(request)
+            taken += len(rows)
+            if not rows:
+                if discovered:
+                    return taken, True
+                self._hints.clear()  # the known pairs are empty: look everywhere
+            self._dispatch(rows)
+        return taken, False
+
+    def _wants_discovery(self) -> bool:
+        if self._news:
+            self._news = False
+            return True
+        return not self._hints or time.monotonic() >= self._next_discovery
+
+    def _request(self, *, discover: bool) -> ClaimRequest | None:
+        settings = self._settings
+        room = self._pool.room()
+        sync, ahead = (room.sync, room.ahead) if self._sync_names else (0, 0)
+        async_room = room.asynchronous if self._async_names else 0
+        prefetch = max(0, settings.prefetch - len(self._starter))
+        if len(self._starter):
+            # those in the buffer are older claims: slots are theirs first
+            sync = ahead = async_room = 0
+        if not settings.run_ahead:
+            ahead = 0
+        limit = min(settings.max_batch, sync + ahead + async_room + prefetch)
+        if settings.max_per_worker is not None:
+            limit = min(limit, settings.max_per_worker - len(self._held))
+        if self._finalizer.backlog >= 2 * settings.max_batch:
+            limit = 0  # results wait for the database: do not make more of them
+        queues = [name for name in settings.queues if name not in self._paused]
+        if limit <= 0 or not queues:
+            return None
+        short = self._pool.short_names() if ahead else frozenset[str]()
+        return ClaimRequest(
+            discover=queues if discover else (),
+            hints=() if discover else tuple(self._hints.values()),
+            limit=limit,
+            room_sync=sync,
+            room_ahead=ahead,
+            room_async=async_room,
+            prefetch=prefetch,
+            async_names=self._async_names,
+            short_names=[name for name in short if name in self._sync_names] if ahead else (),
+            other_names=self._sync_names,
+        )
+
+    async def _claim(self, request: ClaimRequest) -> Sequence[Mapping[str, Any]]:
+        settings = self._settings
+        await reached("before_claim")
+        began = time.monotonic()
+        rows = await self._session.run(
+            lambda connection: self._queries.claim(
+                connection,
+                request,
+                lease_ms=settings.lease_ms,
+                queue_caps=settings.queue_caps,
+                cluster_cap=settings.cluster_cap,
+                pooled=self._session.pooled,
+            )
+        )
+        now = time.monotonic()
+        self.statements += 1
+        self._on_contact()
+        if request.discover:
+            self._next_discovery = now + max(DISCOVER_EVERY_S, DISCOVER_SHARE * (now - began))
+            self._hints.clear()
+        self._remember(rows)
+        await reached("after_claim")
+        return rows
+
+    def _remember(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._async_names and self._sync_names:
+            # tasks of one kind may have been passed over while the other had room: nothing can be said of `since`
+            return
+        oldest: dict[tuple[str, int], Any] = {}
+        for row in rows:
+            key = (row["queue_name"], row["priority"])
+            oldest[key] = min(oldest.get(key, row["enqueued_at"]), row["enqueued_at"])
+        self._hints.update({key: Hint(*key, since=since) for key, since in oldest.items()})
+
+    def _dispatch(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        running: list[ClaimedTask] = []
+        waiting: list[ClaimedTask] = []
+        for row in rows:
+            if row["status"] == "EXPIRED":
+                _log.info("task %s (%s): expired before it could start", row["id"], row["task_name"])
+                continue
+            definition = self._registry.get(row["task_name"])
+            if definition is None or definition.is_stub:
+                self._unknown.met(row)
+                continue
+            task = claimed_task(row, definition, run_ahead=self._settings.run_ahead)
+            (running if row["status"] == "RUNNING" else waiting).append(task)
+        self.claimed += len(running) + len(waiting)
+        self._held.add(running)
+        self._held.add(waiting)
+        self._starter.hold(waiting)
+        if running:
+            self._pool.submit([task.job for task in running])
+
+    async def _patience(self, idle: bool) -> float:
+        poll = self._poll_s * random.uniform(0.8, 1.2)
+        queues = [name for name in self._settings.queues if name not in self._paused]
+        if not idle or self._stopped or not queues:
+            return poll
+        due = await self._session.run(lambda connection: self._queries.next_due(connection, queues))
+        if due is None:
+            return poll
+        if due < poll:
+            self._news = True  # it will be another pair than the hinted ones
+        # a few random milliseconds, or every worker of the fleet wakes for the same task
+        return min(poll, max(0.0, due) + random.uniform(0.001, 0.004))
+
+
+def _tell(error: Exception, delay: float) -> None:
+    if getattr(error, "sqlstate", None) == "55P03":
+        _log.info("claim: another worker holds the lock of the caps; trying again in %.1f s", delay)
+    elif is_transient(error):
+        _log.warning("claim: %s: %s; trying again in %.1f s", type(error).__name__, error, delay)
+    else:
+        _log.exception("claim failed unexpectedly; trying again in %.1f s", delay)

@@ -1,0 +1,152 @@
+"""`horsies worker`, `horsies dev` and `horsies health`."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from horsies.errors import HorsiesError
+from horsies.locate import LocatorError, load_app
+from horsies_worker.exit_codes import ExitCode
+from horsies_worker.options import LOG_FORMATS, LOG_LEVELS, WorkerOptions, default_health_file
+from horsies_worker.running import complain, run_worker
+
+_EXIT_CODES = (
+    "exit codes: 0 stopped cleanly; 2 usage; 3 configuration; 4 schema; 5 the database refuses this worker or stayed "
+    "away; 6 children cannot start; 1 anything else"
+)
+
+
+def worker_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies worker module:app`."""
+    parser = argparse.ArgumentParser(
+        prog="horsies worker", description="Claim tasks and run them in child processes.", epilog=_EXIT_CODES
+    )
+    _add_worker_arguments(parser)
+    given = parser.parse_args(argv)
+    try:
+        app = load_app(given.app)
+    except (LocatorError, HorsiesError) as error:
+        complain(str(error))
+        return ExitCode.CONFIGURATION
+    return run_worker(app, _options(given))
+
+
+def dev_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies dev module:app`."""
+    parser = argparse.ArgumentParser(
+        prog="horsies dev",
+        description="For development: an embedded PostgreSQL (unless HORSIES_DATABASE_URL names another), migrations "
+        "and a worker in one command, started again when your code changes.",
+    )
+    _add_worker_arguments(parser)
+    parser.add_argument("--no-reload", action="store_true", help="do not watch the code")
+    parser.add_argument("--watch", action="append", metavar="DIR", help="directory to watch (default: the current one)")
+    given = parser.parse_args(argv)
+    from horsies_worker.dev import run_dev
+
+    arguments = [item for item in (argv if argv is not None else sys.argv[2:]) if item != "--no-reload"]
+    return run_dev(_without_watch(arguments), [Path(item) for item in given.watch or ["."]], reload=not given.no_reload)
+
+
+def health_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies health`."""
+    parser = argparse.ArgumentParser(
+        prog="horsies health",
+        description="For container probes: succeeds when the worker on this machine is alive and its last claim query "
+        "succeeded recently.",
+    )
+    parser.add_argument("--max-age", type=float, default=60.0, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("--health-file", type=Path, default=default_health_file(), help="default: %(default)s")
+    given = parser.parse_args(argv)
+    problem = _health_problem(given.health_file, given.max_age)
+    print(f"unhealthy: {problem}" if problem else "healthy")
+    return ExitCode.FAILED if problem else ExitCode.CLEAN
+
+
+def _health_problem(file: Path, max_age: float) -> str | None:
+    try:
+        pid = int(file.read_text())
+        age = time.time() - file.stat().st_mtime
+    except FileNotFoundError:
+        return f"no worker has written {file}"
+    except (OSError, ValueError) as error:
+        return f"{file} cannot be read: {error}"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return f"the worker (pid {pid}) is gone"
+    except PermissionError:
+        pass  # alive, and somebody else's
+    return f"the last successful claim query was {age:.0f} s ago" if age > max_age else None
+
+
+def _without_watch(arguments: list[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for item in arguments:
+        if skip:
+            skip = False
+        elif item == "--watch":
+            skip = True
+        elif not item.startswith("--watch="):
+            kept.append(item)
+    return kept
+
+
+def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
+    default = WorkerOptions(locator="")
+    add = parser.add_argument
+    add("app", help="where the app is: module:attribute, such as shop.tasks:app")
+    add("--processes", type=int, default=default.processes, metavar="N", help="child processes (default: %(default)s)")
+    add(
+        "--async-concurrency", type=int, default=default.async_concurrency, metavar="M",
+        help="async def tasks at once in each child (default: %(default)s)",
+    )  # fmt: skip
+    add("--queues", metavar="a,b", help="serve only these queues (default: all)")
+    add("--max-claim-batch", type=int, metavar="N", help="tasks per claim statement (default: the app's, 500)")
+    add("--max-claim-per-worker", type=int, metavar="N", help="tasks held by this worker at once")
+    add("--max-tasks-per-child", type=int, metavar="N", help="replace a child after so many tasks")
+    add("--max-memory-per-child-mb", type=int, metavar="MB", help="replace a child above this resident size")
+    add("--max-child-age", type=float, metavar="SECONDS", help="replace a child after so long")
+    add("--no-run-ahead", action="store_true", help="never hand very short tasks to a child ahead of time")
+    add(
+        "--shutdown-timeout", type=float, default=default.shutdown_timeout_s, metavar="SECONDS",
+        help="time for running tasks after the first signal; a second one hurries (default: %(default)s)",
+    )  # fmt: skip
+    add(
+        "--database-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="give up when the database is away at start for so long",
+    )
+    add("--loglevel", default=default.log_level, choices=LOG_LEVELS, type=str.upper, help="default: %(default)s")
+    add("--log-format", default=default.log_format, choices=LOG_FORMATS, help="default: %(default)s")
+    add(
+        "--health-file",
+        type=Path,
+        default=default.health_file,
+        help="written for `horsies health` (default: %(default)s)",
+    )
+
+
+def _options(given: argparse.Namespace) -> WorkerOptions:
+    return WorkerOptions(
+        locator=given.app,
+        processes=given.processes,
+        async_concurrency=given.async_concurrency,
+        queues=[name.strip() for name in given.queues.split(",") if name.strip()] if given.queues else None,
+        max_claim_batch=given.max_claim_batch,
+        max_claim_per_worker=given.max_claim_per_worker,
+        max_tasks_per_child=given.max_tasks_per_child,
+        max_memory_per_child_mb=given.max_memory_per_child_mb,
+        max_child_age_s=given.max_child_age,
+        run_ahead=not given.no_run_ahead,
+        shutdown_timeout_s=given.shutdown_timeout,
+        database_timeout_s=given.database_timeout,
+        log_level=given.loglevel,
+        log_format=given.log_format,
+        health_file=given.health_file,
+    )

@@ -1,0 +1,110 @@
+"""`horsies dev`: the worker as a subprocess, started again when a Python file changes.
+
+The database outlives the restarts: this process is a user of the embedded server for as long as it runs.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from horsies.errors import HorsiesError
+from horsies_worker.exit_codes import ExitCode
+from horsies_worker.running import complain
+
+_LOOK_EVERY_S = 0.5
+_SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"})
+
+
+def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bool) -> int:
+    """Run `horsies worker <arguments>` with a database, again and again, until Ctrl-C."""
+    if not os.environ.get("HORSIES_DATABASE_URL"):
+        from horsies_schema import embedded
+
+        try:
+            os.environ["HORSIES_DATABASE_URL"] = embedded.resolve("embedded://")
+        except embedded.EmbeddedError as error:
+            complain(str(error))
+            return ExitCode.DATABASE
+        sys.stderr.write(
+            f"horsies dev: embedded PostgreSQL, HORSIES_DATABASE_URL={os.environ['HORSIES_DATABASE_URL']}\n"
+        )
+    runner = _Runner([sys.executable, "-m", "horsies_worker", *arguments])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, runner.on_signal)
+    try:
+        return runner.run(directories if reload else ())
+    except HorsiesError as error:
+        complain(str(error))
+        return ExitCode.FAILED
+
+
+class _Runner:
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._leaving = False
+
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._leaving = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def run(self, directories: Sequence[Path]) -> int:
+        seen = _fingerprint(directories)
+        self._start()
+        while True:
+            code = self._wait(_LOOK_EVERY_S)
+            if self._leaving:
+                return self._wait(None) or ExitCode.CLEAN
+            if not directories:
+                if code is not None:
+                    return code
+                continue
+            found = _fingerprint(directories)
+            if found != seen:
+                changed = ", ".join(sorted({Path(path).name for path, _ in found ^ seen})[:3])
+                sys.stderr.write(f"horsies dev: {changed} changed, starting again\n")
+                seen = found
+                self._end()
+                self._start()
+            elif code is not None:
+                sys.stderr.write(f"horsies dev: the worker ended with code {code}; waiting for a change\n")
+                self._process = None
+
+    def _start(self) -> None:
+        # its own session: Ctrl-C reaches us, and we tell it once
+        self._process = subprocess.Popen(self._command, start_new_session=True)
+
+    def _end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._wait(None)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self._process is None:
+            time.sleep(timeout or 0)
+            return None
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+def _fingerprint(directories: Iterable[Path]) -> set[tuple[str, float]]:
+    found: set[tuple[str, float]] = set()
+    for directory in directories:
+        for root, folders, files in os.walk(directory):
+            folders[:] = [name for name in folders if name not in _SKIPPED]
+            for name in files:
+                if name.endswith(".py"):
+                    path = os.path.join(root, name)  # noqa: PTH118  (os.walk speaks strings)
+                    try:
+                        found.add((path, os.stat(path).st_mtime))  # noqa: PTH116
+                    except OSError:
+                        continue  # saved by an editor that replaces files; the next look sees it
+    return found

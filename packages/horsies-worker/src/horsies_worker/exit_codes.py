@@ -1,0 +1,20 @@
+"""How a worker process ends, for the supervisor that decides whether to start it again."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    CLEAN = 0
+    """Stopped by a signal, everything written. Start it again when you like."""
+    FAILED = 1
+    """Something that should not happen; the log has it. Start it again."""
+    USAGE = 2
+    """The command line is wrong. Do not start it again unchanged."""
+    CONFIGURATION = 3
+    """The app does not import, or its configuration is wrong. Do not start it again unchanged."""
+    SCHEMA = 4
+    """The tables are missing or too old and may not, or cannot, be upgraded from here. Run `horsies-migrate up`."""
+    DATABASE = 5
+    """The database refuses this worker (password, missing database), or was away for longer than --database-timeout."""
+    CHILDREN = 6
+    """No child process can be started: the app fails to import there, or the machine has no room. Back off."""

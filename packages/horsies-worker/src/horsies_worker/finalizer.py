@@ -1,0 +1,235 @@
+"""Writes ends and hand-backs, in self-clocking batches: one statement in flight, and whatever gathers meanwhile goes
+into the next. Never gives up while the worker lives; a result is dropped only when its fence is gone.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from horsies._pg.backoff import Backoff
+from horsies._pg.transient import is_transient
+from horsies.codec import encode_error
+from horsies.config import ResilienceConfig
+from horsies.errors import OperationalErrorCode
+from horsies.result import TaskError
+from horsies.status import AttemptOutcome, TaskStatus
+from horsies_worker.decide import NO_RETRY, Transition
+from horsies_worker.queries import Queries
+from horsies_worker.session import Session
+from horsies_worker.syncpoints import reached
+
+_log = logging.getLogger("horsies.worker")
+
+MAX_ROWS = 300
+MAX_BYTES = 1_000_000
+"""Ten results of 8 MB took 1.9 s in one statement; small ones must not wait behind them."""
+
+
+class _Pending:
+    """A transition on its way. `uncertain`: an earlier try may have been committed, its answer was lost."""
+
+    __slots__ = ("since", "staged", "transition", "uncertain")
+
+    def __init__(self, transition: Transition) -> None:
+        self.transition = transition
+        self.since = time.monotonic()
+        self.uncertain = False
+        self.staged = False
+
+
+class _Return:
+    __slots__ = ("delay_ms", "key")
+
+    def __init__(self, key: tuple[str, int], delay_ms: int) -> None:
+        self.key = key
+        self.delay_ms = delay_ms
+
+
+class Finalizer:
+    """`add` ends and `give_back` tasks that never started; `run` writes them."""
+
+    def __init__(
+        self,
+        session: Session,
+        queries: Queries,
+        resilience: ResilienceConfig,
+        *,
+        on_done: Callable[[Sequence[tuple[str, int]]], None],
+    ) -> None:
+        self._session = session
+        self._queries = queries
+        self._backoff = Backoff(resilience)
+        self._on_done = on_done
+        self._ends: deque[_Pending] = deque()
+        self._returns: deque[_Return] = deque()
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.written = 0
+        self.lost = 0
+
+    @property
+    def backlog(self) -> int:
+        """Ends that are not in the database yet."""
+        return len(self._ends)
+
+    def add(self, transition: Transition) -> None:
+        self._ends.append(_Pending(transition))
+        self._idle.clear()
+        self._wake.set()
+
+    def give_back(self, tasks: Sequence[tuple[str, int]], *, delay_ms: int = 0) -> None:
+        """(id, generation) of tasks whose user code never ran."""
+        self._returns.extend(_Return(key, delay_ms) for key in tasks)
+        if tasks:
+            self._idle.clear()
+            self._wake.set()
+
+    def waiting_longer_than(self, seconds: float) -> list[Transition]:
+        """Ends that could not be written for that long and are not staged yet; the upkeep stages them."""
+        oldest = time.monotonic() - seconds
+        late = [item for item in self._ends if item.since < oldest and not item.staged]
+        for item in late:
+            item.staged = True
+        return [item.transition for item in late]
+
+    def unwritten(self) -> list[Transition]:
+        return [item.transition for item in self._ends]
+
+    async def drained(self) -> None:
+        """Wait until everything is written."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._ends or self._returns:
+                try:
+                    if self._ends:
+                        await self._write(self._next_batch())
+                    if self._returns:
+                        await self._hand_back()
+                    self._backoff.reset()
+                except Exception as error:
+                    # never let one failed batch end this loop: results are kept and tried again
+                    delay = self._backoff.next()
+                    if not is_transient(error):
+                        _log.exception("finalize failed unexpectedly; trying again in %.1f s", delay)
+                    else:
+                        _log.warning("finalize: %s: %s; trying again in %.1f s", type(error).__name__, error, delay)
+                    await asyncio.sleep(delay)
+            self._idle.set()
+
+    def _next_batch(self) -> list[_Pending]:
+        batch: list[_Pending] = []
+        size = 0
+        seen: set[str] = set()
+        for item in self._ends:
+            size += item.transition.size
+            if batch and (len(batch) >= MAX_ROWS or size > MAX_BYTES):
+                break
+            # one row per task and statement: a second end of the same task (after its retry) goes into the next
+            if item.transition.task_id in seen:
+                break
+            seen.add(item.transition.task_id)
+            batch.append(item)
+        return batch
+
+    async def _write(self, batch: list[_Pending]) -> None:
+        transitions = [item.transition for item in batch]
+        await reached("before_finalize")
+        try:
+            written = await self._session.run(lambda connection: self._queries.finalize_own(connection, transitions))
+        except Exception as error:
+            if is_transient(error):
+                for item in batch:
+                    item.uncertain = True
+                raise
+            if not _is_data_error(error):
+                raise
+            await self._isolate(batch, error)
+            return
+        await reached("after_finalize")
+        missing = [item for item in batch if item.transition.task_id not in written]
+        if missing:
+            await self._explain(missing)
+        self._forget(batch)
+        self.written += len(written)
+
+    async def _isolate(self, batch: list[_Pending], error: Exception) -> None:
+        """One row that the database cannot take must not hold the others back: split, and replace the culprit."""
+        if len(batch) > 1:
+            half = len(batch) // 2
+            await self._write(batch[:half])
+            await self._write(batch[half:])
+            return
+        item = batch[0]
+        _log.error("task %s: its result cannot be stored: %s", item.transition.task_id, error)
+        item.transition = unstorable(item.transition)
+        await self._write(batch)
+
+    async def _explain(self, missing: list[_Pending]) -> None:
+        """Not written: lost to somebody else, or written by a try whose answer was lost."""
+        uncertain = [item for item in missing if item.uncertain]
+        mine: set[str] = set()
+        if uncertain:
+            transitions = [item.transition for item in uncertain]
+            mine = await self._session.run(lambda connection: self._queries.find_written(connection, transitions))
+        for item in missing:
+            if item.transition.task_id not in mine:
+                self.lost += 1
+                _log.warning(
+                    "task %s attempt %d: CLAIM_LOST, its result is dropped",
+                    item.transition.task_id,
+                    item.transition.attempt,
+                )
+
+    def _forget(self, batch: list[_Pending]) -> None:
+        # a batch is always the front of the line, also after a split
+        for item in batch:
+            self._ends.remove(item) if self._ends[0] is not item else self._ends.popleft()
+        self._on_done([(item.transition.task_id, item.transition.generation) for item in batch])
+
+    async def _hand_back(self) -> None:
+        delay = self._returns[0].delay_ms
+        batch = [item for item in self._returns if item.delay_ms == delay][:MAX_ROWS]
+        keys = [item.key for item in batch]
+        await reached("before_hand_back")
+        await self._session.run(lambda connection: self._queries.hand_back(connection, keys, delay))
+        # whatever was not ours any more needs no word: it never ran here
+        done = set(map(id, batch))
+        self._returns = deque(item for item in self._returns if id(item) not in done)
+        self._on_done(keys)
+
+
+def unstorable(transition: Transition) -> Transition:
+    """The end of a task whose real one cannot be stored: a constant text that always can."""
+    message = "the database could not store the result"
+    return Transition(
+        task_id=transition.task_id,
+        generation=transition.generation,
+        attempt=transition.attempt,
+        status=TaskStatus.FAILED,
+        result=encode_error(TaskError(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)),
+        error_code=OperationalErrorCode.WORKER_SERIALIZATION_ERROR.value,
+        error_message=message,
+        failed_reason=None,
+        outcome=AttemptOutcome.FAILED,
+        retry_delay_ms=NO_RETRY,
+        budget=transition.budget,
+        started=transition.started,
+        finished=transition.finished,
+        pid=transition.pid,
+        process_name=transition.process_name,
+    )
+
+
+def _is_data_error(error: Exception) -> bool:
+    sqlstate = getattr(error, "sqlstate", None)
+    if isinstance(sqlstate, str):
+        return sqlstate[:2] in ("22", "23", "54")
+    # the driver refuses a lone surrogate, or a number that fits no column, before it sends anything
+    return isinstance(error, UnicodeError | ValueError | OverflowError) or type(error).__name__ == "DataError"

@@ -1,0 +1,180 @@
+"""Typed functions over `sql/`: each takes a connection and keyword arguments and runs one statement."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from horsies._pg.statements import Statement, load
+from horsies.codec import encode_error
+from horsies.errors import OutcomeCode
+from horsies.result import TaskError
+from horsies_worker.decide import Transition
+from horsies_worker.identity import Identity
+from horsies_worker.session import SET_LOCAL_CLAIM_SETTINGS
+
+# "hors" and "caps" / "reap" in ASCII; the other half of each key is the schema
+CAPS_LOCK: Final = 0x63617073
+REAPER_LOCK: Final = 0x72656170
+
+EXPIRED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_EXPIRED, "its good_until passed before it could start"))
+CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before it started"))
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A (queue, priority) that an earlier claim took from, and the oldest it took: nothing older is left there."""
+
+    queue_name: str
+    priority: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a claim may take."""
+
+    discover: Sequence[str]
+    hints: Sequence[Hint]
+    limit: int
+    room_sync: int
+    room_ahead: int
+    room_async: int
+    prefetch: int
+    async_names: Sequence[str]
+    short_names: Sequence[str]
+    other_names: Sequence[str]
+
+
+class Queries:
+    """The worker's statements, for one schema."""
+
+    def __init__(self, schema: str | None, identity: Identity) -> None:
+        self._identity = identity
+        self._statements: Mapping[str, Statement] = {
+            **load("horsies_worker", "claim.sql", schema),
+            **load("horsies_worker", "finalize.sql", schema),
+            **load("horsies_worker", "upkeep.sql", schema),
+            **load("horsies._pg", "control.sql", schema),
+        }
+
+    def sql(self, name: str) -> str:
+        return self._statements[name].sql
+
+    # -- claim -----------------------------------------------------------------------------------
+
+    async def claim(
+        self,
+        connection: Any,
+        request: ClaimRequest,
+        *,
+        lease_ms: int,
+        queue_caps: Mapping[str, int],
+        cluster_cap: int | None,
+        pooled: bool,
+    ) -> Rows:
+        values = (
+            list(request.discover), request.limit,
+            [hint.queue_name for hint in request.hints], [hint.priority for hint in request.hints],
+            [hint.since for hint in request.hints],
+            list(queue_caps), list(queue_caps.values()), cluster_cap,
+            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+            timedelta(milliseconds=lease_ms), list(request.async_names), list(request.short_names),
+            list(request.other_names), request.room_async, request.room_sync, request.room_ahead, request.prefetch,
+            EXPIRED_RESULT,
+        )  # fmt: skip
+        capped = bool(queue_caps) or cluster_cap is not None
+        if not capped and not pooled:
+            return await connection.fetch(self.sql("claim_batch"), *values)
+        async with connection.transaction(isolation="read_committed"):
+            if pooled:
+                await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
+            if capped:
+                # a frozen claimer must not stop the fleet: give up after a second and come again
+                await connection.execute("SET LOCAL lock_timeout = '1s'")
+                await connection.fetchval(self.sql("lock_caps"), CAPS_LOCK)
+            return await connection.fetch(self.sql("claim_batch"), *values)
+
+    async def next_due(self, connection: Any, queues: Sequence[str]) -> float | None:
+        return await connection.fetchval(self.sql("next_due"), list(queues))
+
+    async def start(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
+        """Status by id of the ones that were still ours: RUNNING, or EXPIRED."""
+        rows = await connection.fetch(
+            self.sql("start_batch"), self._identity.worker_id, [task[0] for task in tasks], [task[1] for task in tasks],
+            self._identity.hostname, self._identity.pid, self._identity.process_name, EXPIRED_RESULT,
+        )  # fmt: skip
+        return {row["id"]: row["status"] for row in rows}
+
+    async def hand_back(self, connection: Any, tasks: Sequence[tuple[str, int]], delay_ms: int) -> set[str]:
+        rows = await connection.fetch(
+            self.sql("hand_back_batch"), self._identity.worker_id, [task[0] for task in tasks],
+            [task[1] for task in tasks], timedelta(milliseconds=delay_ms), CANCELLED_RESULT,
+        )  # fmt: skip
+        return {row["id"] for row in rows}
+
+    async def paused_queues(self, connection: Any) -> set[str]:
+        return {row["queue_name"] for row in await connection.fetch(self.sql("paused_queues"))}
+
+    # -- finalize --------------------------------------------------------------------------------
+
+    async def finalize(self, connection: Any, batch: Sequence[Transition], owners: Sequence[str]) -> dict[str, str]:
+        """New status by id of the ones that were written."""
+        rows = await connection.fetch(
+            self.sql("finalize_batch"),
+            [item.task_id for item in batch], [item.generation for item in batch], list(owners),
+            [item.status.value for item in batch], [item.result for item in batch],
+            [item.error_code for item in batch], [item.error_message for item in batch],
+            [item.failed_reason for item in batch],
+            [item.outcome.value if item.outcome is not None else None for item in batch],
+            [timedelta(milliseconds=item.retry_delay_ms) for item in batch], [item.budget for item in batch],
+            [item.started for item in batch], [item.finished for item in batch], [item.pid for item in batch],
+            [item.process_name for item in batch],
+        )  # fmt: skip
+        return {row["id"]: row["status"] for row in rows}
+
+    async def finalize_own(self, connection: Any, batch: Sequence[Transition]) -> dict[str, str]:
+        return await self.finalize(connection, batch, [self._identity.worker_id] * len(batch))
+
+    async def find_written(self, connection: Any, batch: Sequence[Transition]) -> set[str]:
+        """Which of these attempts are in the database already, by this worker's hand."""
+        rows = await connection.fetch(
+            self.sql("find_written_batch"), [item.task_id for item in batch], [item.attempt for item in batch],
+            self._identity.worker_id,
+        )  # fmt: skip
+        return {row["id"] for row in rows}
+
+    async def stage(self, connection: Any, batch: Sequence[Transition]) -> None:
+        await connection.fetch(
+            self.sql("stage_batch"), self._identity.worker_id, [item.task_id for item in batch],
+            [item.generation for item in batch], [item.result for item in batch],
+        )  # fmt: skip
+
+    async def write_progress(self, connection: Any, items: Sequence[tuple[str, int, str]]) -> None:
+        await connection.execute(
+            self.sql("write_progress_batch"), self._identity.worker_id, [item[0] for item in items],
+            [item[1] for item in items], [item[2] for item in items],
+        )  # fmt: skip
+
+    # -- upkeep ----------------------------------------------------------------------------------
+
+    async def beat(self, connection: Any, beats: Sequence[tuple[str, int, str, int, str]]) -> set[str]:
+        """Beats of (id, generation, role, pid, process name); returns the ids that are still ours."""
+        rows = await connection.fetch(
+            self.sql("beat_batch"), self._identity.worker_id, [beat[0] for beat in beats], [beat[1] for beat in beats],
+            [beat[2] for beat in beats], self._identity.hostname, [beat[3] for beat in beats],
+            [beat[4] for beat in beats],
+        )  # fmt: skip
+        return {row["id"] for row in rows}
+
+    async def renew_claims(self, connection: Any, tasks: Sequence[tuple[str, int]], lease_ms: int) -> None:
+        await connection.fetch(
+            self.sql("renew_claims"), self._identity.worker_id, [task[0] for task in tasks],
+            [task[1] for task in tasks], timedelta(milliseconds=lease_ms),
+        )  # fmt: skip
+
+    async def cancel_requests(self, connection: Any, task_ids: Sequence[str]) -> list[tuple[str, int]]:
+        rows = await connection.fetch(self.sql("cancel_requests"), self._identity.worker_id, list(task_ids))
+        return [(row["id"], row["claim_generation"]) for row in rows]

@@ -1,0 +1,150 @@
+"""Heals what other workers left behind: overdue tasks, claims without a holder, running tasks without a sign of life.
+
+One reaper sweeps at a time, by a transaction lock. It judges others only after it has itself been in contact with the
+database for as long as the threshold: after an outage nobody's beats could land, and nobody is to blame.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from horsies.codec import DecodeError, decode_untyped_result, encode_error
+from horsies.config import AppConfig
+from horsies.errors import OperationalErrorCode
+from horsies.options import TaskOptions
+from horsies.registry import Registry
+from horsies.result import TaskError
+from horsies_worker.claims import options_of
+from horsies_worker.decide import Transition, decide
+from horsies_worker.jobs import Outcome, OutcomeKind
+from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
+from horsies_worker.service import Service
+from horsies_worker.session import Session
+
+_log = logging.getLogger("horsies.worker")
+
+BATCH: Final = 500
+_END_OF_TIME: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""As "finished" of a crash: the statement brings it back to its own now."""
+
+
+class Reaper(Service):
+    name = "reaper"
+
+    def __init__(self, config: AppConfig, registry: Registry, session: Session, queries: Queries) -> None:
+        super().__init__(config.recovery.check_interval_ms / 1000, config.resilience)
+        self._recovery = config.recovery
+        self._registry = registry
+        self._session = session
+        self._queries = queries
+        self._in_contact_since: float | None = None
+        self._last_contact = 0.0
+
+    async def run_once(self) -> None:
+        now = time.monotonic()
+        late = now - self._last_contact > 2.5 * self._interval_s
+        if self._in_contact_since is None or late:
+            self._in_contact_since = now
+        try:
+            while await self._session.run(self._sweep):
+                pass
+        except Exception:
+            self._in_contact_since = None
+            raise
+        self._last_contact = time.monotonic()
+
+    def _may_judge(self, threshold_ms: int) -> bool:
+        since = self._in_contact_since
+        return since is not None and time.monotonic() - since >= threshold_ms / 1000
+
+    async def _sweep(self, connection: Any) -> bool:
+        """One short transaction; True when a batch was full and there may be more."""
+        recovery = self._recovery
+        async with connection.transaction(isolation="read_committed"):
+            if not await connection.fetchval(self._queries.sql("try_reaper_lock"), REAPER_LOCK):
+                return False
+            expired = await connection.fetch(self._queries.sql("expire_overdue"), EXPIRED_RESULT, BATCH)
+            requeued: list[Any] = []
+            if recovery.auto_requeue_stale_claimed and self._may_judge(recovery.claimed_stale_threshold_ms):
+                threshold = timedelta(milliseconds=recovery.claimed_stale_threshold_ms)
+                requeued = await connection.fetch(self._queries.sql("requeue_expired_claims"), threshold, BATCH)
+            stale: list[Any] = []
+            if recovery.auto_fail_stale_running and self._may_judge(recovery.running_stale_threshold_ms):
+                stale = await connection.fetch(
+                    self._queries.sql("stale_running"),
+                    timedelta(milliseconds=recovery.running_stale_threshold_ms),
+                    timedelta(milliseconds=recovery.finalizing_stale_threshold_ms),
+                    BATCH,
+                )
+                if stale:
+                    ends = [self._end_of(row) for row in stale]
+                    owners = [row["claimed_by_worker_id"] for row in stale]
+                    await self._queries.finalize(connection, ends, owners)
+        for what, rows in (("expired", expired), ("requeued a stale claim of", requeued), ("recovered", stale)):
+            for row in rows:
+                _log.warning("reaper: %s task %s", what, row["id"])
+        return max(len(expired), len(requeued), len(stale)) == BATCH
+
+    def _end_of(self, row: Mapping[str, Any]) -> Transition:
+        definition = self._registry.get(row["task_name"])
+        registered = definition.options if definition is not None else TaskOptions()
+        budget: int = row["max_retries"]
+        if row["task_options"] is None:
+            budget = max(budget, registered.max_retries)
+        return decide(
+            task_id=row["id"],
+            generation=row["claim_generation"],
+            attempt=row["retry_count"] + 1,
+            options=options_of(row["task_name"], row["task_options"], registered),
+            budget=budget,
+            outcome=_outcome_of(row),
+            started=row["started_at"],
+            finished=_END_OF_TIME,
+            random=random.random,
+        )
+
+
+def _outcome_of(row: Mapping[str, Any]) -> Outcome:
+    """The staged outcome where there is one: that work was done. Else a crash."""
+    staged = _staged(row) if row["finalizing_at"] is not None else None
+    if staged is not None:
+        return staged
+    reason = f"no sign of life from worker {row['claimed_by_worker_id']}, process {row['worker_pid']}"
+    return Outcome(
+        kind=OutcomeKind.CRASHED,
+        result=encode_error(TaskError(OperationalErrorCode.WORKER_CRASHED, reason)),
+        error_code=OperationalErrorCode.WORKER_CRASHED.value,
+        error_message=reason,
+        failed_reason=reason,
+        retry_after_ms=None,
+        started_mono=0.0,
+        finished_mono=0.0,
+        pid=row["worker_pid"],
+        process_name=row["worker_process_name"] or "",
+    )
+
+
+def _staged(row: Mapping[str, Any]) -> Outcome | None:
+    text = row["result"]
+    if text is None:
+        return None
+    try:
+        result = decode_untyped_result(text, task_name=row["task_name"])
+    except DecodeError:
+        return None
+    error = result.err
+    return Outcome(
+        kind=OutcomeKind.OK if error is None else OutcomeKind.ERR,
+        result=text,
+        error_code=None if error is None else str(error.error_code),
+        error_message=None if error is None else error.message,
+        failed_reason=None,
+        retry_after_ms=None if error is None else error.retry_after_ms,
+        started_mono=0.0,
+        finished_mono=0.0,
+        pid=row["worker_pid"],
+        process_name=row["worker_process_name"] or "",
+    )

@@ -1,0 +1,83 @@
+"""One database connection with one purpose, opened when needed and opened again when it broke.
+
+The parent holds a handful: claim, finalize, upkeep, reaper. Each serves one statement at a time, so that a slow
+finalize never keeps a heartbeat waiting. Errors go to the caller; a connection that may be broken is dropped.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+import asyncpg
+
+from horsies._pg.dsn import connect_arguments
+from horsies._pg.transient import is_transient
+from horsies.config import PostgresConfig
+
+R = TypeVar("R")
+
+# The plan of the claim is part of its contract: prepared on an empty table, it must still walk the index when the
+# table is full and never analyzed. These sessions run nothing else.
+CLAIM_SETTINGS: Final = {
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "enable_material": "off",
+}
+SET_LOCAL_CLAIM_SETTINGS: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in CLAIM_SETTINGS.items())
+
+# A statement of ours that takes longer hangs on a lock or a dead connection; it is tried again under its fence.
+STATEMENT_TIMEOUT_S: Final = 15.0
+
+
+class Session:
+    """`run` one action at a time on a connection of its own."""
+
+    def __init__(self, config: PostgresConfig, purpose: str, *, settings: dict[str, str] | None = None) -> None:
+        self._config = config
+        self._purpose = purpose
+        self._settings = settings or {}
+        self._connection: Any = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def pooled(self) -> bool:
+        return self._config.pooler
+
+    async def run(self, action: Callable[[Any], Awaitable[R]]) -> R:
+        """Run `action(connection)`. After an error that may have broken the session, the next run opens another."""
+        async with self._lock:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._open()
+            try:
+                return await action(self._connection)
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) or is_transient(error):
+                    self._drop()
+                raise
+
+    async def close(self) -> None:
+        async with self._lock:
+            connection, self._connection = self._connection, None
+            if connection is not None and not connection.is_closed():
+                try:
+                    await connection.close(timeout=2)
+                except Exception:  # broken already
+                    connection.terminate()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+    async def _open(self) -> Any:
+        arguments = connect_arguments(self._config)
+        settings: dict[str, str] = arguments["server_settings"]
+        settings["application_name"] = f"{self._config.application_name} worker {self._purpose}"[:63]
+        if not self._config.pooler:
+            settings.update(self._settings)
+        arguments["command_timeout"] = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
+        return await asyncpg.connect(**arguments)

@@ -1,0 +1,180 @@
+-- From PENDING into a worker's hands. Measured advice behind every odd line: the pick walks distinct
+-- (queue, priority) pairs, so future and finished rows cost nothing; the write goes by ctid, because a generic
+-- plan would otherwise hash-join the whole table; the outer guard is written so that it implies no index predicate.
+-- Times are statement_timestamp(): stable, hence index conditions, and newer than a lock that was waited for.
+
+-- name: lock_caps :none
+-- params: key
+-- Alone in its statement: a count in the same one would have a snapshot older than the lock, and exceed the cap.
+SELECT pg_advisory_xact_lock($1, hashtext(coalesce(current_schema(), '')));
+
+-- name: claim_batch :many
+-- edge: PENDING -> CLAIMED; PENDING -> RUNNING; PENDING -> EXPIRED
+-- params: discover, row_limit, hint_queues, hint_priorities, hint_since, cap_queues, caps, cluster_cap, worker_id, hostname, pid, process_name, lease, async_names, short_names, other_names, room_async, room_sync, room_ahead, prefetch, expired_result
+-- Claims up to row_limit tasks in the order priority, enqueued_at, id, over all queues. What a free slot waits for
+-- becomes RUNNING in the same write; up to `prefetch` more become CLAIMED; what is overdue ends EXPIRED and is
+-- consumed once. A task of an unknown name is CLAIMED, for the worker to hand back. Fewer rows than asked for does
+-- not mean an empty queue: rows locked or moved by others are skipped.
+WITH RECURSIVE found AS (
+    -- one index descent per distinct (queue, priority)
+    SELECT q.name::text AS queue_name, f.priority FROM unnest($1::text[]) AS q (name)
+     CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND t.queue_name = q.name
+                          ORDER BY t.priority LIMIT 1) AS f
+    UNION ALL
+    SELECT p.queue_name, f.priority FROM found p
+     CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING'
+                            AND t.queue_name = p.queue_name AND t.priority > p.priority
+                          ORDER BY t.priority LIMIT 1) AS f
+), room AS MATERIALIZED (
+    -- what is left of each queue's cap; a queue without a cap has no row here
+    SELECT c.name AS queue_name, c.cap - (SELECT count(*) FROM horsies_tasks t WHERE t.queue_name = c.name
+                                             AND t.status IN ('CLAIMED', 'RUNNING')) AS n
+      FROM unnest($6::text[], $7::int[]) AS c (name, cap)
+), budget AS MATERIALIZED (
+    SELECT CASE WHEN $8::int IS NULL THEN $2::bigint
+                ELSE greatest(0, least($2::bigint, $8::int - (SELECT count(*) FROM horsies_tasks t
+                                                               WHERE t.status IN ('CLAIMED', 'RUNNING')))) END AS n
+), pair AS (
+    SELECT queue_name, priority, '-infinity'::timestamptz AS since FROM found
+    UNION ALL
+    -- pairs of an earlier claim: nothing before `since` was left there, so dead entries need not be walked
+    SELECT * FROM unnest($3::text[], $4::int[], $5::timestamptz[])
+), quota AS MATERIALIZED (
+    -- no locks: how many of the first rows, in global order, come from each pair
+    SELECT queue_name, priority, since, count(*) AS n FROM (
+        SELECT p.queue_name, p.priority, p.since
+          FROM (SELECT pair.* FROM pair LEFT JOIN room ON room.queue_name = pair.queue_name
+                 WHERE room.n IS NULL OR room.n > 0 ORDER BY pair.priority) AS p
+         CROSS JOIN LATERAL (SELECT t.enqueued_at, t.id FROM horsies_tasks t
+                              WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
+                                AND t.enqueued_at >= p.since AND t.enqueued_at <= statement_timestamp()
+                              ORDER BY t.enqueued_at, t.id LIMIT $2) AS r
+         ORDER BY p.priority, r.enqueued_at, r.id LIMIT (SELECT n FROM budget)) AS x
+     GROUP BY queue_name, priority, since
+), allowed AS (
+    -- within a queue's cap the higher priorities come first
+    SELECT q.queue_name, q.priority, q.since,
+           greatest(0, least(q.n, room.n - coalesce(sum(q.n) OVER (
+               PARTITION BY q.queue_name ORDER BY q.priority ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)))
+           AS n
+      FROM quota q LEFT JOIN room ON room.queue_name = q.queue_name
+), picked AS MATERIALIZED (
+    -- locks: that many per pair, skipping what others hold
+    SELECT r.* FROM allowed k CROSS JOIN LATERAL (
+        SELECT t.ctid AS tid, t.priority, t.enqueued_at, t.id,
+               CASE WHEN t.good_until <= statement_timestamp() THEN 'expired'
+                    WHEN t.task_name = ANY ($14::text[]) THEN 'async'
+                    WHEN t.task_name = ANY ($15::text[]) THEN 'short'
+                    WHEN t.task_name = ANY ($16::text[]) THEN 'other'
+                    ELSE 'unknown' END AS kind
+          FROM horsies_tasks t
+         WHERE t.status = 'PENDING' AND t.queue_name = k.queue_name AND t.priority = k.priority
+           AND t.enqueued_at >= k.since AND t.enqueued_at <= statement_timestamp()
+         ORDER BY t.enqueued_at, t.id LIMIT k.n FOR UPDATE SKIP LOCKED) AS r
+), ranked AS (
+    SELECT tid, kind, row_number() OVER (PARTITION BY kind ORDER BY priority, enqueued_at, id) AS rank,
+           least(count(*) FILTER (WHERE kind = 'other') OVER (), $18::int) AS slots_taken
+      FROM picked
+), target AS (
+    -- a slot for each, or not yet: short ones may also stand in line behind others
+    SELECT tid, CASE WHEN kind = 'expired' THEN 'EXPIRED'
+                     WHEN kind = 'unknown' THEN 'CLAIMED'
+                     WHEN rank <= CASE kind WHEN 'async' THEN $17::int WHEN 'other' THEN $18::int
+                                            ELSE $18::int - slots_taken + $19::int END THEN 'RUNNING'
+                     ELSE 'WAIT' END AS status, rank
+      FROM ranked
+), chosen AS MATERIALIZED (
+    SELECT tid, status FROM target WHERE status <> 'WAIT'
+    UNION ALL
+    (SELECT tid, 'CLAIMED' FROM target WHERE status = 'WAIT' ORDER BY rank LIMIT $20::int)
+)
+UPDATE horsies_tasks t
+   SET status = c.status,
+       claimed = c.status = 'CLAIMED',
+       claim_generation = t.claim_generation + 1,
+       claimed_by_worker_id = CASE WHEN c.status <> 'EXPIRED' THEN $9::varchar END,
+       claimed_at = CASE WHEN c.status <> 'EXPIRED' THEN statement_timestamp() END,
+       claim_expires_at = CASE WHEN c.status = 'CLAIMED' THEN statement_timestamp() + $13::interval END,
+       started_at = CASE WHEN c.status = 'RUNNING' THEN statement_timestamp() END,
+       worker_hostname = CASE WHEN c.status = 'RUNNING' THEN $10::varchar END,
+       worker_pid = CASE WHEN c.status = 'RUNNING' THEN $11::int END,
+       worker_process_name = CASE WHEN c.status = 'RUNNING' THEN $12::varchar END,
+       result = CASE WHEN c.status = 'EXPIRED' THEN $21::text END,
+       error_code = CASE WHEN c.status = 'EXPIRED' THEN 'TASK_EXPIRED' END,
+       failed_at = CASE WHEN c.status = 'EXPIRED' THEN statement_timestamp() END,
+       terminal_at = CASE WHEN c.status = 'EXPIRED' THEN statement_timestamp() END,
+       updated_at = statement_timestamp()
+  FROM chosen c
+ WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
+RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority, t.enqueued_at,
+          t.retry_count, t.max_retries, t.task_options;
+
+-- name: start_batch :many
+-- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED
+-- params: worker_id, ids, generations, hostname, pid, process_name, expired_result
+-- An id that does not come back was lost (cancelled, requeued, lease over): its user code does not run.
+WITH mine AS MATERIALIZED (
+    SELECT t.id, coalesce(t.good_until <= statement_timestamp(), false) AS overdue
+      FROM unnest($2::text[], $3::int[]) AS x (id, generation)
+      JOIN horsies_tasks t ON t.id = x.id AND t.claim_generation = x.generation
+     WHERE t.status = 'CLAIMED' AND t.claimed_by_worker_id = $1 AND t.claim_expires_at > statement_timestamp()
+     ORDER BY t.id FOR UPDATE OF t
+)
+UPDATE horsies_tasks t
+   SET status = CASE WHEN mine.overdue THEN 'EXPIRED' ELSE 'RUNNING' END,
+       claimed = false, claim_expires_at = NULL,
+       started_at = CASE WHEN NOT mine.overdue THEN statement_timestamp() END,
+       worker_hostname = $4, worker_pid = $5, worker_process_name = $6,
+       result = CASE WHEN mine.overdue THEN $7::text END,
+       error_code = CASE WHEN mine.overdue THEN 'TASK_EXPIRED' END,
+       failed_at = CASE WHEN mine.overdue THEN statement_timestamp() END,
+       terminal_at = CASE WHEN mine.overdue THEN statement_timestamp() END,
+       updated_at = statement_timestamp()
+  FROM mine
+ WHERE t.id = mine.id AND t.status = 'CLAIMED'
+RETURNING t.id, t.status;
+
+-- name: hand_back_batch :many
+-- edge: CLAIMED -> PENDING; RUNNING -> PENDING; RUNNING -> CANCELLED
+-- params: worker_id, ids, generations, delay, cancelled_result
+-- Claimed and not started, or handed ahead to a child and provably never started: no attempt, and its place in the
+-- line is kept (enqueued_at) unless a delay is asked for. A task that somebody wants cancelled ends here instead.
+WITH mine AS MATERIALIZED (
+    SELECT t.id, t.cancel_requested_at IS NOT NULL AS unwanted FROM unnest($2::text[], $3::int[]) AS x (id, generation)
+      JOIN horsies_tasks t ON t.id = x.id AND t.claim_generation = x.generation
+     WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.claimed_by_worker_id = $1
+     ORDER BY t.id FOR UPDATE OF t
+)
+UPDATE horsies_tasks t
+   SET status = CASE WHEN mine.unwanted THEN 'CANCELLED' ELSE 'PENDING' END,
+       claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL,
+       started_at = NULL, worker_pid = NULL, worker_hostname = NULL, worker_process_name = NULL,
+       finalizing_at = NULL, finalizing_by_worker_id = NULL,
+       result = CASE WHEN mine.unwanted THEN $5::text END,
+       error_code = CASE WHEN mine.unwanted THEN 'TASK_CANCELLED' END,
+       terminal_at = CASE WHEN mine.unwanted THEN statement_timestamp() END,
+       enqueued_at = CASE WHEN $4::interval > '0' THEN statement_timestamp() + $4::interval ELSE t.enqueued_at END,
+       updated_at = statement_timestamp()
+  FROM mine
+ WHERE t.id = mine.id AND t.status IN ('CLAIMED', 'RUNNING')
+RETURNING t.id;
+
+-- name: next_due :value
+-- params: queues
+-- Seconds until the first future task of these queues; NULL when there is none. Asked only when idle.
+WITH RECURSIVE found AS (
+    SELECT q.name::text AS queue_name, f.priority FROM unnest($1::text[]) AS q (name)
+     CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND t.queue_name = q.name
+                          ORDER BY t.priority LIMIT 1) AS f
+    UNION ALL
+    SELECT p.queue_name, f.priority FROM found p
+     CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING'
+                            AND t.queue_name = p.queue_name AND t.priority > p.priority
+                          ORDER BY t.priority LIMIT 1) AS f
+)
+SELECT extract(epoch FROM min(due.enqueued_at) - statement_timestamp())::float8
+  FROM found p
+ CROSS JOIN LATERAL (SELECT t.enqueued_at FROM horsies_tasks t
+                      WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
+                        AND t.enqueued_at > statement_timestamp()
+                      ORDER BY t.enqueued_at LIMIT 1) AS due;

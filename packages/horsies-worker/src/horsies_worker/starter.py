@@ -1,0 +1,71 @@
+"""Tasks held ahead of a free slot (CLAIMED, `prefetch_buffer` > 0): started in one statement when slots come free."""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from horsies_worker.claims import ClaimedTask
+from horsies_worker.held import Held
+from horsies_worker.pool import ChildPool
+from horsies_worker.queries import Queries
+from horsies_worker.session import Session
+from horsies_worker.syncpoints import reached
+
+_log = logging.getLogger("horsies.worker")
+
+
+class Starter:
+    def __init__(self, session: Session, queries: Queries, pool: ChildPool, held: Held) -> None:
+        self._session = session
+        self._queries = queries
+        self._pool = pool
+        self._held = held
+        self._buffer: deque[ClaimedTask] = deque()
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def hold(self, tasks: Iterable[ClaimedTask]) -> None:
+        self._buffer.extend(tasks)
+
+    def waiting(self) -> list[ClaimedTask]:
+        return list(self._buffer)
+
+    def take_all(self) -> list[ClaimedTask]:
+        """Empty the buffer: the worker leaves, and hands them back."""
+        tasks = list(self._buffer)
+        self._buffer.clear()
+        return tasks
+
+    def drop(self, task_ids: Iterable[str]) -> None:
+        """These were lost."""
+        gone = set(task_ids)
+        self._buffer = deque(task for task in self._buffer if task.job.task_id not in gone)
+
+    async def start_waiting(self) -> None:
+        """Start as many of the buffer as the pool has room for."""
+        while batch := self._next_batch():
+            await reached("before_start")
+            keys = [(task.job.task_id, task.job.generation) for task in batch]
+            statuses = await self._session.run(lambda connection: self._queries.start(connection, keys))  # noqa: B023
+            started = [task for task in batch if statuses.get(task.job.task_id) == "RUNNING"]
+            for task in batch:
+                if task.job.task_id not in statuses:
+                    _log.info("task %s (%s): CLAIM_LOST before it started", task.job.task_id, task.job.task_name)
+            self.drop(task.job.task_id for task in batch)
+            self._held.drop(task.job for task in batch if task not in started)
+            self._pool.submit([task.job for task in started])
+
+    def _next_batch(self) -> Sequence[ClaimedTask]:
+        room = self._pool.room()
+        sync, asynchronous = room.sync, room.asynchronous
+        batch: list[ClaimedTask] = []
+        for task in self._buffer:
+            if task.job.is_async and asynchronous:
+                asynchronous -= 1
+            elif not task.job.is_async and sync:
+                sync -= 1
+            else:
+                continue
+            batch.append(task)
+        return batch

@@ -1,0 +1,35 @@
+"""Named moments at which a test may stop, freeze or kill this process. In production a name is looked up in an
+empty dict, no more.
+
+HORSIES_SYNC_POINTS="after_claim=/path" makes the process create /path when it first reaches `after_claim` and wait
+there until the file /path.go exists: a test sees the one, does its harm, and creates the other (or never).
+"""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Final
+
+NAMES: Final = (
+    "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "after_stage",
+    "before_hand_back",
+)  # fmt: skip
+
+
+def _from_environment() -> dict[str, Path]:
+    pairs = (item.partition("=") for item in os.environ.get("HORSIES_SYNC_POINTS", "").split(",") if item)
+    return {name: Path(path) for name, _, path in pairs if name in NAMES}
+
+
+_points = _from_environment()
+
+
+async def reached(name: str) -> None:
+    """Called where it happens."""
+    path = _points.get(name)
+    if path is None:
+        return
+    del _points[name]
+    path.touch()
+    while not path.with_name(path.name + ".go").exists():
+        await asyncio.sleep(0.01)  # the other side is another process: there is no event to wait for

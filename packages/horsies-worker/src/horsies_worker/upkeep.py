@@ -1,0 +1,158 @@
+"""Vouches for what this worker holds: heartbeats, leases, progress, staged results; and hears who wants what stopped.
+
+On a connection of its own: it must never wait behind a claim or a finalize. A beat that finds its row no longer ours
+means that the task was lost to another worker; its child is stopped and its result dropped.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from horsies.config import AppConfig
+from horsies_worker.finalizer import Finalizer
+from horsies_worker.held import Held
+from horsies_worker.jobs import Job
+from horsies_worker.pool import ChildPool
+from horsies_worker.queries import Queries
+from horsies_worker.service import Service
+from horsies_worker.session import Session
+from horsies_worker.starter import Starter
+from horsies_worker.syncpoints import reached
+
+_log = logging.getLogger("horsies.worker")
+
+TICK_S: Final = 0.5
+FIRST_BEAT_S: Final = 1.0
+"""A task that runs longer gets its first beat now: shorter ones cost no beat at all."""
+STAGE_AFTER_S: Final = 2.0
+
+
+class Upkeep(Service):
+    name = "upkeep"
+
+    def __init__(
+        self,
+        config: AppConfig,
+        session: Session,
+        queries: Queries,
+        pool: ChildPool,
+        held: Held,
+        starter: Starter,
+        finalizer: Finalizer,
+        *,
+        worker_pid: int,
+        lease_ms: int,
+        on_lost: Callable[[Job], None],
+    ) -> None:
+        super().__init__(TICK_S, config.resilience)
+        self._session = session
+        self._queries = queries
+        self._pool = pool
+        self._held = held
+        self._starter = starter
+        self._finalizer = finalizer
+        self._worker_pid = worker_pid
+        self._lease_ms = lease_ms
+        self._on_lost = on_lost
+        self._runner_s = config.recovery.runner_heartbeat_interval_ms / 1000
+        self._claimer_s = config.recovery.claimer_heartbeat_interval_ms / 1000
+        self._poll_s = config.resilience.notify_poll_interval_ms / 1000
+        self._first_seen: dict[tuple[str, int], float] = {}
+        self._last_beat: dict[tuple[str, int], float] = {}
+        self._progress: dict[tuple[str, int], str] = {}
+        self._cancel_hints: set[str] = set()
+        self._next_cancel_poll = 0.0
+
+    def on_progress(self, job: Job, text: str) -> None:
+        """The newest value wins; written with the next tick."""
+        self._progress[job.task_id, job.generation] = text
+
+    def on_cancel(self, task_id: str) -> None:
+        """Somebody wants a running task stopped; it may be one of ours."""
+        if self._held.get(task_id) is not None:
+            self._cancel_hints.add(task_id)
+            self.wake()
+
+    async def run_once(self) -> None:
+        now = time.monotonic()
+        await self._stop_cancelled(now)
+        await self._stage_late()
+        await self._beat(now)
+        await self._write_progress()
+
+    # -- beats -----------------------------------------------------------------------------------
+
+    async def _beat(self, now: float) -> None:
+        running = {(job.task_id, job.generation): job for job in self._pool.alive()}
+        # a result in hand that is not written yet is alive as well
+        unwritten = {(end.task_id, end.generation): end for end in self._finalizer.unwritten()}
+        waiting = {(task.job.task_id, task.job.generation): task.job for task in self._starter.waiting()}
+        self._forget_others(running.keys() | unwritten.keys() | waiting.keys())
+        due = [key for key in (running.keys() | unwritten.keys()) if self._is_due(key, now, self._runner_s)]
+        claims = [key for key in waiting if self._is_due(key, now, self._claimer_s)]
+        if not due and not claims:
+            return
+        places = self._pool.places()
+        beats = [(*key, "runner", *places.get(key, (self._worker_pid, ""))) for key in due]
+        beats += [(*key, "claimer", self._worker_pid, "") for key in claims]
+        mine = await self._session.run(lambda connection: self._queries.beat(connection, beats))
+        if claims:
+            await self._session.run(lambda connection: self._queries.renew_claims(connection, claims, self._lease_ms))
+        for key in (*due, *claims):
+            self._last_beat[key] = now
+        self._lose(
+            job
+            for key in (*due, *claims)
+            if key[0] not in mine
+            for job in (running.get(key) or waiting.get(key),)
+            if job
+        )
+
+    def _is_due(self, key: tuple[str, int], now: float, interval: float) -> bool:
+        last = self._last_beat.get(key)
+        if last is not None:
+            return now - last >= interval
+        return now - self._first_seen.setdefault(key, now) >= min(FIRST_BEAT_S, interval)
+
+    def _forget_others(self, known: Iterable[tuple[str, int]]) -> None:
+        keep = set(known)
+        for memory in (self._first_seen, self._last_beat):
+            for key in memory.keys() - keep:
+                del memory[key]
+
+    def _lose(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if self._held.find(job.task_id, job.generation) is None:
+                continue  # it ended between our look and the beat
+            _log.warning("task %s (%s) attempt %d: CLAIM_LOST, stopping it", job.task_id, job.task_name, job.attempt)
+            self._pool.abandon(job.task_id, job.generation)
+            self._starter.drop([job.task_id])
+            self._on_lost(job)
+
+    # -- the rest --------------------------------------------------------------------------------
+
+    async def _stop_cancelled(self, now: float) -> None:
+        hints, self._cancel_hints = self._cancel_hints, set()
+        if now >= self._next_cancel_poll:
+            self._next_cancel_poll = now + self._poll_s
+            hints = {job.task_id for job in self._pool.running()}
+        if not hints:
+            return
+        wanted = await self._session.run(lambda connection: self._queries.cancel_requests(connection, sorted(hints)))
+        for task_id, generation in wanted:
+            _log.info("task %s: cancel requested, stopping it", task_id)
+            self._pool.cancel(task_id, generation)
+
+    async def _stage_late(self) -> None:
+        late = self._finalizer.waiting_longer_than(STAGE_AFTER_S)
+        if late:
+            await self._session.run(lambda connection: self._queries.stage(connection, late))
+            await reached("after_stage")
+
+    async def _write_progress(self) -> None:
+        if not self._progress:
+            return
+        values, self._progress = self._progress, {}
+        items = [(*key, text) for key, text in values.items()]
+        await self._session.run(lambda connection: self._queries.write_progress(connection, items))

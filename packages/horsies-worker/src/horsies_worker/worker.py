@@ -1,0 +1,365 @@
+"""One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
+
+listener ──> claimer ──> pool ──> decide ──> finalizer          upkeep, reaper, reporter beside it
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from horsies._pg import channels
+from horsies._pg.backoff import Backoff
+from horsies._pg.dsn import connect_arguments
+from horsies._pg.embedded import resolve
+from horsies._pg.listener import Listener
+from horsies._pg.schema_guard import require_schema
+from horsies._pg.transient import is_transient
+from horsies.app import Horsies
+from horsies.codec import encode_error
+from horsies.errors import HorsiesError, OperationalErrorCode, SchemaError
+from horsies.options import TaskOptions
+from horsies.result import TaskError
+from horsies_worker.claimer import Claimer, claim_settings
+from horsies_worker.clock import DatabaseClock
+from horsies_worker.decide import decide
+from horsies_worker.finalizer import Finalizer
+from horsies_worker.held import Held
+from horsies_worker.identity import Identity
+from horsies_worker.jobs import ChildSpec, Job, Outcome, OutcomeKind
+from horsies_worker.options import WorkerOptions
+from horsies_worker.pool import ChildPool
+from horsies_worker.queries import Queries
+from horsies_worker.reaper import Reaper
+from horsies_worker.reporter import Reporter
+from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.starter import Starter
+from horsies_worker.unknown import UnknownNames
+from horsies_worker.upkeep import Upkeep
+
+_log = logging.getLogger("horsies.worker")
+
+SELF_TEST_CHANNEL = "horsies_self_test"
+SELF_TEST_S = 5.0
+
+
+class DatabaseGone(HorsiesError):
+    """The database cannot be used and waiting will not help, or has been tried for as long as was allowed."""
+
+
+class ChildrenCannotStart(HorsiesError):
+    """The pool gave up: the app does not import in a child, or the machine has no room for processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    claim: Session
+    finalize: Session
+    upkeep: Session
+    reaper: Session
+
+
+class Worker:
+    """Runs until `stop()` is called or a service fails for good."""
+
+    def __init__(self, app: Horsies, options: WorkerOptions) -> None:
+        self.app = app
+        self.options = options
+        self.identity = Identity()
+        self.held = Held()
+        self.clock = DatabaseClock()
+        self.last_contact = time.monotonic()
+        self._started_at: datetime | None = None
+        self._stop = asyncio.Event()
+        self._fatal: HorsiesError | None = None
+        self._self_test = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
+        self._broker = app.config.broker
+        self.pool = ChildPool(
+            ChildSpec(
+                app_locator=options.locator,
+                processes=options.processes,
+                async_concurrency=options.async_concurrency,
+                max_tasks_per_child=options.max_tasks_per_child,
+                max_memory_mb=options.max_memory_per_child_mb,
+                max_age_s=options.max_child_age_s,
+                run_ahead=options.run_ahead,
+                log_level=options.log_level,
+                log_format=options.log_format,
+            ),
+            on_outcome=self._on_outcome,
+            on_unstarted=self._on_unstarted,
+            on_room=self._on_room,
+            on_progress=self._on_progress,
+            on_fatal=self._on_fatal,
+        )
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Finish what runs and leave; a second call hurries."""
+        if self._stop.is_set():
+            _log.warning("second signal: interrupting what still runs")
+            self.pool.hurry()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Start, work until stopped, drain. Raises what makes further work impossible."""
+        self._broker = await asyncio.to_thread(resolve, self.app.config.broker)
+        await self._prepare_database()
+        self._build()
+        try:
+            await self.pool.start()
+        except HorsiesError as error:
+            await self._close_sessions()
+            raise ChildrenCannotStart(str(error)) from error
+        services = [asyncio.create_task(work, name=name) for name, work in self._services().items()]
+        for service in services:
+            service.add_done_callback(self._service_ended)
+        _log.info("worker %s is up", self.identity.worker_id)
+        try:
+            await self._stop.wait()
+            await self._drain()
+        finally:
+            for service in services:
+                service.cancel()
+            await asyncio.gather(*services, *self._background, return_exceptions=True)
+            await self._close_sessions()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _build(self) -> None:
+        config = self.app.config
+        broker = self._broker
+        settings = claim_settings(
+            config,
+            queues=self.options.queues or config.queue_names,
+            max_batch=self.options.max_claim_batch,
+            max_per_worker=self.options.max_claim_per_worker,
+            run_ahead=self.options.run_ahead,
+        )
+        self.settings = settings
+        self.queries = Queries(self.app.schema, self.identity)
+        self.sessions = _Sessions(
+            Session(broker, "claim", settings=CLAIM_SETTINGS),
+            Session(broker, "finalize", settings={"jit": "off"}),
+            Session(broker, "upkeep", settings={"jit": "off"}),
+            Session(broker, "reaper"),
+        )
+        self.finalizer = Finalizer(self.sessions.finalize, self.queries, config.resilience, on_done=self._on_done)
+        self.starter = Starter(self.sessions.claim, self.queries, self.pool, self.held)
+        self.unknown = UnknownNames(config.unknown_task_grace_ms, self.finalizer, fail=self._fail_unknown)
+        self.claimer = Claimer(
+            settings, config, self.app.registry, self.sessions.claim, self.queries, self.pool, self.held, self.starter,
+            self.finalizer, self.unknown, on_contact=self._on_contact,
+        )  # fmt: skip
+        self.upkeep = Upkeep(
+            config, self.sessions.upkeep, self.queries, self.pool, self.held, self.starter, self.finalizer,
+            worker_pid=self.identity.pid, lease_ms=settings.lease_ms, on_lost=lambda job: self.held.drop([job]),
+        )  # fmt: skip
+        self.reaper = Reaper(config, self.app.registry, self.sessions.reaper, self.queries)
+        self.reporter = Reporter(
+            config, self.sessions.upkeep, self.queries, self.pool, self.identity, settings,
+            counts=lambda: (len(self.held) - len(self.starter), len(self.starter)),
+            started_at=self._start_time,
+        )  # fmt: skip
+        self.listener = Listener(self._connect_direct, config.resilience, redact=broker.redact)
+
+    def _services(self) -> Mapping[str, Coroutine[Any, Any, None]]:
+        news = (
+            {channels.TASK_NEW: self.claimer.on_news}
+            if set(self.settings.queues) == set(self.app.config.queue_names)
+            else {channels.task_queue(name): self.claimer.on_news for name in self.settings.queues}
+        )
+        heard = {
+            **news,
+            channels.TASK_CANCEL: self.upkeep.on_cancel,
+            channels.QUEUE_STATE: self.claimer.on_queue_state,
+            SELF_TEST_CHANNEL: self._on_self_test,
+        }
+        return {
+            "listener": self.listener.run(heard, on_live=self._on_listening),
+            "claimer": self.claimer.run(),
+            "finalizer": self.finalizer.run(),
+            "upkeep": self.upkeep.run(),
+            "reaper": self.reaper.run(),
+            "reporter": self.reporter.run(),
+        }
+
+    async def _drain(self) -> None:
+        _log.info("stopping: no new claims, running tasks have %.0f s", self.options.shutdown_timeout_s)
+        self.claimer.stop()
+        self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
+        await self.pool.stop(self.options.shutdown_timeout_s)
+        try:
+            # results exist only here now; a database that is away gets as long as the reaper would wait at most
+            await asyncio.wait_for(self.finalizer.drained(), self.options.drain_timeout_s)
+        except TimeoutError:
+            _log.error("%d results could not be written; the reaper will recover their tasks", self.finalizer.backlog)
+
+    async def _close_sessions(self) -> None:
+        for session in (self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper):
+            await session.close()
+
+    def _service_ended(self, service: "asyncio.Task[None]") -> None:
+        if service.cancelled() or self._stop.is_set():
+            return
+        error = service.exception()
+        _log.critical("service %s ended: %r", service.get_name(), error)
+        self._fatal = DatabaseGone(f"service {service.get_name()} ended: {error!r}")
+        self._stop.set()
+
+    # -- the database ----------------------------------------------------------------------------
+
+    async def _prepare_database(self) -> None:
+        """Reach it, bring its schema up to date, read its clock. Waits for a server that is not up yet."""
+        backoff = Backoff(self.app.config.resilience)
+        give_up = (
+            None if self.options.database_timeout_s is None else time.monotonic() + self.options.database_timeout_s
+        )
+        while True:
+            try:
+                connection = await asyncpg.connect(**connect_arguments(self._broker))
+                break
+            except Exception as error:
+                told = self._broker.redact(f"{type(error).__name__}: {error}")
+                if not is_transient(error):
+                    raise DatabaseGone(f"the database refuses this worker: {told}") from error
+                delay = backoff.next()
+                if give_up is not None and time.monotonic() + delay > give_up:
+                    raise DatabaseGone(f"the database could not be reached: {told}") from error
+                _log.warning("database: %s; trying again in %.1f s", told, delay)
+                await asyncio.sleep(delay)
+        try:
+            if await connection.fetchval("SELECT pg_is_in_recovery()"):
+                raise DatabaseGone("the server is in recovery (a read-only standby): connect to the primary")
+            try:
+                await require_schema(connection, self.app.schema)
+            except SchemaError:
+                if not self.app.config.auto_migrate:
+                    raise
+                await self._migrate()
+            await self.clock.read(connection)
+            self._started_at = await connection.fetchval("SELECT clock_timestamp()")
+        finally:
+            await connection.close()
+
+    async def _migrate(self) -> None:
+        # only now: Alembic and SQLAlchemy are loaded when the schema is behind, and not otherwise
+        from horsies_schema import MigrationError, upgrade_async
+
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        try:
+            revision = await upgrade_async(self._broker.listen_url, schema=self.app.schema)
+        except MigrationError as error:
+            raise SchemaError(str(error)) from error
+        _log.info("schema upgraded to revision %s", revision)
+
+    async def _connect_direct(self) -> Any:
+        arguments = connect_arguments(self._broker, direct=True)
+        arguments["server_settings"]["application_name"] = f"{self._broker.application_name} worker listen"[:63]
+        return await asyncpg.connect(**arguments)
+
+    async def _on_listening(self, connection: Any) -> None:
+        """LISTEN is in force: prove that notifications arrive here, then look at what was missed."""
+        self._self_test.clear()
+        await connection.execute("SELECT pg_notify($1, $2)", SELF_TEST_CHANNEL, self.identity.worker_id)
+        try:
+            await asyncio.wait_for(self._self_test.wait(), SELF_TEST_S)
+        except TimeoutError:
+            _log.error(
+                "LISTEN does not work on this connection (a transaction-mode pooler?): work is found by polling every "
+                "%.1f s only. Set PostgresConfig.direct_url to the server itself.",
+                self.app.config.resilience.notify_poll_interval_ms / 1000,
+            )
+        self.claimer.on_queue_state()
+
+    def _on_self_test(self, payload: str) -> None:
+        if payload == self.identity.worker_id:
+            self._self_test.set()
+
+    def _on_contact(self) -> None:
+        self.last_contact = time.monotonic()
+        self.options.touch_health_file()
+
+    def _start_time(self) -> datetime:
+        if self._started_at is None:
+            raise RuntimeError("the worker has not started")
+        return self._started_at
+
+    # -- what the pool reports -------------------------------------------------------------------
+
+    def _on_outcome(self, job: Job, outcome: Outcome) -> None:
+        task = self.held.find(job.task_id, job.generation)
+        if task is None:
+            return  # lost meanwhile: nobody wants to hear of it
+        level = logging.DEBUG if outcome.kind is OutcomeKind.OK else logging.WARNING
+        if _log.isEnabledFor(level):
+            _log.log(
+                level, "task %s (%s) attempt %d: %s %s", job.task_id, job.task_name, job.attempt, outcome.kind,
+                outcome.failed_reason or outcome.error_message or "",
+            )  # fmt: skip
+        started = outcome.started_mono
+        self.finalizer.add(
+            decide(
+                task_id=job.task_id,
+                generation=job.generation,
+                attempt=job.attempt,
+                options=task.options,
+                budget=task.max_retries,
+                outcome=outcome,
+                started=None if started is None else self.clock.at(started),
+                finished=self.clock.at(outcome.finished_mono),
+                random=random.random,
+            )
+        )
+
+    def _on_unstarted(self, jobs: Sequence[Job]) -> None:
+        self.finalizer.give_back([(job.task_id, job.generation) for job in jobs])
+
+    def _on_progress(self, job: Job, text: str) -> None:
+        self.upkeep.on_progress(job, text)
+
+    def _on_room(self) -> None:
+        self.claimer.on_room()
+
+    def _on_done(self, keys: Sequence[tuple[str, int]]) -> None:
+        tasks = [task for task_id, generation in keys if (task := self.held.find(task_id, generation)) is not None]
+        self.held.drop(task.job for task in tasks)
+        if self.settings.max_per_worker is not None or self.settings.cluster_cap or self.settings.queue_caps:
+            self.claimer.on_news()  # a place under a limit came free
+
+    def _on_fatal(self, message: str) -> None:
+        self._fatal = ChildrenCannotStart(message)
+        self._stop.set()
+
+    def _fail_unknown(self, row: Mapping[str, Any]) -> None:
+        task = asyncio.create_task(self._end_unknown(row))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _end_unknown(self, row: Mapping[str, Any]) -> None:
+        """CLAIMED -> RUNNING -> FAILED: an attempt that could not be made, with the reason in it."""
+        key = (row["id"], row["claim_generation"])
+        statuses = await self.sessions.claim.run(lambda connection: self.queries.start(connection, [key]))
+        if statuses.get(row["id"]) != "RUNNING":
+            return
+        message = f"no worker of this release has a task named {row['task_name']!r}"
+        now = self.clock.at(time.monotonic())
+        outcome = Outcome(
+            OutcomeKind.ERR, encode_error(TaskError(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)),
+            OperationalErrorCode.WORKER_RESOLUTION_ERROR.value, message, message, None, None, 0.0, self.identity.pid,
+            self.identity.process_name,
+        )  # fmt: skip
+        transition = decide(
+            task_id=row["id"], generation=row["claim_generation"], attempt=row["retry_count"] + 1,
+            options=TaskOptions(), budget=row["max_retries"], outcome=outcome, started=None, finished=now,
+            random=random.random,
+        )  # fmt: skip
+        self.finalizer.add(transition)
