@@ -10,6 +10,7 @@ import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
@@ -23,6 +24,7 @@ from horsies._pg.transient import is_transient
 from horsies._pg.waiters import Waiters
 from horsies.config.postgres import PostgresConfig
 from horsies.config.resilience import ResilienceConfig
+from horsies.errors import UsageError
 
 R = TypeVar("R")
 Action = Callable[[Any], Awaitable[R]]
@@ -52,6 +54,7 @@ class LoopDatabase:
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
         self._opening = asyncio.Lock()
         self._schema_checked = False
+        self._closed = False
         self._resolved: PostgresConfig | None = None
         self.waiters = Waiters(self, resilience, schema=config.schema)
 
@@ -84,17 +87,17 @@ class LoopDatabase:
                 self._schema_checked = True
             return await action(connection)
 
-    async def connect_direct(self) -> Connection:
-        """A connection of its own, around a pooler if there is one: for LISTEN."""
-        return await asyncpg.connect(**connect_arguments(await self._resolve(), direct=True))
+    async def connect(self, *, direct: bool = False) -> Connection:
+        """A connection outside the pool; its user closes it. `direct`: for LISTEN, past a pooler if there is one."""
+        return await asyncpg.connect(**connect_arguments(await self._resolve(), direct=direct))
 
     def listener(self) -> Listener:
-        return Listener(self.connect_direct, self._resilience, redact=self._config.redact)
+        return Listener(partial(self.connect, direct=True), self._resilience, redact=self._config.redact)
 
     async def close(self) -> None:
         await self.waiters.close()
         async with self._opening:
-            pool, self._pool = self._pool, None
+            pool, self._pool, self._closed = self._pool, None, True
         if pool is not None:
             try:
                 await asyncio.wait_for(pool.close(), 5)
@@ -103,6 +106,8 @@ class LoopDatabase:
 
     async def _open(self) -> "asyncpg.Pool[asyncpg.Record]":
         async with self._opening:
+            if self._closed:  # a retry that slept through the close must not open everything again
+                raise UsageError("the app was closed while this was under way")
             if self._pool is None:
                 arguments = connect_arguments(await self._resolve())
                 self._pool = await asyncpg.create_pool(
@@ -135,8 +140,8 @@ class Database:
         found = self._loops.get(loop)
         if found is None:
             # a loop that was closed without aclose() took its connections along; only the entry is left
-            for stale in [known for known in self._loops if known.is_closed()]:
-                del self._loops[stale]
+            for stale in [known for known in list(self._loops) if known.is_closed()]:  # other threads come here too
+                self._loops.pop(stale, None)
             found = self._loops[loop] = LoopDatabase(self._config, self._resilience)
         return found
 

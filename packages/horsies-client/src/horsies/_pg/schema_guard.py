@@ -13,8 +13,9 @@ class _Connection(Protocol):
     async def fetchval(self, query: str, *args: object) -> object: ...
 
 
-async def require_schema(connection: _Connection, schema: str | None) -> None:
-    """Raise `SchemaError`, with what to run, when tables are missing or too old."""
+async def require_schema(connection: _Connection, schema: str | None) -> str:
+    """The revision that the database is at. Raises `SchemaError`, with what to run, when tables are missing or
+    too old."""
     table = qualify("horsies_alembic_version", schema)
     option = f" --schema {schema}" if schema else ""
     found = None
@@ -28,3 +29,4 @@ async def require_schema(connection: _Connection, schema: str | None) -> None:
             f"the horsies tables are at revision {found}, this release needs {REQUIRED_REVISION}: "
             f"run `horsies-migrate up{option}`"
         )
+    return str(found)

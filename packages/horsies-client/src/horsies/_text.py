@@ -1,0 +1,20 @@
+"""Text from outside, made fit for a terminal. Tracebacks, names and rows are hostile input: an escape sequence
+in one could retitle the window, rewrite what was printed before, or hide what follows."""
+
+import re
+from typing import Final
+
+# C0 but tab and newline, DEL, C1, zero-width and bidirectional controls, line separators, halves of surrogate pairs
+_UNFIT: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """The text with every control character but tab and newline spelled out, such as `\\x1b`."""
+    return _UNFIT.sub(_spelled, text)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,183 @@
+"""What `horsies check` looks at: an app's tasks and settings, and with `--live` the database behind them.
+
+Every finding is one sentence for a person. A problem means that something will not work; a note is worth
+knowing. Nothing is written to the database, and nothing stays open.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from horsies.errors import HorsiesError
+from horsies.ids import new_id
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.registry import TaskDefinition
+
+MINIMUM_SERVER = 14
+NOTIFY_PATIENCE_S = 5.0
+CLOCK_TOLERANCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`is_problem`: the check has failed."""
+
+    text: str
+    is_problem: bool = False
+
+
+def _problem(text: str) -> Finding:
+    return Finding(text, is_problem=True)
+
+
+# -- the app -------------------------------------------------------------------------------------
+
+
+def describe(app: "Horsies") -> Iterator[str]:
+    """The app as it was understood: database, queues, tasks."""
+    yield f"database: {app.config.broker!r}"
+    yield f"queues: {', '.join(app.config.queue_names)}"
+    yield f"tasks: {len(app.registry)}"
+    width = max((len(task.name) for task in app.registry), default=0)
+    for task in sorted(app.registry, key=lambda task: task.name):
+        yield f"  {task.name:<{width}}  {_traits(app, task)}"
+
+
+def _traits(app: "Horsies", task: "TaskDefinition") -> str:
+    options = task.options
+    queue = options.queue_name or app.config.queue_names[0]
+    traits = [f"queue {queue}", f"priority {options.priority or app.config.queue_priority(queue)}"]
+    if options.max_retries:
+        traits.append(f"up to {options.max_retries} retries")
+    if options.timeout_ms is not None:
+        traits.append(f"timeout {options.timeout_ms} ms")
+    if task.is_stub:
+        traits.append("declared only")
+    elif task.is_async:
+        traits.append("async")
+    return f"{', '.join(traits)}  ({task.location})"
+
+
+def check_app(app: "Horsies") -> Iterator[Finding]:
+    """What can be said without a database."""
+    from horsies._pg.dsn import connect_arguments, is_embedded
+
+    if not len(app.registry):
+        yield Finding("no task is registered: does the module import the ones that define them?")
+    for task in app.registry:
+        deadline = task.options.good_until
+        if isinstance(deadline, datetime) and deadline <= datetime.now(UTC):
+            yield _problem(
+                f"task {task.name!r} ({task.location}): its good_until {deadline.isoformat()} has passed, "
+                "every send is refused"
+            )
+    if not is_embedded(app.config.broker.url):
+        try:
+            connect_arguments(app.config.broker)
+        except HorsiesError as error:
+            yield _problem(str(error))
+
+
+# -- the database --------------------------------------------------------------------------------
+
+
+async def check_live(app: "Horsies") -> list[Finding]:
+    """Reach the database and try what everything else rests on. Ends at the first thing without which the rest
+    makes no sense."""
+    from horsies._pg.pool import LoopDatabase
+
+    redact = app.config.broker.redact
+    database = LoopDatabase(app.config.broker, app.config.resilience)
+    findings: list[Finding] = []
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await database.connect()
+                stack.push_async_callback(connection.close)
+                listening = await database.connect(direct=True)
+                stack.push_async_callback(listening.close)
+            except HorsiesError as error:
+                return [_problem(str(error))]
+            except Exception as error:
+                return [_problem(redact(f"the database cannot be reached: {_told(error)}"))]
+            findings += await _server(connection)
+            if not any(finding.is_problem for finding in findings):
+                findings += await _schema(connection, app.schema)
+            findings += await _notify(connection, listening)
+            findings.append(await _clock(connection))
+    except Exception as error:
+        findings.append(_problem(redact(f"the database gave up in the middle of the check: {_told(error)}")))
+    return findings
+
+
+async def _server(connection: Any) -> list[Finding]:
+    version, number, encoding, in_recovery = await connection.fetchrow(
+        "SELECT current_setting('server_version'), current_setting('server_version_num')::int,"
+        " current_setting('server_encoding'), pg_is_in_recovery()"
+    )
+    findings = [Finding(f"server: PostgreSQL {version}, encoding {encoding}")]
+    if number // 10_000 < MINIMUM_SERVER:
+        findings.append(_problem(f"the server is older than PostgreSQL {MINIMUM_SERVER}: upgrade it"))
+    if encoding != "UTF8":
+        findings.append(
+            _problem(f"the database's encoding is {encoding}, horsies needs UTF8: create one with ENCODING 'UTF8'")
+        )
+    if in_recovery:
+        findings.append(_problem("the server is in recovery (a read-only standby): connect to the primary"))
+    return findings
+
+
+async def _schema(connection: Any, schema: str | None) -> list[Finding]:
+    from horsies._pg.schema_guard import require_schema
+
+    try:
+        return [Finding(f"schema: revision {await require_schema(connection, schema)}")]
+    except HorsiesError as error:
+        return [_problem(str(error))]
+
+
+async def _notify(connection: Any, listening: Any) -> list[Finding]:
+    """From the connection that sends to the one that listens: what a pooler in between would lose in silence."""
+    channel = f"horsies_check_{new_id()[-12:]}"
+    heard = asyncio.Event()
+
+    def received(*_: object) -> None:
+        heard.set()
+
+    await listening.add_listener(channel, received)  # ends with its connection
+    began = time.monotonic()
+    await connection.execute("SELECT pg_notify($1, '')", channel)
+    try:
+        async with asyncio.timeout(NOTIFY_PATIENCE_S):
+            await heard.wait()
+    except TimeoutError:
+        return [
+            _problem(
+                f"a notification did not arrive within {NOTIFY_PATIENCE_S:g} s: is there a pooler in between? "
+                "set pooler=True and direct_url to the server itself"
+            )
+        ]
+    return [Finding(f"notifications: arrive ({(time.monotonic() - began) * 1000:.0f} ms)")]
+
+
+async def _clock(connection: Any) -> Finding:
+    before = datetime.now(UTC)
+    there: datetime = await connection.fetchval("SELECT clock_timestamp()")
+    after = datetime.now(UTC)
+    ahead = (before + (after - before) / 2 - there).total_seconds()
+    if abs(ahead) <= CLOCK_TOLERANCE_S:
+        return Finding(f"clock: {abs(ahead) * 1000:.0f} ms from the database's")
+    return Finding(
+        f"clock: this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the database; the "
+        "database's clock decides, so moments computed here (eta, good_until) are off by as much: prefer delays"
+    )
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
