@@ -8,6 +8,7 @@ from horsies.errors import BUILT_IN_CODES, BuiltInCode, HorsiesError
 
 T_co = TypeVar("T_co", covariant=True)
 E_co = TypeVar("E_co", covariant=True)
+D = TypeVar("D")
 
 
 class TaskError:
@@ -128,7 +129,7 @@ class TaskResult(Generic[T_co, E_co]):
             _raise_failed(self._err)
         return self._ok
 
-    def unwrap_or(self, default: Any) -> Any:
+    def unwrap_or(self, default: D) -> T_co | D:
         """The value, or `default` when this is an err."""
         return default if self._ok is _UNSET else self._ok
 
