@@ -28,12 +28,15 @@ from horsies_worker.forensics import Exit
 from horsies_worker.jobs import ChildSpec, Job
 from horsies_worker.ladder import Rung, Stop
 from horsies_worker.outbox import Outbox
+from horsies_worker.scheduling import main_thread
 from horsies_worker.template import Template
 from horsies_worker.wire import FrameReader, FrameType, Report, StopCode
 
 _RECEIVE_BYTES: Final = 256 * 1024
+_RESULT: Final = int(FrameType.RESULT)
 _LINGER_S: Final = 5.0
 """A child that was told to leave may take this long over its exit functions."""
+_CPU_WAIT_S: Final = 0.1
 _STALL_S: Final = 2.0
 """A token that an idle child has not taken by then: the child is frozen or stuck between two jobs."""
 
@@ -67,7 +70,7 @@ class ChildOwner(Protocol):
 
     def child_ready(self, child: ChildProcess) -> None: ...
     def child_finished(
-        self, child: ChildProcess, handed: Handed, report: Report, started: float, finished: float
+        self, child: ChildProcess, handed: Handed, report: Report, started: float, finished: float, effort: float
     ) -> None: ...
     def child_progress(self, child: ChildProcess, handed: Handed, text: str) -> None: ...
     def child_unstarted(self, child: ChildProcess, handed: Sequence[Handed], slow: str | None) -> None: ...
@@ -102,6 +105,8 @@ class ChildProcess:
         self._frames = FrameReader()
         self._seq = 0
         self._front_since = 0.0
+        self._late = (0, 0.0)
+        """A front that was late at the last look, and its child's processor time then."""
         self._pidfd: int | None = None
         self._killed = False
         self._leaving = False
@@ -277,8 +282,8 @@ class ChildProcess:
             return False
         front_done = False
         for kind, frame in self._frames.feed(data):
-            if kind == FrameType.RESULT:
-                seq, report, started, finished, rss_kb = wire.decode_result(frame)
+            if kind == _RESULT:
+                seq, report, started, finished, effort, rss_kb = wire.decode_result(frame)
                 if rss_kb:
                     self.rss_kb = rss_kb
                 handed = self.handed.pop(seq, None)
@@ -289,7 +294,7 @@ class ChildProcess:
                     handed = self.async_jobs.pop(seq, None)
                 if handed is not None:
                     self.finished += 1
-                    self._owner.child_finished(self, handed, report, started, finished)
+                    self._owner.child_finished(self, handed, report, started, finished, effort)
             elif kind == FrameType.PROGRESS:
                 seq, text = wire.decode_progress(frame)
                 handed = self.handed.get(seq) or self.async_jobs.get(seq)
@@ -368,6 +373,8 @@ class ChildProcess:
             slow_at = self._front_since + self._patience(front)
             if now < slow_at:
                 return min(slow_at, self._look_at(front, self._front_since, now))
+            if self._only_waits_for_cpu(front, now):
+                return min(now + STEAL_AFTER_S, self._look_at(front, self._front_since, now))
             taken = self.take_back()
             # Nothing was running when even the front's token came back: the child did not get the processor.
             slow = front.job.task_name if front.seq in self.handed else None
@@ -386,6 +393,16 @@ class ChildProcess:
             return now + 0.05  # not started yet, so its time has not begun; the stall rule is next
         due = self._look_at(front, self._front_since, now)
         return min(due, stalled_at) if now < stalled_at else due
+
+    def _only_waits_for_cpu(self, front: Handed, now: float) -> bool:
+        """`front` is late, but has had no processor to run on. Bounded, so that nothing waits here for long."""
+        sample = main_thread(self.pid)
+        if sample is None or not sample.runnable or now - self._front_since > _CPU_WAIT_S:
+            return False
+        if self._late[0] != front.seq:
+            self._late = (front.seq, sample.ran_s)
+            return True
+        return sample.ran_s - self._late[1] < STEAL_AFTER_S / 2
 
     def _look_at(self, handed: Handed, started: float, now: float) -> float:
         """Advance this job's timeout or ladder; when to look again."""

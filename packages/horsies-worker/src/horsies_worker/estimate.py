@@ -29,36 +29,27 @@ _MAX_NAMES = 4096
 class _Name:
     """The three longest spans of this block of 32 and of the previous one."""
 
-    __slots__ = ("block", "count", "needed", "previous", "seen", "upper")
+    __slots__ = ("block", "count", "previous", "until_proof", "upper")
 
-    def __init__(self, needed: int) -> None:
-        self.needed = needed
-        self.seen = 0
+    def __init__(self, until_proof: int) -> None:
+        self.until_proof = until_proof
         self.count = 0
         self.block: list[float] = [0.0, 0.0, 0.0]
-        self.previous: list[float] = [0.0, 0.0, 0.0]
+        self.previous: list[float] | None = None
         self.upper = FLOOR_S
 
     def observe(self, span: float) -> None:
-        block = self.block
-        if span > block[0]:
-            block[0] = span
-            block.sort()
-            self._set_upper()
-        self.seen += 1
-        if self.seen == 8:
-            self._set_upper()
+        if self.until_proof:
+            self.until_proof -= 1
+        self.block[0] = max(self.block[0], span)
+        self.block.sort()
         self.count += 1
+        # One spike in eight runs may be noise, two in 32; with fewer runs the longest counts.
+        spikes = 2 if self.previous is not None or self.count == _BLOCK else int(self.count >= 8)
         if self.count == _BLOCK:
             self.count = 0
-            self.previous = block
-            self.block = [0.0, 0.0, 0.0]
-            self._set_upper()
-
-    def _set_upper(self) -> None:
-        # One spike in eight may be noise, two in a block of 32; with fewer runs the longest counts.
-        both = sorted(self.block + self.previous)
-        spikes = 2 if self.seen >= _BLOCK else self.seen // 8 and 1
+            self.previous, self.block = self.block, [0.0, 0.0, 0.0]
+        both = sorted(self.block + (self.previous or []))
         self.upper = max(FLOOR_S, both[-1 - spikes])
 
 
@@ -74,26 +65,30 @@ class Estimates:
         entry = self._names.get(name)
         if entry is None:
             entry = self._add(name, _PROOF)
+        # Most runs change nothing: proven, mid-block, and not among the longest three. Once per task, so it is brief.
+        if not entry.until_proof and span <= entry.block[0] and 8 < entry.count < _BLOCK - 1:
+            entry.count += 1
+            return
         if span >= _NO_NOISE_S:
             self.demote(name)
             return
         entry.observe(span)
-        if entry.upper < SHORT_S and entry.seen >= entry.needed:
+        if entry.upper < SHORT_S and not entry.until_proof:
             self._short[name] = entry.upper
-        elif name in self._short:
-            del self._short[name]
+        else:
+            self._short.pop(name, None)
 
     def demote(self, name: str) -> None:
         """It was handed ahead and turned out slow: not short until 16 runs say so again."""
         self._short.pop(name, None)
         self._add(name, _PROOF_AFTER_DEMOTION)
 
-    def _add(self, name: str, needed: int) -> _Name:
+    def _add(self, name: str, until_proof: int) -> _Name:
         if len(self._names) >= _MAX_NAMES and name not in self._names:
             # Never with a sane registry; bounds this process's memory all the same.
             self._names.clear()
             self._short.clear()
-        entry = self._names[name] = _Name(needed)
+        entry = self._names[name] = _Name(until_proof)
         return entry
 
     def is_short(self, name: str) -> bool:

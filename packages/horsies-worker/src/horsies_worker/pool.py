@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from horsies.errors import HorsiesError
-from horsies_worker.child.memory import PAGE_KB
+from horsies_worker.child.meters import PAGE_KB
 from horsies_worker.child_process import ChildProcess, Handed, State
-from horsies_worker.endings import ended_by_death, outcome_of, unstarted_cancel
+from horsies_worker.endings import ended_by_death, unstarted_cancel
 from horsies_worker.estimate import MAX_AHEAD, PREDICTED_S, Estimates
 from horsies_worker.forensics import Exit, OomWatch, describe, memory_limit_kb
 from horsies_worker.jobs import ChildSpec, ChildStats, Job, Outcome, PoolStats, Room
@@ -182,33 +182,40 @@ class ChildPool:
         idle = [child for child in self._children.values() if child.idle and self._tasks_left(child) > 0]
         free = self.spec.processes - sum(child.busy for child in self._children.values())
         plans: dict[ChildProcess, list[tuple[Job, float]]] = {}
-        # Least loaded first: (predicted seconds, number, jobs, child). Built from those that let others queue.
-        loads = [
-            (child.predicted, child.number, len(child.handed), child)
-            for child in self._children.values()
-            if queue and child.lets_queue
-        ]
+        # Children that let others queue, least loaded first; a list each, changed in place as jobs are planned:
+        # predicted seconds, number (no two are equal), jobs, tasks left, plan.
+        loads: list[list[Any]] = []
+        for child in self._children.values():
+            if queue and child.lets_queue:
+                plan = plans[child] = []
+                loads.append([child.predicted, child.number, len(child.handed), self._tasks_left(child), plan])
         heapq.heapify(loads)
+        upper = self._estimates.upper
         rest: list[Job] = []
         for job in jobs:
-            estimate = self._estimates.upper(job.task_name)
-            if idle and free > 0:
+            estimate = upper(job.task_name)
+            if free > 0 and idle:
                 child = idle.pop()
                 free -= 1
-                plans[child] = [(job, estimate)]
-                if queue and estimate != inf and self._tasks_left(child) > 1:
-                    heapq.heappush(loads, (estimate, child.number, 1, child))
-            elif loads and estimate != inf and self._may_queue(job) and loads[0][0] + estimate <= PREDICTED_S:
-                predicted, number, count, child = loads[0]
-                plans.setdefault(child, []).append((job, estimate))
-                if count + 1 < MAX_AHEAD and len(plans[child]) < self._tasks_left(child):
-                    heapq.heapreplace(loads, (predicted + estimate, number, count + 1, child))
+                plan = plans[child] = [(job, estimate)]
+                left = self._tasks_left(child) - 1
+                if queue and left and estimate != inf:
+                    heapq.heappush(loads, [estimate, child.number, 1, left, plan])
+            elif loads and loads[0][0] + estimate <= PREDICTED_S and self._may_queue(job):
+                load = loads[0]
+                load[4].append((job, estimate))
+                load[0] += estimate
+                load[2] += 1
+                load[3] -= 1
+                if load[2] < MAX_AHEAD and load[3]:
+                    heapq.heapreplace(loads, load)
                 else:
                     heapq.heappop(loads)
             else:
                 rest.append(job)
         for child, plan in plans.items():
-            child.hand(plan)
+            if plan:
+                child.hand(plan)
         self._recycle_spent(plans)
         return rest
 
@@ -240,8 +247,9 @@ class ChildPool:
         return rest
 
     def _may_queue(self, job: Job) -> bool:
-        size = len(job.args or "") + len(job.kwargs or "")
-        return self.spec.run_ahead and job.run_ahead and size <= _AHEAD_MAX_CHARS
+        if not (job.run_ahead and self.spec.run_ahead):
+            return False
+        return len(job.args or "") + len(job.kwargs or "") <= _AHEAD_MAX_CHARS
 
     def is_short(self, task_name: str) -> bool:
         """Recent runs were all below 2 ms: jobs of this name may be handed ahead."""
@@ -286,6 +294,14 @@ class ChildPool:
         """Jobs inside children, started or waiting there."""
         return [handed.job for child in self._children.values() for handed in child.inside()]
 
+    def places(self) -> dict[tuple[str, int], tuple[int, str]]:
+        """(task id, generation) -> pid and name of the child that has it."""
+        return {
+            (handed.job.task_id, handed.job.generation): (child.pid, child.name)
+            for child in self._children.values()
+            for handed in child.inside()
+        }
+
     def stats(self) -> PoolStats:
         return PoolStats(
             children=tuple(
@@ -322,13 +338,29 @@ class ChildPool:
     # -- what children report --------------------------------------------------------------------------
 
     def child_finished(
-        self, child: ChildProcess, handed: Handed, report: Report, started: float, finished: float
+        self, child: ChildProcess, handed: Handed, report: Report, started: float, finished: float, effort: float
     ) -> None:
         job = handed.job
         if not job.is_async:
-            self._estimates.observe(job.task_name, finished - started)
-        if handed.stop is None or handed.stop.code is not StopCode.ABANDON:
-            self._call(self._on_outcome, job, outcome_of(report, started, finished, child))
+            self._estimates.observe(job.task_name, effort)
+        if handed.stop is not None and handed.stop.code is StopCode.ABANDON:
+            return
+        outcome = Outcome(
+            report.kind,
+            report.result,
+            report.error_code,
+            report.error_message,
+            report.failed_reason,
+            report.retry_after_ms,
+            started,
+            finished,
+            child.pid,
+            child.name,
+        )
+        try:
+            self._on_outcome(job, outcome)
+        except Exception:
+            logger.exception("on_outcome failed for task %s", job.task_id)
 
     def child_progress(self, child: ChildProcess, handed: Handed, text: str) -> None:
         self._call(self._on_progress, handed.job, text)

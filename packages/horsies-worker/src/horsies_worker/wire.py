@@ -34,15 +34,20 @@ class StopCode(IntEnum):
 
 
 TOKEN_BYTES: Final = 8
-MAX_FRAME: Final = 0xFFFF_FFF0
 _NONE: Final = 0xFFFF_FFFF
 
 _HEAD: Final = struct.Struct("<IB")
 _JOB: Final = struct.Struct("<IBQqiqHHII")
-_RESULT: Final = struct.Struct("<IBQBddIqIIII")
+_RESULT: Final = struct.Struct("<IBQBddfIqIIII")
 _STOP: Final = struct.Struct("<IBQBB")
 _SEQ: Final = struct.Struct("<IBQ")
 _READY: Final = struct.Struct("<IBII")
+
+# Plain numbers: packing an enum member costs as much as the rest of the frame.
+_TYPE_JOB: Final = int(FrameType.JOB)
+_TYPE_RESULT: Final = int(FrameType.RESULT)
+_JOB_BODY: Final = _JOB.size - _HEAD.size
+_RESULT_BODY: Final = _RESULT.size - _HEAD.size
 
 _KINDS: Final[tuple[OutcomeKind, ...]] = tuple(OutcomeKind)
 _KIND_NUMBERS: Final = {kind: number for number, kind in enumerate(_KINDS)}
@@ -113,24 +118,28 @@ class FrameReader:
 
 def encode_job(seq: int, job: Job) -> bytes:
     task_id, name = job.task_id.encode(), job.task_name.encode()
-    args = None if job.args is None else job.args.encode()
-    kwargs = None if job.kwargs is None else job.kwargs.encode()
-    args_size = _NONE if args is None else len(args)
-    kwargs_size = _NONE if kwargs is None else len(kwargs)
-    size = _JOB.size - _HEAD.size + len(task_id) + len(name) + len(args or b"") + len(kwargs or b"")
+    args = kwargs = b""
+    args_size = kwargs_size = _NONE
+    if job.args is not None:
+        args = job.args.encode()
+        args_size = len(args)
+    if job.kwargs is not None:
+        kwargs = job.kwargs.encode()
+        kwargs_size = len(kwargs)
+    timeout_ms = job.timeout_ms
     head = _JOB.pack(
-        size,
-        FrameType.JOB,
+        _JOB_BODY + len(task_id) + len(name) + len(args) + len(kwargs),
+        _TYPE_JOB,
         seq,
         job.generation,
         job.attempt,
-        -1 if job.timeout_ms is None else job.timeout_ms,
+        -1 if timeout_ms is None else timeout_ms,
         len(task_id),
         len(name),
         args_size,
         kwargs_size,
     )
-    return b"".join((head, task_id, name, args or b"", kwargs or b""))
+    return b"".join((head, task_id, name, args, kwargs))
 
 
 def decode_job(frame: bytes) -> ReceivedJob:
@@ -149,38 +158,51 @@ def decode_job(frame: bytes) -> ReceivedJob:
     return ReceivedJob(seq, generation, attempt, None if timeout_ms < 0 else timeout_ms, task_id, name, args, kwargs)
 
 
-def encode_result(seq: int, report: Report, started: float, finished: float, rss_kb: int) -> bytes:
-    texts = [report.result.encode()]
-    sizes = [len(texts[0]), _NONE, _NONE, _NONE]
-    if report.kind is not OutcomeKind.OK:
-        # Error texts come from anywhere; what UTF-8 cannot carry becomes a question mark.
-        for place, text in enumerate((report.error_code, report.error_message, report.failed_reason), 1):
-            if text is not None:
-                texts.append(text.encode(errors="replace"))
-                sizes[place] = len(texts[-1])
+def encode_result(seq: int, report: Report, started: float, finished: float, effort: float, rss_kb: int) -> bytes:
+    """`effort`: the span without the time for which no processor was free."""
+    result = report.result.encode()
+    size = len(result)
+    if report.kind is OutcomeKind.OK:
+        body, none = _RESULT_BODY + size, _NONE
+        return (
+            _RESULT.pack(
+                body, _TYPE_RESULT, seq, _OK_NUMBER, started, finished, effort, rss_kb, -1, size, none, none, none
+            )
+            + result
+        )
+    texts = [result]
+    sizes = [_NONE, _NONE, _NONE]
+    # Error texts come from anywhere; what UTF-8 cannot carry becomes a question mark.
+    for place, text in enumerate((report.error_code, report.error_message, report.failed_reason)):
+        if text is not None:
+            texts.append(text.encode(errors="replace"))
+            sizes[place] = len(texts[-1])
+    retry_after = -1 if report.retry_after_ms is None else report.retry_after_ms
     head = _RESULT.pack(
-        _RESULT.size - _HEAD.size + sum(map(len, texts)),
-        FrameType.RESULT,
+        _RESULT_BODY + sum(map(len, texts)),
+        _TYPE_RESULT,
         seq,
         _KIND_NUMBERS[report.kind],
         started,
         finished,
+        effort,
         rss_kb,
-        -1 if report.retry_after_ms is None else report.retry_after_ms,
+        retry_after,
+        size,
         *sizes,
     )
     return b"".join((head, *texts))
 
 
-def decode_result(frame: bytes) -> tuple[int, Report, float, float, int]:
-    """(seq, report, started, finished, rss_kb or 0)."""
-    (_, _, seq, kind, started, finished, rss_kb, retry_after, size, code_size, message_size, reason_size) = (
+def decode_result(frame: bytes) -> tuple[int, Report, float, float, float, int]:
+    """(seq, report, started, finished, effort, rss_kb or 0)."""
+    (_, _, seq, kind, started, finished, effort, rss_kb, retry_after, size, code_size, message_size, reason_size) = (
         _RESULT.unpack_from(frame)
     )
     at = _RESULT.size
     result = frame[at : at + size].decode()
     if kind == _OK_NUMBER:
-        return seq, Report(OutcomeKind.OK, result), started, finished, rss_kb
+        return seq, Report(OutcomeKind.OK, result), started, finished, effort, rss_kb
     at += size
     texts: list[str | None] = []
     for text_size in (code_size, message_size, reason_size):
@@ -190,7 +212,7 @@ def decode_result(frame: bytes) -> tuple[int, Report, float, float, int]:
             texts.append(frame[at : at + text_size].decode())
             at += text_size
     report = Report(_KINDS[int(kind)], result, texts[0], texts[1], texts[2], None if retry_after < 0 else retry_after)
-    return seq, report, started, finished, rss_kb
+    return seq, report, started, finished, effort, rss_kb
 
 
 def encode_stop(seq: int, code: StopCode, *, interrupt: bool) -> bytes:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from horsies_worker import wire
 from horsies_worker.child import lifeline
 from horsies_worker.child.logs import configure_logging
-from horsies_worker.child.memory import resident_kb
+from horsies_worker.child.meters import Meters
 from horsies_worker.child.run import Runner
 from horsies_worker.jobs import AppLike
 
@@ -76,9 +76,10 @@ def child_main(
         with contextlib.suppress(OSError):
             reports.sendall(wire.encode_start_failed(traceback.format_exc()[-MAX_TEXT:]))
         return START_FAILED
-    runner = Runner(app, reports, socket.socket(fileno=descriptors.commands), descriptors.tokens)
+    meters = Meters()
+    runner = Runner(app, reports, socket.socket(fileno=descriptors.commands), descriptors.tokens, meters)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        reports.sendall(wire.encode_ready(os.getpid(), resident_kb()))
+        reports.sendall(wire.encode_ready(os.getpid(), meters.resident_kb()))
         runner.run()
     # Threads that user code left behind are not waited for; whoever needs a flush registers it with atexit.
     with contextlib.suppress(BaseException):

@@ -19,9 +19,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from horsies.context import StopReason, TaskContext, TaskStopped, enter_task, leave_task
+from horsies.errors import OperationalErrorCode
 from horsies_worker import execute, wire
-from horsies_worker.child.memory import resident_kb
-from horsies_worker.jobs import OutcomeKind
+from horsies_worker.child.meters import Meters
 from horsies_worker.wire import FrameReader, FrameType, ReceivedJob, Report, StopCode
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _Run:
 
 
 class Runner:
-    def __init__(self, app: AppLike, jobs: socket.socket, commands: socket.socket, tokens: int) -> None:
+    def __init__(self, app: AppLike, jobs: socket.socket, commands: socket.socket, tokens: int, meters: Meters) -> None:
         self._executor = execute.Executor(app)
         self._jobs = jobs
         self._commands = commands
@@ -75,7 +75,10 @@ class Runner:
         self._async_runs: dict[int, _Run] = {}
         self._loop = asyncio.new_event_loop()
         self._main_thread = threading.get_ident()
+        self._meters = meters
+        self._waited = 0.0
         self._done = 0
+        self._async_done = 0
 
     def run(self) -> None:
         """Until the parent closes the token pipe."""
@@ -118,7 +121,15 @@ class Runner:
         if os.getpid() != self._pid:
             # User code forked and came back here twice; only the original may report or take a token.
             os._exit(0)
-        self._report(job.seq, report, started, finished)
+        effort = finished - started
+        self._done += 1
+        if effort > _LONG_S or self._done % _MEASURE_EVERY == 1:
+            # A no-op that was preempted for 10 ms is still a no-op. Delays of the few jobs since the last look
+            # are counted too: small, and on the side of calling a task short, which a slow front corrects.
+            waited, self._waited = self._waited, self._meters.waited_s()
+            self._report(job.seq, report, started, finished, max(0.0, effort - self._waited + waited), measure=True)
+        else:
+            self._report(job.seq, report, started, finished, effort)
 
     def _guarded(self, run: _Run) -> Report:
         # `_on_interrupt` raises at any bytecode while `_running` is set, but once per attempt. Inside `call`
@@ -226,7 +237,9 @@ class Runner:
         elif report is None:
             report = self._executor.failed(escaped or RuntimeError("no report"))
         del self._async_runs[run.job.seq]
-        self._report(run.job.seq, report, started, finished)
+        self._async_done += 1
+        measure = self._async_done % _MEASURE_EVERY == 1
+        self._report(run.job.seq, report, started, finished, finished - started, measure=measure)
 
     # -- both ------------------------------------------------------------------------------------------
 
@@ -259,18 +272,16 @@ class Runner:
         if run.stop is not None and self._running is run:
             signal.pthread_kill(self._main_thread, INTERRUPT)
 
-    def _report(self, seq: int, report: Report, started: float, finished: float) -> None:
-        self._done += 1
-        measure = finished - started > _LONG_S or self._done % _MEASURE_EVERY == 1
+    def _report(
+        self, seq: int, report: Report, started: float, finished: float, effort: float, *, measure: bool = False
+    ) -> None:
+        rss_kb = self._meters.resident_kb() if measure else 0
         try:
-            frame = wire.encode_result(seq, report, started, finished, resident_kb() if measure else 0)
+            frame = wire.encode_result(seq, report, started, finished, effort, rss_kb)
         except (UnicodeEncodeError, OverflowError):  # a result text from a codec that lets surrogates through
             message = "the result is not valid text"
-            report = execute.error_report("WORKER_SERIALIZATION_ERROR", message)
-            frame = wire.encode_result(seq, report, started, finished, 0)
-        if report.kind is OutcomeKind.OK and len(frame) > wire.MAX_FRAME:
-            report = execute.error_report("WORKER_SERIALIZATION_ERROR", "the result is too large")
-            frame = wire.encode_result(seq, report, started, finished, 0)
+            report = execute.error_report(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
+            frame = wire.encode_result(seq, report, started, finished, effort, rss_kb)
         self._send(frame)
 
     def _send(self, frame: bytes) -> None:
