@@ -9,7 +9,7 @@ import asyncio
 import io
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import IntEnum
 from functools import cache
 from typing import Any, TypeVar
@@ -105,22 +105,30 @@ async def check_async(url: str, *, schema: str | None = None) -> None:
 
 def upgrade(url: str, revision: str = "head", *, schema: str | None = None) -> str:
     """See `upgrade_async`."""
-    return asyncio.run(upgrade_async(url, revision, schema=schema))
+    return _blocking(lambda: upgrade_async(url, revision, schema=schema))
 
 
 def downgrade(url: str, revision: str, *, schema: str | None = None) -> str | None:
     """See `downgrade_async`."""
-    return asyncio.run(downgrade_async(url, revision, schema=schema))
+    return _blocking(lambda: downgrade_async(url, revision, schema=schema))
 
 
 def current(url: str, *, schema: str | None = None) -> str | None:
     """See `current_async`."""
-    return asyncio.run(current_async(url, schema=schema))
+    return _blocking(lambda: current_async(url, schema=schema))
 
 
 def check(url: str, *, schema: str | None = None) -> None:
     """See `check_async`."""
-    asyncio.run(check_async(url, schema=schema))
+    _blocking(lambda: check_async(url, schema=schema))
+
+
+def _blocking(verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(verb())
+    raise MigrationError("this function blocks: on a running event loop, await its _async twin", ExitCode.USAGE)
 
 
 @cache
@@ -147,7 +155,7 @@ def sql(revision: str = "head", *, since: str = "base", schema: str | None = Non
 
 def on_connection(url: str, work: Callable[[Connection], T], *, schema: str | None = None) -> T:
     """Run `work` as a migration runs: checked, under the lock, one at a time."""
-    return asyncio.run(_locked(url, schema, work))
+    return _blocking(lambda: _locked(url, schema, work))
 
 
 def quote_identifier(name: str) -> str:

@@ -1,0 +1,63 @@
+"""The lifecycle in bare SQL: the worker's own claim and finalize statements, same table, same batches, no processes.
+
+What the database allows; the worker is measured as a share of it.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+
+from horsies.status import AttemptOutcome, TaskStatus
+from horsies_worker.decide import Transition
+from horsies_worker.identity import Identity
+from horsies_worker.queries import ClaimRequest, Hint, Queries
+from horsies_worker.session import CLAIM_SETTINGS
+
+BATCH = 128
+
+
+async def drain(url: str, *, batch: int = BATCH) -> float:
+    """Claim and finish everything that is pending, on two connections that work at the same time, as a worker's do;
+    tasks per second."""
+    queries = Queries(None, Identity())
+    claimer = await asyncpg.connect(url, server_settings=CLAIM_SETTINGS)
+    finalizer = await asyncpg.connect(url)
+    claimed: asyncio.Queue[list[Any]] = asyncio.Queue(maxsize=2)
+
+    async def claim() -> None:
+        hints: list[Hint] = []
+        while True:
+            request = ClaimRequest(
+                discover=() if hints else ("default",), hints=hints, limit=batch, room_sync=0, room_ahead=batch,
+                room_async=0, prefetch=0, async_names=(), short_names=("noop",), other_names=(),
+            )  # fmt: skip
+            rows = await queries.claim(claimer, request, lease_ms=60_000, queue_caps={}, cluster_cap=None, pooled=False)
+            if not rows and not hints:
+                await claimed.put([])
+                return
+            hints = [Hint("default", rows[0]["priority"], min(row["enqueued_at"] for row in rows))] if rows else []
+            if rows:
+                await claimed.put(list(rows))
+
+    done = 0
+    began = time.perf_counter()
+    claiming = asyncio.create_task(claim())
+    try:
+        while rows := await claimed.get():
+            now = datetime.now(UTC)
+            ends = [
+                Transition(
+                    row["id"], row["claim_generation"], 1, TaskStatus.COMPLETED, '{"ok":1}', None, None, None,
+                    AttemptOutcome.COMPLETED, 0, 0, now - timedelta(milliseconds=1), now, 1, "bare",
+                )
+                for row in rows
+            ]  # fmt: skip
+            done += len(await queries.finalize_own(finalizer, ends))
+        return done / (time.perf_counter() - began)
+    finally:
+        await claiming
+        await claimer.close()
+        await finalizer.close()

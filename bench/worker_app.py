@@ -1,0 +1,10 @@
+"""The app that the worker benches run: a no-op. HORSIES_DATABASE_URL says where."""
+
+from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
+
+app = Horsies(AppConfig(PostgresConfig()))
+
+
+@app.task("noop")
+def noop(n: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=n)
