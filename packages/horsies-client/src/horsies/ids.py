@@ -5,6 +5,8 @@ import threading
 import time
 import uuid
 
+from horsies._checks import shown
+
 _lock = threading.Lock()
 _last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of a counter
 
@@ -30,7 +32,26 @@ def id_problem(task_id: object) -> str | None:
     try:
         canonical = str(uuid.UUID(str(task_id)))
     except ValueError:
-        return f"{task_id!r} is not a UUID"
+        return f"{shown(task_id)} is not a UUID"
     if task_id != canonical:
-        return f"{task_id!r} is not written in the canonical form, {canonical!r}"
+        return f"{shown(task_id)} is not written in the canonical form, {canonical!r}"
     return None
+
+
+def is_storable_id(task_id: object) -> bool:
+    """Whether a row could have this id at all; looking for another one would only be the driver's error."""
+    if not isinstance(task_id, str) or len(task_id) > 36 or "\0" in task_id:
+        return False
+    try:
+        task_id.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it, and is not here to let go
+
+
+os.register_at_fork(after_in_child=_after_fork)

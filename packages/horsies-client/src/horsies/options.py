@@ -103,6 +103,15 @@ class SendOptions:
             checks.add("task_id", why, "leave it out, or give str(uuid.uuid4())")
 
 
+def check_task_name(checks: Checks, field: str, name: object) -> None:
+    if not checks.text(field, name) or not isinstance(name, str):
+        return
+    if len(name) > 255:
+        checks.add(field, f"has {len(name)} characters", "at most 255 fit the column")
+    elif any(0xD800 <= ord(char) <= 0xDFFF for char in name):
+        checks.add(field, "contains a lone surrogate", "give text that UTF-8 can carry")
+
+
 def check_good_until(checks: Checks, value: object) -> None:
     if value is None:
         return
@@ -130,8 +139,8 @@ def _check_moment(checks: Checks, name: str, value: object) -> None:
         checks.add(name, f"is a {type(value).__name__}", "give an aware datetime or a timedelta")
     elif value.tzinfo is None or value.utcoffset() is None:
         checks.add(name, f"{value.isoformat()} has no time zone", "use datetime.now(timezone.utc) + timedelta(...)")
-    elif value.year > 9000:
-        checks.add(name, f"{value.isoformat()} is too far away", "leave it out instead")
+    elif not 1900 <= value.year <= 9000:
+        checks.add(name, f"{value.isoformat()} is out of range", "give a year from 1900 to 9000, or leave it out")
 
 
 def _check_key(checks: Checks, key: object) -> None:

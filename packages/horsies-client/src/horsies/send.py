@@ -153,8 +153,8 @@ def plan(app: "Horsies", task_name: str, registered: TaskOptions | None, options
     delay = options.delay if options.delay is not None else NO_DELAY
     row_options = known.to_json() if stored else None
     identity = [
-        task_name, queue, priority, options.eta and options.eta.isoformat(), delay.total_seconds(),
-        good_until and good_until.isoformat(), ttl and ttl.total_seconds(), row_options, options.unique_key,
+        task_name, queue, priority, _moment(options.eta), delay.total_seconds(), _moment(good_until),
+        ttl and ttl.total_seconds(), row_options, options.unique_key,
     ]  # fmt: skip
     return Plan(
         task_name=task_name,
@@ -171,6 +171,11 @@ def plan(app: "Horsies", task_name: str, registered: TaskOptions | None, options
         task_id=options.task_id,
         fingerprint=json.dumps(identity).encode() + b"\0",
     )
+
+
+def _moment(value: datetime | None) -> str | None:
+    """The same for the same moment, whatever the time zone that it is written in."""
+    return None if value is None else value.astimezone(UTC).isoformat()
 
 
 def _queue(app: "Horsies", checks: Checks, name: str | None) -> str:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from horsies.errors import SchemaError, UsageError
+from horsies.errors import HorsiesError
 from horsies.handle import TaskHandle
 from horsies.options import SendOptions
 from horsies.send import NewTask, SendErrorCode, TaskSendError, plan
@@ -40,11 +40,6 @@ class Sending(Generic[T]):
         # options of a stub are not the worker's: its row says nothing, and the worker's registration decides
         registered = definition.options if definition is not None else None
         settled = plan(app, task_name, registered, options, stored=definition is not None and not definition.is_stub)
-        if len(calls) > 1 and (options.task_id or options.unique_key):
-            raise TaskSendError(
-                SendErrorCode.VALIDATION_FAILED,
-                "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one",
-            )
         return cls(app, definition, tuple(settled.task(call) for call in calls), options.connection)
 
     # -- verbs -----------------------------------------------------------------------------------
@@ -116,25 +111,26 @@ class Sending(Generic[T]):
     @contextmanager
     def _telling(self, verb: str) -> Generator[None]:
         """Turn what the driver raises into what the caller is told; the driver's exception stays as the cause."""
-        from horsies._pg.transient import is_transient
+        from horsies._pg.transient import is_from_driver, is_transient
 
         try:
             yield
-        except (TaskSendError, UsageError, SchemaError):
+        except HorsiesError:
             raise
         except Exception as error:
             what = f"task {self.tasks[0].task_name!r}" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
-            told = self.app.config.broker.redact(f"{type(error).__name__}: {error}")
+            spoken = getattr(error, "orig", None) or error  # SQLAlchemy's own text quotes all the parameters
+            told = self.app.config.broker.redact(f"{type(spoken).__name__}: {spoken}")
             resend: _Resend | None = None
             if self.connection is not None:
                 why = f"your connection refused the statement ({told}); roll your transaction back"
             elif is_transient(error):
                 why = f"the database gave no answer ({told}); it may or may not be enqueued, .retry() is safe"
                 resend = _Resend(self, verb)
-            elif getattr(error, "sqlstate", None) is not None:
+            elif is_from_driver(error):
                 why = f"the database refused it ({told})"
             else:
-                raise  # a configuration that cannot connect, or a bug of ours: not the database's word
+                raise  # a bug of ours: not the database's word
             raise TaskSendError(
                 SendErrorCode.ENQUEUE_FAILED,
                 f"{what}: {why}",

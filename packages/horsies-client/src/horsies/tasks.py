@@ -1,15 +1,15 @@
 """The verbs of a task: `send`, `schedule`, `send_many`, each with its `_async` twin, and `with_options`."""
 
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from horsies._checks import Checks
+from horsies._checks import Checks, shown
 from horsies.errors import ConfigurationError
 from horsies.handle import TaskHandle
-from horsies.options import SendOptions
+from horsies.options import SendOptions, check_task_name
 from horsies.result import TaskError, TaskResult
 from horsies.send import SendErrorCode, TaskSendError
 from horsies.sending import Sending
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Seconds = float
 When = Seconds | timedelta | datetime
 
 
 @dataclass(frozen=True, slots=True)
-class TaskCall(Generic[T]):
+class TaskCall(Generic[T_co]):
     """The arguments of one call, for `send_many`; made by `task.call(...)`."""
 
     args: tuple[Any, ...]
@@ -111,16 +112,22 @@ class Sender(Generic[P, T]):
         return Sending[T].prepare(self._app, self.name, self._definition, options, [self._encode(args, kwargs)])
 
     def _sending_many(self, calls: Iterable[CallLike[T]]) -> Sending[T]:
-        encoded = [self._encode(*_unpack(call, at)) for at, call in enumerate(calls)]
+        if self._options.task_id or self._options.unique_key:
+            raise TaskSendError(
+                SendErrorCode.VALIDATION_FAILED,
+                "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one",
+            )
+        encoded = [self._encode(*_unpack(call, at), item=at) for at, call in enumerate(calls)]
         return Sending[T].prepare(self._app, self.name, self._definition, self._options, encoded)
 
-    def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> "EncodedCall":
+    def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], item: int | None = None) -> "EncodedCall":
         from horsies.codec import EncodeError
 
         try:
             return self._definition.codec.encode_call(args, kwargs, limits=self._app.payload_limits)
         except EncodeError as error:
-            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(error)) from error
+            where = "" if item is None else f"send_many item {item}: "
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"{where}{error}") from error
 
 
 class TaskFunction(Sender[P, T]):
@@ -141,8 +148,8 @@ class AsyncTaskFunction(Sender[P, T]):
         super().__init__(app, definition, SendOptions())
         update_wrapper(self, definition.fn)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[TaskResult[T, TaskError]]:
-        return cast("Awaitable[TaskResult[T, TaskError]]", self._definition.fn(*args, **kwargs))
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
+        return cast("Coroutine[Any, Any, TaskResult[T, TaskError]]", self._definition.fn(*args, **kwargs))
 
 
 class TaskStub(Sender[P, T]):
@@ -171,13 +178,12 @@ class NamedSender:
     def _sending(self, task_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sending[Any]:
         from horsies.codec import EncodeError, encode_untyped_call
 
-        definition = self._app.registry.get(task_name)
         limits = self._app.payload_limits
         checks = Checks("send")
-        if checks.text("task_name", task_name) and len(task_name) > 255:
-            checks.add("task_name", f"has {len(task_name)} characters", "at most 255 fit")
+        check_task_name(checks, "task_name", task_name)
         try:
             checks.finish()
+            definition = self._app.registry.get(task_name)
             if definition is not None:
                 call = definition.codec.encode_call(args, kwargs, limits=limits)
             else:
@@ -206,12 +212,15 @@ def _later(options: SendOptions, when: object) -> SendOptions:
 def _seconds(value: object) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TaskSendError(
-            SendErrorCode.VALIDATION_FAILED, f"a delay is a number of seconds, a timedelta or a datetime, not {value!r}"
+            SendErrorCode.VALIDATION_FAILED,
+            f"a delay is a number of seconds, a timedelta or a datetime, not {shown(value)}",
         )
     try:
         return timedelta(seconds=value)
     except (OverflowError, ValueError):
-        raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"a delay of {value} seconds is out of range") from None
+        raise TaskSendError(
+            SendErrorCode.VALIDATION_FAILED, f"a delay of {shown(value)} seconds is out of range"
+        ) from None
 
 
 def _unpack(call: object, at: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:

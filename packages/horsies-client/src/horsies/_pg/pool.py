@@ -81,11 +81,19 @@ class LoopDatabase:
     async def run_once(self, action: Action[R]) -> R:
         """Run `action(connection)` on a pooled connection, once."""
         pool = self._pool or await self._open()
-        async with pool.acquire(timeout=self._config.connect_timeout_ms / 1000) as connection:
+        connection = await pool.acquire(timeout=self._config.connect_timeout_ms / 1000)
+        try:
             if not self._schema_checked:
                 await require_schema(connection, self._config.schema)
                 self._schema_checked = True
             return await action(connection)
+        except (asyncio.CancelledError, TimeoutError):
+            # An answer is still to come. The pool would wait for it before it lets go: up to its own time-out on a
+            # dead network, and that time-out would then replace the cancellation.
+            connection.terminate()
+            raise
+        finally:
+            await pool.release(connection)
 
     async def connect(self, *, direct: bool = False) -> Connection:
         """A connection outside the pool; its user closes it. `direct`: for LISTEN, past a pooler if there is one."""

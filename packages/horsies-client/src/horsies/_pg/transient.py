@@ -27,9 +27,19 @@ def is_transient(error: BaseException) -> bool:
         if sqlstate in _NEVER:
             return False
         return sqlstate[:2] in _SQLSTATE_CLASSES or sqlstate in _SQLSTATES
-    # asyncpg's own complaint about a connection that went away under it; it has no SQLSTATE
     from asyncpg import InterfaceError, InternalClientError
+    from asyncpg.exceptions import TargetServerAttributeNotMatched
 
+    if isinstance(error, TargetServerAttributeNotMatched):  # several hosts, none of them the primary: a failover
+        return True
+    # asyncpg's own complaint about a connection that went away under it; it has no SQLSTATE
     return isinstance(error, InterfaceError | InternalClientError) and any(
         word in str(error) for word in ("closed", "connection was", "another operation", "lost", "terminated")
     )
+
+
+def is_from_driver(error: BaseException) -> bool:
+    """True for what the server said, and for what asyncpg says by itself."""
+    from asyncpg import InterfaceError, InternalClientError, PostgresError
+
+    return isinstance(error, PostgresError | InterfaceError | InternalClientError)
