@@ -28,7 +28,6 @@ class ContractCode(StrEnum):
     """A task broke the promise of its own signature."""
 
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
-    ARGUMENT_TYPE_MISMATCH = "ARGUMENT_TYPE_MISMATCH"
 
 
 class RetrievalCode(StrEnum):
@@ -100,6 +99,10 @@ class TaskDefinitionError(HorsiesError, TypeError):
 
 class SchemaError(HorsiesError):
     """The database has no horsies tables, or older ones than this code needs."""
+
+
+class BrokerError(HorsiesError):
+    """The database could not be reached, or refused a statement. The driver's own exception is the cause."""
 
 
 class UsageError(HorsiesError, RuntimeError):
