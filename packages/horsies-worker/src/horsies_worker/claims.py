@@ -52,7 +52,7 @@ def options_of(task_name: str, text: str | None, registered: TaskOptions) -> Tas
         return registered
     try:
         return _parsed(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # nested deeper than the parser goes
         _log.warning("task %r: its row has unusable options, the registered ones are used: %s", task_name, error)
         return registered
 

@@ -1,0 +1,149 @@
+"""Deciding is a pure function: every way an attempt can end, under every policy and budget."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from horsies import RetryPolicy
+from horsies.options import TaskOptions
+from horsies.status import TRANSITIONS, AttemptOutcome, Edge, TaskStatus
+from horsies_worker.decide import MAX_RETRY_MS, NO_RETRY, Transition, decide
+from horsies_worker.jobs import Outcome, OutcomeKind
+
+BEGAN, ENDED = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 2, tzinfo=UTC)
+
+CODES = {
+    OutcomeKind.OK: None,
+    OutcomeKind.ERR: "SMTP_DOWN",
+    OutcomeKind.TIMEOUT: "TASK_TIMEOUT",
+    OutcomeKind.CANCELLED: "TASK_CANCELLED",
+    OutcomeKind.CRASHED: "WORKER_CRASHED",
+    OutcomeKind.INTERRUPTED: "WORKER_CRASHED",
+}
+
+# without a retry: the state of the task, and what its attempt is recorded as
+ENDS = {
+    OutcomeKind.OK: (TaskStatus.COMPLETED, AttemptOutcome.COMPLETED),
+    OutcomeKind.ERR: (TaskStatus.FAILED, AttemptOutcome.FAILED),
+    OutcomeKind.TIMEOUT: (TaskStatus.FAILED, AttemptOutcome.FAILED),
+    OutcomeKind.CANCELLED: (TaskStatus.CANCELLED, AttemptOutcome.FAILED),
+    OutcomeKind.CRASHED: (TaskStatus.FAILED, AttemptOutcome.WORKER_FAILURE),
+    OutcomeKind.INTERRUPTED: (TaskStatus.FAILED, AttemptOutcome.WORKER_FAILURE),
+}
+
+ALL_CODES = sorted({code for code in CODES.values() if code})
+POLICIES = {
+    "none": None,
+    "lists it": RetryPolicy.fixed(7, max_retries=3, auto_retry_for=ALL_CODES),
+    "lists others": RetryPolicy.fixed(7, max_retries=3, auto_retry_for=["DISK_FULL"]),
+}
+
+
+def outcome(kind: OutcomeKind, **fields: Any) -> Outcome:
+    code = CODES[kind]
+    values: dict[str, Any] = {
+        "result": '{"ok":1}' if code is None else f'{{"err":"{code}"}}', "error_code": code,
+        "error_message": code and "what went wrong", "failed_reason": code and "why", "retry_after_ms": None,
+        "started_mono": 10.0, "finished_mono": 11.0, "pid": 4711, "process_name": "child-1",
+    }  # fmt: skip
+    return Outcome(kind=kind, **{**values, **fields})
+
+
+def decided(ended: Outcome, policy: RetryPolicy | None, *, attempt: int = 1, budget: int = 3) -> Transition:
+    return decide(
+        task_id="t", generation=5, attempt=attempt, options=TaskOptions(retry_policy=policy), budget=budget,
+        outcome=ended, started=BEGAN, finished=ENDED, random=lambda: 0.5,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OutcomeKind)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("attempt", "budget"), [(1, 0), (1, 1), (2, 1), (1, 3), (3, 3), (4, 3)])
+@pytest.mark.parametrize("retry_after", [None, 0, 90_000, 10**15])
+def test_the_table(kind: OutcomeKind, policy: str, attempt: int, budget: int, retry_after: int | None) -> None:
+    ended = outcome(kind, retry_after_ms=retry_after)
+    found = decided(ended, POLICIES[policy], attempt=attempt, budget=budget)
+    status, recorded = ENDS[kind]
+    retried = status is TaskStatus.FAILED and policy == "lists it" and attempt <= budget
+    assert found.status is (TaskStatus.PENDING if retried else status)
+    assert found.outcome is recorded
+    expected = 7_000 if retry_after is None else min(retry_after, MAX_RETRY_MS)
+    assert found.retry_delay_ms == (expected if retried else NO_RETRY)
+
+
+def test_everything_else_is_carried_over() -> None:
+    ended = outcome(OutcomeKind.ERR)
+    found = decided(ended, None)
+    assert found == Transition(
+        task_id="t", generation=5, attempt=1, status=TaskStatus.FAILED, result=ended.result, error_code="SMTP_DOWN",
+        error_message="what went wrong", failed_reason="why", outcome=AttemptOutcome.FAILED, retry_delay_ms=0, budget=3,
+        started=BEGAN, finished=ENDED, pid=4711, process_name="child-1",
+    )  # fmt: skip
+    assert found.size == len(ended.result) + len("what went wrong") + len("why") + 300
+
+
+def test_a_cancel_that_came_before_the_start_leaves_no_attempt() -> None:
+    found = decided(outcome(OutcomeKind.CANCELLED, started_mono=None), POLICIES["lists it"])
+    assert (found.status, found.outcome) == (TaskStatus.CANCELLED, None)
+
+
+@pytest.mark.parametrize("attempt", [1, 2, 3])
+def test_the_delay_is_that_of_the_retry_that_follows(attempt: int) -> None:
+    policy = RetryPolicy.intervals([1, 5, 30], auto_retry_for=["SMTP_DOWN"])
+    found = decided(outcome(OutcomeKind.ERR), policy, attempt=attempt)
+    assert found.retry_delay_ms == [1_000, 5_000, 30_000][attempt - 1]
+
+
+def test_the_jitter_is_the_callers() -> None:
+    policy = RetryPolicy.fixed(10, max_retries=3, auto_retry_for=["SMTP_DOWN"], jitter="full")
+    assert decided(outcome(OutcomeKind.ERR), policy).retry_delay_ms == 5_000
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.CRASHED, OutcomeKind.INTERRUPTED])
+def test_a_crash_is_named_so_by_whoever_reports_it(kind: OutcomeKind) -> None:
+    with pytest.raises(AssertionError, match="SMTP_DOWN"):
+        decided(outcome(kind, error_code="SMTP_DOWN"), None)
+
+
+codes = st.sampled_from(["SMTP_DOWN", "TASK_TIMEOUT", "TASK_CANCELLED", "WORKER_CRASHED", "DISK_FULL"])
+policies = st.builds(
+    RetryPolicy.exponential,
+    base_seconds=st.floats(0.001, 1_000),
+    max_retries=st.integers(0, 50),
+    auto_retry_for=st.lists(codes, min_size=1, max_size=3),
+    jitter=st.sampled_from(["none", "full", "equal"]),
+)
+
+
+@given(
+    kind=st.sampled_from(OutcomeKind),
+    policy=st.none() | policies,
+    attempt=st.integers(1, 60),
+    budget=st.integers(0, 60),
+    retry_after=st.none() | st.integers(0, 10**18),
+    started=st.none() | st.just(1.0),
+)
+def test_what_holds_for_every_end(
+    kind: OutcomeKind, policy: RetryPolicy | None, attempt: int, budget: int, retry_after: int | None,
+    started: float | None,
+) -> None:  # fmt: skip
+    ended = outcome(kind, retry_after_ms=retry_after, started_mono=started)
+    found = decided(ended, policy, attempt=attempt, budget=budget)
+    assert Edge(TaskStatus.RUNNING, found.status) in TRANSITIONS
+    assert 0 <= found.retry_delay_ms <= MAX_RETRY_MS
+    if found.status is TaskStatus.PENDING:
+        assert policy is not None
+        assert policy.allows(found.error_code or "")
+        assert attempt <= budget
+        assert found.outcome in (AttemptOutcome.FAILED, AttemptOutcome.WORKER_FAILURE)
+    else:
+        assert found.retry_delay_ms == NO_RETRY
+    assert (found.outcome is AttemptOutcome.COMPLETED) == (found.status is TaskStatus.COMPLETED)
+    assert (found.outcome is AttemptOutcome.WORKER_FAILURE) == (found.error_code == "WORKER_CRASHED")
+    assert (found.outcome is None) == (kind is OutcomeKind.CANCELLED and started is None)
+
+
+def test_no_kind_is_missing_here() -> None:
+    assert set(ENDS) == set(CODES) == set(OutcomeKind)
