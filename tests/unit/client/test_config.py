@@ -323,10 +323,9 @@ def test_a_pooler_needs_another_direct_url_and_says_why() -> None:
     assert PostgresConfig(URL, direct_url="postgresql://direct/db").listen_url == "postgresql://direct/db"
 
 
-def test_a_schema_cannot_be_set_through_a_pooler() -> None:
-    assert wheres(PostgresConfig, URL, pooler=True, direct_url="postgresql://d/db", schema="jobs") == [
-        "PostgresConfig.schema"
-    ]
+def test_a_schema_works_through_a_pooler() -> None:
+    config = PostgresConfig(URL, pooler=True, direct_url="postgresql://d/db", schema="jobs")
+    assert config.schema == "jobs"
 
 
 @pytest.mark.parametrize("schema", ["jobs", "My Jobs", 'a"b', "ä" * 31, "x" * 63, "pgx"])

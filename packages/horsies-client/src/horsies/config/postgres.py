@@ -32,7 +32,8 @@ class PostgresConfig:
     """The same database without the pooler, for LISTEN and session locks. Required when `pooler`."""
 
     schema: str | None = None
-    """Schema that holds the horsies tables; None: the connection's own search_path."""
+    """Schema that holds the horsies tables: statements name it, so it works through a pooler and on a caller's own
+    connection. None: the connection's own search_path."""
 
     pooler: bool = False
     """A transaction-mode pooler such as PgBouncer stands in front: no prepared statements are kept."""
@@ -111,12 +112,6 @@ class PostgresConfig:
             checks.add("direct_url", f"is required with pooler=True: {lost}", fix)
         elif self.direct_url == self.database_url:
             checks.add("direct_url", f"is the same as database_url, with pooler=True: {lost}", fix)
-        if self.schema is not None:
-            checks.add(
-                "schema",
-                "cannot be set through a transaction-mode pooler: a session setting does not stay with its client",
-                "leave schema out and run ALTER ROLE <role> SET search_path = <schema> instead",
-            )
 
     def _check_tls(self, checks: Checks, in_url: Mapping[str, str]) -> None:
         checks.word("sslmode", self.sslmode, SSL_MODES, optional=True)
