@@ -8,29 +8,27 @@ are read to the end first, then the pipe: no report and no token means that it w
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-import select
+import contextlib
 import signal
 import socket
-import struct
-import termios
 import time
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from horsies_worker import wire
 from horsies_worker.child.main import ChildDescriptors
 from horsies_worker.estimate import STEAL_AFTER_S
 from horsies_worker.forensics import Exit
+from horsies_worker.handed import ChildOwner, Handed, State
 from horsies_worker.jobs import ChildSpec, Job
 from horsies_worker.ladder import Rung, Stop
 from horsies_worker.outbox import Outbox
+from horsies_worker.process_handle import ProcessHandle
 from horsies_worker.scheduling import main_thread
 from horsies_worker.template import Template
-from horsies_worker.wire import FrameReader, FrameType, Report, StopCode
+from horsies_worker.tokens import TokenPipe
+from horsies_worker.wire import FrameReader, FrameType, StopCode
 
 _RECEIVE_BYTES: Final = 256 * 1024
 _RESULT: Final = int(FrameType.RESULT)
@@ -41,51 +39,11 @@ _STALL_S: Final = 2.0
 """A token that an idle child has not taken by then: the child is frozen or stuck between two jobs."""
 
 
-class State(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    RETIRING = "retiring"
-    """Finishes what it has, gets nothing new."""
-    DEAD = "dead"
-
-
-class Handed:
-    """A job inside this child."""
-
-    __slots__ = ("end", "estimate", "job", "seq", "since", "stop")
-
-    def __init__(self, job: Job, seq: int, estimate: float, since: float, end: int) -> None:
-        self.job = job
-        self.seq = seq
-        self.estimate = estimate
-        self.since = since
-        """When it was handed over; for an async job also its start."""
-        self.end = end
-        """Where its frame ends in the stream of bytes to the child."""
-        self.stop: Stop | None = None
-
-
-class ChildOwner(Protocol):
-    """What the pool hears from its children. None of these may raise."""
-
-    def child_ready(self, child: ChildProcess) -> None: ...
-    def child_finished(
-        self, child: ChildProcess, handed: Handed, report: Report, started: float, finished: float, effort: float
-    ) -> None: ...
-    def child_progress(self, child: ChildProcess, handed: Handed, text: str) -> None: ...
-    def child_unstarted(self, child: ChildProcess, handed: Sequence[Handed], slow: str | None) -> None: ...
-    def child_moved(self, child: ChildProcess) -> None: ...
-    def child_gone(
-        self, child: ChildProcess, end: Exit, ran: Sequence[Handed], unstarted: Sequence[Handed]
-    ) -> None: ...
-
-
 class ChildProcess:
     def __init__(self, number: int, spec: ChildSpec, owner: ChildOwner, template: Template) -> None:
         """Asks the template for the process; OSError when that is not possible."""
         self.number = number
         self.name = f"{spec.name}-child-{number}"
-        self.pid = 0
         self.state = State.STARTING
         self.born = time.monotonic()
         self.tasks = 0
@@ -107,8 +65,6 @@ class ChildProcess:
         self._front_since = 0.0
         self._late = (0, 0.0)
         """A front that was late at the last look, and its child's processor time then."""
-        self._pidfd: int | None = None
-        self._killed = False
         self._leaving = False
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = inf
@@ -120,35 +76,21 @@ class ChildProcess:
         self._start_timer: asyncio.TimerHandle | None = self._loop.call_later(spec.start_timeout_s, self._start_late)
 
     def _open(self, template: Template) -> None:
-        theirs: list[socket.socket] = []
-        token_read = -1
-        self._tokens_in = self._tokens_out = -1
-        try:
-            self._jobs, jobs = socket.socketpair()
-            theirs.append(jobs)
-            self._commands, commands = socket.socketpair()
-            theirs.append(commands)
-            self._lifeline, lifeline = socket.socketpair()
-            theirs.append(lifeline)
-            token_read, self._tokens_out = os.pipe()
-            # A second open file on the same pipe: a dup would share O_NONBLOCK with the child's blocking read.
-            try:
-                self._tokens_in = os.open(f"/proc/self/fd/{token_read}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except FileNotFoundError:
-                self._tokens_in = os.dup(token_read)  # no /proc: readiness is tested before each read
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            self._jobs, jobs = _pair(ours, theirs)
+            self._commands, commands = _pair(ours, theirs)
+            lifeline, their_lifeline = _pair(ours, theirs)
+            self._process = ProcessHandle(lifeline)
+            self._tokens = TokenPipe()
+            ours.callback(self._tokens.close)
+            theirs.callback(self._tokens.sent)
             self._jobs.setblocking(False)
             self._commands.setblocking(False)
             template.fork(
-                self.number, ChildDescriptors(jobs.fileno(), commands.fileno(), token_read, lifeline.fileno())
+                self.number,
+                ChildDescriptors(jobs.fileno(), commands.fileno(), self._tokens.child_end, their_lifeline.fileno()),
             )
-        except OSError:
-            self._close_descriptors()
-            raise
-        finally:
-            for sock in theirs:
-                sock.close()
-            if token_read >= 0:
-                os.close(token_read)
+            ours.pop_all()
 
     # -- handing over --------------------------------------------------------------------------------
 
@@ -201,7 +143,7 @@ class ChildProcess:
                 self.predicted += estimate
         self.tasks += len(jobs)
         self._jobs_out.send(b"".join(frames))
-        os.write(self._tokens_out, wire.pack_tokens(seqs))
+        self._tokens.permit(seqs)
         self._watch_front()
 
     def hand_async(self, jobs: Sequence[Job]) -> None:
@@ -223,7 +165,7 @@ class ChildProcess:
     def take_back(self) -> list[Handed]:
         """Every job whose token is still in the pipe: it has not started and now never will, here."""
         taken: list[Handed] = []
-        for seq in self._read_tokens():
+        for seq in self._tokens.take():
             handed = self.handed.pop(seq, None)
             if handed is not None:
                 taken.append(handed)
@@ -240,20 +182,7 @@ class ChildProcess:
             if one.estimate != inf:
                 self.predicted += one.estimate
         self.tasks += len(handed)
-        os.write(self._tokens_out, wire.pack_tokens([one.seq for one in handed]))
-
-    def _read_tokens(self) -> list[int]:
-        seqs: list[int] = []
-        while True:
-            try:
-                if not _readable(self._tokens_in):
-                    return seqs
-                data = os.read(self._tokens_in, wire.TOKEN_BYTES * 256)
-            except BlockingIOError:
-                return seqs
-            if not data:
-                return seqs
-            seqs += wire.unpack_tokens(data)
+        self._tokens.permit([one.seq for one in handed])
 
     def _forget_estimate(self, handed: Handed) -> None:
         if handed.estimate != inf:
@@ -311,7 +240,7 @@ class ChildProcess:
         return True
 
     def _on_ready(self, pid: int, rss_kb: int) -> None:
-        self.pid = self.pid or pid
+        self._process.pid = pid  # it may be faster than the template's message, and an outcome names its process
         self.rss_kb = rss_kb
         if self._start_timer is not None:
             self._start_timer.cancel()
@@ -356,13 +285,13 @@ class ChildProcess:
         # This loop may be late: is the result already in the socket?
         while self._pump():
             pass
-        if self.state is State.DEAD or self._killed:
+        if self.state is State.DEAD or self._process.killed:
             return
         now = time.monotonic()
         due = self._look_at_front(now)
         for handed in list(self.async_jobs.values()):
             due = min(due, self._look_at(handed, handed.since, now))
-        if due != inf and not self._killed:
+        if due != inf and not self._process.killed:
             self._watch_by(due)
 
     def _look_at_front(self, now: float) -> float:
@@ -379,7 +308,7 @@ class ChildProcess:
             # Nothing was running when even the front's token came back: the child did not get the processor.
             slow = front.job.task_name if front.seq in self.handed else None
             self._owner.child_unstarted(self, taken, slow)
-        elif now >= self._front_since + _STALL_S and self._tokens_waiting():
+        elif now >= self._front_since + _STALL_S and self._tokens.waiting():
             taken = self.take_back()
             self._owner.child_unstarted(self, taken, None)
             self._linger_from_now(1.0)  # nothing runs in it, so nothing is lost
@@ -389,7 +318,7 @@ class ChildProcess:
         stalled_at = self._front_since + _STALL_S
         timeout = front.job.timeout_ms
         late = timeout is not None and now >= self._front_since + timeout / 1000
-        if late and front.stop is None and self._tokens_waiting() == len(self.handed):
+        if late and front.stop is None and self._tokens.waiting() == len(self.handed):
             return now + 0.05  # not started yet, so its time has not begun; the stall rule is next
         due = self._look_at(front, self._front_since, now)
         return min(due, stalled_at) if now < stalled_at else due
@@ -418,10 +347,6 @@ class ChildProcess:
             return stop.due
         self._climb(handed, stop, now)
         return stop.due
-
-    def _tokens_waiting(self) -> int:
-        size = fcntl.ioctl(self._tokens_in, termios.FIONREAD, b"\0\0\0\0")
-        return struct.unpack("i", size)[0] // wire.TOKEN_BYTES
 
     # -- stopping ------------------------------------------------------------------------------------
 
@@ -461,29 +386,19 @@ class ChildProcess:
                     self._commands_out.send(wire.encode_stop(handed.seq, stop.code, interrupt=True))
                     self.retire()
                 else:
-                    self.signal(signal.SIGTERM)
+                    self._process.signal(signal.SIGTERM)
             case Rung.KILL:
                 self.kill()
 
-    def signal(self, number: int) -> None:
-        """To this child and no other process, also if its pid has been given away meanwhile."""
-        if self.state is State.DEAD or not self.pid:
-            return
-        try:
-            if self._pidfd is not None:
-                signal.pidfd_send_signal(self._pidfd, number)
-            else:
-                os.kill(self.pid, number)
-        except OSError:
-            pass
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
 
     def kill(self) -> None:
-        """SIGKILL to its whole group, by the kernel as the lifeline closes; the signal is for a child that cut it."""
-        if self._killed or self.state is State.DEAD:
-            return
-        self._killed = True
-        self._lifeline.close()
-        self.signal(signal.SIGKILL)
+        self._process.kill()
 
     def interrupt_all(self) -> None:
         """The worker leaves now, with or without this child's agreement."""
@@ -499,8 +414,7 @@ class ChildProcess:
         self.state = State.RETIRING
         if self.empty and not self._leaving:
             self._leaving = True
-            os.close(self._tokens_out)  # end of file: the child's main thread returns
-            self._tokens_out = -1
+            self._tokens.end()
             self._linger_from_now(_LINGER_S)
 
     def _linger_from_now(self, seconds: float) -> None:
@@ -514,43 +428,18 @@ class ChildProcess:
         return self._leaving
 
     def forked(self, pid: int, pidfd: int | None) -> None:
-        self.pid = pid
-        self._pidfd = pidfd
-        if self._killed:
-            self.signal(signal.SIGKILL)
-
-    def is_alive(self) -> bool:
-        """The process exists, whatever it does: C code that holds the GIL is alive."""
-        if self.state is State.DEAD:
-            return False
-        if self._pidfd is None:
-            return True
-        return not _readable(self._pidfd)
+        self._process.identify(pid, pidfd)
 
     def orphaned(self) -> None:
         """The template died, so nobody reports the exit status: watch the process itself."""
-        if self.state is State.DEAD:
-            return
-        if self._pidfd is not None:
-            self._loop.add_reader(self._pidfd, self._orphan_exited)
+        if self._process.has_pidfd:
+            self._process.when_gone(self._loop, lambda: self.exited(*self._process.collect()))
             self.retire()
-        elif not self.pid:
-            self.kill()
-            self.exited(None, 0)
         else:
+            # Not forked yet, or no pidfds here: end it, the lifeline reaches whoever it is.
+            self._leaving = True
             self.kill()
             self._loop.call_later(0.1, self.exited, None, 0)
-
-    def _orphan_exited(self) -> None:
-        status, peak_kb = None, 0
-        try:
-            # Ours to collect when this process is the container's init.
-            pid, found, usage = os.wait4(self.pid, os.WNOHANG)
-            if pid:
-                status, peak_kb = found, usage.ru_maxrss
-        except ChildProcessError:
-            pass
-        self.exited(status, peak_kb)
 
     def exited(self, status: int | None, peak_kb: int) -> None:
         """The process has ended. Its reports first, then its tokens: see the module's text."""
@@ -568,34 +457,22 @@ class ChildProcess:
         self.handed.clear()
         self.async_jobs.clear()
         self.state = State.DEAD
-        self._close_all()
-        self._owner.child_gone(self, Exit(status, peak_kb, self._killed), ran, [*unstarted, *unsent])
+        self._close()
+        self._owner.child_gone(self, Exit(status, peak_kb, self._process.killed), ran, [*unstarted, *unsent])
 
-    def _close_all(self) -> None:
+    def _close(self) -> None:
         for timer in (self._watch, self._linger, self._start_timer):
             if timer is not None:
                 timer.cancel()
         self._loop.remove_reader(self._jobs)
         self._jobs_out.close()
         self._commands_out.close()
-        if self._pidfd is not None:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = None
-        self._close_descriptors()
-
-    def _close_descriptors(self) -> None:
-        for name in ("_jobs", "_commands", "_lifeline"):
-            sock: socket.socket | None = getattr(self, name, None)
-            if sock is not None:
-                sock.close()
-        for descriptor in (self._tokens_in, self._tokens_out):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._tokens_in = self._tokens_out = -1
+        self._process.close(self._loop)
+        self._jobs.close()
+        self._commands.close()
+        self._tokens.close()
 
 
-def _readable(descriptor: int) -> bool:
-    poll = select.poll()  # select() refuses descriptors above 1023
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+def _pair(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    first, second = socket.socketpair()
+    return ours.enter_context(first), theirs.enter_context(second)

@@ -12,7 +12,8 @@ from horsies_worker.jobs import Outcome, OutcomeKind
 from horsies_worker.wire import Report, StopCode
 
 if TYPE_CHECKING:
-    from horsies_worker.child_process import ChildProcess, Handed
+    from horsies_worker.child_process import ChildProcess
+    from horsies_worker.handed import Handed
 
 
 def outcome_of(report: Report, started: float | None, finished: float, child: ChildProcess) -> Outcome:

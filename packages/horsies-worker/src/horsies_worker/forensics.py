@@ -47,7 +47,7 @@ def _manner(end: Exit) -> str:
             name = "unnamed"
         by = ", sent by this worker" if end.killed_by_us else ""
         return f"the child process was killed by signal {number} ({name}{by})"
-    return f"the child process exited with code {os.WEXITSTATUS(end.status)} during the task"
+    return f"the child process exited with code {os.WEXITSTATUS(end.status)}"
 
 
 def _memory_verdict(end: Exit) -> str:

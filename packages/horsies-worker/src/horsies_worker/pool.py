@@ -7,21 +7,21 @@ which must not block. A child's death, timeout or size concerns the jobs inside 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from horsies.errors import HorsiesError
 from horsies_worker.child.meters import PAGE_KB
-from horsies_worker.child_process import ChildProcess, Handed, State
+from horsies_worker.child_process import ChildProcess
+from horsies_worker.distribution import Distribution
 from horsies_worker.endings import ended_by_death, unstarted_cancel
-from horsies_worker.estimate import MAX_AHEAD, PREDICTED_S, Estimates
+from horsies_worker.estimate import Estimates
 from horsies_worker.forensics import Exit, OomWatch, describe, memory_limit_kb
+from horsies_worker.handed import Handed, State
 from horsies_worker.jobs import ChildSpec, ChildStats, Job, Outcome, PoolStats, Room
 from horsies_worker.stdio import OutputRelay
 from horsies_worker.template import Template
@@ -29,8 +29,6 @@ from horsies_worker.wire import Report, StopCode
 
 logger = logging.getLogger("horsies.worker.pool")
 
-_AHEAD_MAX_CHARS: Final = 64 * 1024
-"""Longer arguments are not handed ahead: a child keeps the payloads of jobs that were taken back from it."""
 _BACKOFF_S: Final = 0.1
 _TICK_S: Final = 1.0
 _END_S: Final = 5.0
@@ -62,10 +60,12 @@ class ChildPool:
         self._output = output
         self._relays: list[OutputRelay] = []
         self._estimates = Estimates()
+        self._distribution = Distribution(spec, self._estimates)
         self._children: dict[int, ChildProcess] = {}
         self._number = 0
         self._template: Template | None = None
         self._template_since = 0.0
+        self._closed_templates: list[Template] = []
         self._preload = spec.preload
         self._failures = 0
         self._last_failure = ""
@@ -119,9 +119,9 @@ class ChildPool:
                 self._hurried.clear()
                 await self._gone_within(_END_S)
         if self._template is not None:
-            self._template.close()
-            await self._template.wait_closed()
-            self._template = None
+            self._close_template()
+        for template in self._closed_templates:
+            await template.wait_closed()
         for relay in self._relays:
             await relay.close()
 
@@ -144,28 +144,8 @@ class ChildPool:
     # -- jobs ------------------------------------------------------------------------------------------
 
     def room(self) -> Room:
-        if self._stopping:
-            return Room(0, 0, 0)
-        idle = busy = ahead = async_jobs = async_places = 0
-        worst = self._estimates.worst_short() if self.spec.run_ahead else inf
-        depth = min(MAX_AHEAD, int(PREDICTED_S / worst)) if worst != inf else 0
-        for child in self._children.values():
-            busy += child.busy
-            async_jobs += len(child.async_jobs)
-            if not child.accepting:
-                continue
-            left = self._tasks_left(child)
-            async_places += min(left, self.spec.async_concurrency - len(child.async_jobs))
-            if child.idle and left:
-                idle += 1
-                ahead += max(0, min(depth, left) - 1)
-            elif depth and child.lets_queue:
-                by_time = int((PREDICTED_S - child.predicted) / worst)
-                ahead += max(0, min(MAX_AHEAD - len(child.handed), by_time, left))
-        # A retiring child still occupies its place until its job is done.
-        sync = min(idle, self.spec.processes - busy)
-        places = self.spec.processes * self.spec.async_concurrency - async_jobs
-        return Room(max(0, sync), ahead, max(0, min(async_places, places)))
+        """What `submit` would take now."""
+        return Room(0, 0, 0) if self._stopping else self._distribution.room(self._children.values())
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Hand these out. What finds no place (a child vanished since `room()`) goes back as unstarted."""
@@ -179,40 +159,7 @@ class ChildPool:
     def _hand_out_sync(self, jobs: Sequence[Job], *, queue: bool) -> list[Job]:
         if not jobs:
             return []
-        idle = [child for child in self._children.values() if child.idle and self._tasks_left(child) > 0]
-        free = self.spec.processes - sum(child.busy for child in self._children.values())
-        plans: dict[ChildProcess, list[tuple[Job, float]]] = {}
-        # Children that let others queue, least loaded first; a list each, changed in place as jobs are planned:
-        # predicted seconds, number (no two are equal), jobs, tasks left, plan.
-        loads: list[list[Any]] = []
-        for child in self._children.values():
-            if queue and child.lets_queue:
-                plan = plans[child] = []
-                loads.append([child.predicted, child.number, len(child.handed), self._tasks_left(child), plan])
-        heapq.heapify(loads)
-        upper = self._estimates.upper
-        rest: list[Job] = []
-        for job in jobs:
-            estimate = upper(job.task_name)
-            if free > 0 and idle:
-                child = idle.pop()
-                free -= 1
-                plan = plans[child] = [(job, estimate)]
-                left = self._tasks_left(child) - 1
-                if queue and left and estimate != inf:
-                    heapq.heappush(loads, [estimate, child.number, 1, left, plan])
-            elif loads and loads[0][0] + estimate <= PREDICTED_S and self._may_queue(job):
-                load = loads[0]
-                load[4].append((job, estimate))
-                load[0] += estimate
-                load[2] += 1
-                load[3] -= 1
-                if load[2] < MAX_AHEAD and load[3]:
-                    heapq.heapreplace(loads, load)
-                else:
-                    heapq.heappop(loads)
-            else:
-                rest.append(job)
+        plans, rest = self._distribution.plan(self._children.values(), jobs, queue=queue)
         for child, plan in plans.items():
             if plan:
                 child.hand(plan)
@@ -222,34 +169,11 @@ class ChildPool:
     def _hand_out_async(self, jobs: Sequence[Job]) -> list[Job]:
         if not jobs:
             return []
-        plans: dict[ChildProcess, list[Job]] = {}
-        places = [
-            (len(child.async_jobs), child.number, child)
-            for child in self._children.values()
-            if child.accepting and len(child.async_jobs) < self.spec.async_concurrency and self._tasks_left(child) > 0
-        ]
-        heapq.heapify(places)
-        rest: list[Job] = []
-        for job in jobs:
-            if not places:
-                rest.append(job)
-                continue
-            count, number, child = places[0]
-            plan = plans.setdefault(child, [])
-            plan.append(job)
-            if count + 1 < self.spec.async_concurrency and len(plan) < self._tasks_left(child):
-                heapq.heapreplace(places, (count + 1, number, child))
-            else:
-                heapq.heappop(places)
+        plans, rest = self._distribution.plan_async(self._children.values(), jobs)
         for child, plan in plans.items():
             child.hand_async(plan)
         self._recycle_spent(plans)
         return rest
-
-    def _may_queue(self, job: Job) -> bool:
-        if not (job.run_ahead and self.spec.run_ahead):
-            return False
-        return len(job.args or "") + len(job.kwargs or "") <= _AHEAD_MAX_CHARS
 
     def is_short(self, task_name: str) -> bool:
         """Recent runs were all below 2 ms: jobs of this name may be handed ahead."""
@@ -404,18 +328,23 @@ class ChildPool:
             if not self._children:
                 self._all_gone.set()
             return
-        if not child.was_ready:
-            self._start_failed(child.start_failure or describe(end).removesuffix(" during the task"))
-        elif not child.left_on_request:
-            self._deaths += 1
-            logger.warning("%s (pid %d): %s", child.name, child.pid, describe(end))
-            if child.tasks == 0 and not end.killed_by_us:
-                # Died before it had anything to do: a start that failed late. Without the wait this would spin.
-                self._start_failed(describe(end).removesuffix(" during the task"))
+        if not child.left_on_request:
+            self._count_death(child, end)
         self._give_back_jobs(self._hand_out_sync([one.job for one in unstarted if not one.job.is_async], queue=False))
         self._give_back_jobs([one.job for one in unstarted if one.job.is_async])
         self._fill()
         self._call(self._on_room)
+
+    def _count_death(self, child: ChildProcess, end: Exit) -> None:
+        text = describe(end)
+        if not child.was_ready:
+            self._start_failed(child.start_failure or text)
+            return
+        self._deaths += 1
+        logger.warning("%s (pid %d): %s", child.name, child.pid, text)
+        if child.tasks == 0 and not end.killed_by_us:
+            # Died before it had anything to do: a start that failed late. Without the wait this would spin.
+            self._start_failed(text)
 
     # -- what the template reports ---------------------------------------------------------------------
 
@@ -430,12 +359,11 @@ class ChildPool:
                 sockets,
             )
             self._preload = False
-            self._template.close()
-            self._template = None
+            self._close_template()
         self._fill()
 
     def template_lost(self, text: str, *, was_ready: bool) -> None:
-        self._template = None
+        self._close_template()
         for child in list(self._children.values()):
             child.orphaned()
         if was_ready and time.monotonic() - self._template_since > _TICK_S:
@@ -443,6 +371,14 @@ class ChildPool:
             self._fill()
         else:
             self._start_failed(text)
+
+    def _close_template(self) -> None:
+        if self._template is not None:
+            self._template.close()
+            # Kept until its process is collected, so that `stop` can wait for that.
+            self._closed_templates = [old for old in self._closed_templates if old.running]
+            self._closed_templates.append(self._template)
+            self._template = None
 
     def child_forked(self, number: int, pid: int, pidfd: int | None) -> None:
         child = self._children.get(number)
@@ -503,14 +439,10 @@ class ChildPool:
         self._retry = None
         self._fill()
 
-    def _tasks_left(self, child: ChildProcess) -> int:
-        limit = self.spec.max_tasks_per_child
-        return MAX_AHEAD * 1000 if limit is None else max(0, limit - child.tasks)
-
     def _recycle_spent(self, children: Iterable[ChildProcess]) -> None:
         if self.spec.max_tasks_per_child is not None:
             for child in children:
-                if child.accepting and self._tasks_left(child) == 0:
+                if child.accepting and self._distribution.tasks_left(child) == 0:
                     self._recycle(child)
 
     def _recycle(self, child: ChildProcess) -> None:

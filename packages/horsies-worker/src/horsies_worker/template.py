@@ -80,6 +80,10 @@ class Template:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def fork(self, number: int, descriptors: ChildDescriptors) -> None:
         """Ask for a child with these descriptors; OSError when the template is gone."""
         socket.send_fds(self._control, [REQUEST.pack(number)], list(descriptors))
@@ -147,11 +151,7 @@ class Template:
             try:
                 code = self._process.wait(timeout=0.1)
                 status = -code if code < 0 else code << 8
-                text = (
-                    describe(Exit(status, 0))
-                    .replace("child process", "template process")
-                    .removesuffix(" during the task")
-                )
+                text = describe(Exit(status, 0)).replace("child process", "template process")
             except subprocess.TimeoutExpired:
                 text = "the template process is gone"
         self._owner.template_lost(text, was_ready=was_ready)

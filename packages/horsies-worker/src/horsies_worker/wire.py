@@ -8,6 +8,7 @@ reports (ready, results, progress) back, whoever makes them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -252,7 +253,7 @@ def decode_start_failed(frame: bytes) -> str:
     return frame[_HEAD.size :].decode(errors="replace")
 
 
-def pack_tokens(seqs: list[int]) -> bytes:
+def pack_tokens(seqs: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(seqs)}Q", *seqs)
 
 

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from horsies_worker import wire
@@ -57,6 +58,7 @@ def child_main(
 ) -> int:
     """Returns the exit code; the caller ends the process without unwinding the template's stack."""
     lifeline.hold(descriptors.lifeline)
+    name_process(f"{settings.name[:9]}-{number}")
     forked_from_app = app is not None
     if forked_from_app:
         # Exit functions registered by the app's import belong to the template. Run in every child they
@@ -85,6 +87,12 @@ def child_main(
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] # as multiprocessing does
     return 0
+
+
+def name_process(name: str) -> None:
+    """What `ps -o comm` and `top` show; Linux keeps 15 characters."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def _set_signals() -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from horsies_worker.child import lifeline
-from horsies_worker.child.main import ChildDescriptors, ChildSettings, child_main
+from horsies_worker.child.main import ChildDescriptors, ChildSettings, child_main, name_process
 from horsies_worker.jobs import AppLike
 
 REQUEST = struct.Struct("<I")
@@ -53,6 +53,8 @@ def main(argument: str) -> None:
     # user code starts. A supervisor that signals the whole control group must not stop us: the parent decides.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ignore)
+    sys.argv[:] = ["horsies-template"]  # ours are no business of the app's import
+    name_process("horsies-tmpl")
     lifeline.hold(config.lifeline, thread=False)
     control = socket.socket(fileno=config.control)
     ours = _descriptors()
