@@ -332,8 +332,10 @@ class Worker:
     def _on_done(self, keys: Sequence[tuple[str, int]]) -> None:
         tasks = [task for task_id, generation in keys if (task := self.held.find(task_id, generation)) is not None]
         self.held.drop(task.job for task in tasks)
-        if self.settings.max_per_worker is not None or self.settings.cluster_cap or self.settings.queue_caps:
-            self.claimer.on_news()  # a place under a limit came free
+        if self.settings.cluster_cap or self.settings.queue_caps:
+            self.claimer.on_news()  # a place under a cap came free: the queue that looked empty may not be
+        else:
+            self.claimer.on_room()
 
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)
