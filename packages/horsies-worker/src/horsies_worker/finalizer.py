@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from horsies._pg.backoff import Backoff
 from horsies._pg.transient import is_transient
@@ -90,10 +90,13 @@ class Finalizer:
     def waiting_longer_than(self, seconds: float) -> list[Transition]:
         """Ends that could not be written for that long and are not staged yet; the upkeep stages them."""
         oldest = time.monotonic() - seconds
-        late = [item for item in self._ends if item.since < oldest and not item.staged]
-        for item in late:
-            item.staged = True
-        return [item.transition for item in late]
+        return [item.transition for item in self._ends if item.since < oldest and not item.staged]
+
+    def staged(self, task_ids: Collection[str]) -> None:
+        """These are marked in the database: one mark is enough."""
+        for item in self._ends:
+            if item.transition.task_id in task_ids:
+                item.staged = True
 
     def unwritten(self) -> list[Transition]:
         return [item.transition for item in self._ends]

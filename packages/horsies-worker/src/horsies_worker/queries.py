@@ -146,11 +146,14 @@ class Queries:
         )  # fmt: skip
         return {row["id"] for row in rows}
 
-    async def stage(self, connection: Any, batch: Sequence[Transition]) -> None:
-        await connection.fetch(
+    async def stage(self, connection: Any, batch: Sequence[Transition]) -> set[str]:
+        """Ids of the ones that are marked now."""
+        rows = await connection.fetch(
             self.sql("stage_batch"), self._identity.worker_id, [item.task_id for item in batch],
-            [item.generation for item in batch], [item.result for item in batch],
+            [item.generation for item in batch], [item.result for item in batch], [item.started for item in batch],
+            [item.finished for item in batch], [item.pid for item in batch], [item.process_name for item in batch],
         )  # fmt: skip
+        return {row["id"] for row in rows}
 
     async def write_progress(self, connection: Any, items: Sequence[tuple[str, int, str]]) -> None:
         await connection.execute(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.config import AppConfig
-from horsies.errors import OperationalErrorCode
+from horsies.errors import OperationalErrorCode, OutcomeCode
 from horsies.options import TaskOptions
 from horsies.registry import Registry
 from horsies.result import TaskError
@@ -29,6 +29,12 @@ _log = logging.getLogger("horsies.worker")
 BATCH: Final = 500
 _END_OF_TIME: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """As "finished" of a crash: the statement brings it back to its own now."""
+_KIND_OF: Final[Mapping[str, OutcomeKind]] = {
+    OperationalErrorCode.WORKER_CRASHED: OutcomeKind.CRASHED,
+    OutcomeCode.TASK_CANCELLED: OutcomeKind.CANCELLED,
+    OutcomeCode.TASK_TIMEOUT: OutcomeKind.TIMEOUT,
+}
+"""A staged row keeps the result alone; these codes are reserved, so they tell how the attempt ended."""
 
 
 class Reaper(Service):
@@ -89,6 +95,8 @@ class Reaper(Service):
         return max(len(expired), len(requeued), len(stale)) == BATCH
 
     def _end_of(self, row: Mapping[str, Any]) -> Transition:
+        in_hand_since: datetime | None = row["finalizing_at"]
+        staged = None if in_hand_since is None else _staged(row)
         definition = self._registry.get(row["task_name"])
         registered = definition.options if definition is not None else TaskOptions()
         budget: int = row["max_retries"]
@@ -100,18 +108,15 @@ class Reaper(Service):
             attempt=row["retry_count"] + 1,
             options=options_of(row["task_name"], row["task_options"], registered),
             budget=budget,
-            outcome=_outcome_of(row),
+            # a staged outcome is work that was done; without one it is a crash
+            outcome=staged or _crash(row),
             started=row["started_at"],
-            finished=_END_OF_TIME,
+            finished=_END_OF_TIME if staged is None or in_hand_since is None else in_hand_since,
             random=random.random,
         )
 
 
-def _outcome_of(row: Mapping[str, Any]) -> Outcome:
-    """The staged outcome where there is one: that work was done. Else a crash."""
-    staged = _staged(row) if row["finalizing_at"] is not None else None
-    if staged is not None:
-        return staged
+def _crash(row: Mapping[str, Any]) -> Outcome:
     reason = f"no sign of life from worker {row['claimed_by_worker_id']}, process {row['worker_pid']}"
     return Outcome(
         kind=OutcomeKind.CRASHED,
@@ -136,12 +141,13 @@ def _staged(row: Mapping[str, Any]) -> Outcome | None:
     except DecodeError:
         return None
     error = result.err
+    code = None if error is None else str(error.error_code)
     return Outcome(
-        kind=OutcomeKind.OK if error is None else OutcomeKind.ERR,
+        kind=OutcomeKind.OK if code is None else _KIND_OF.get(code, OutcomeKind.ERR),
         result=text,
-        error_code=None if error is None else str(error.error_code),
+        error_code=code,
         error_message=None if error is None else error.message,
-        failed_reason=None,
+        failed_reason=error.message if error is not None and code in _KIND_OF else None,
         retry_after_ms=None if error is None else error.retry_after_ms,
         started_mono=0.0,
         finished_mono=0.0,

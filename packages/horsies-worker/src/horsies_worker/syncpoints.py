@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 NAMES: Final = (
-    "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "after_stage",
+    "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
     "before_hand_back",
 )  # fmt: skip
 

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
+from horsies.errors import OperationalErrorCode
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.jobs import Job
@@ -62,7 +64,10 @@ class Upkeep(Service):
         self._last_beat: dict[tuple[str, int], float] = {}
         self._progress: dict[tuple[str, int], str] = {}
         self._cancel_hints: set[str] = set()
+        self._asked_to_stop: set[tuple[str, int]] = set()
         self._next_cancel_poll = 0.0
+        self._running_stale_s = config.recovery.running_stale_threshold_ms / 1000
+        self._last_contact = time.monotonic()
 
     def on_progress(self, job: Job, text: str) -> None:
         """The newest value wins; written with the next tick."""
@@ -76,10 +81,32 @@ class Upkeep(Service):
 
     async def run_once(self) -> None:
         now = time.monotonic()
-        await self._stop_cancelled(now)
-        await self._stage_late()
-        await self._beat(now)
-        await self._write_progress()
+        try:
+            await self._stop_cancelled(now)
+            await self._stage_late()
+            await self._beat(now)
+            await self._write_progress()
+        except Exception:
+            if now - self._last_contact >= self._running_stale_s:
+                self._stop_what_others_may_run()
+            raise
+        self._last_contact = now
+
+    def _stop_what_others_may_run(self) -> None:
+        """Cut off for longer than the reaper waits: tasks whose policy lets another worker run them again are stopped,
+        so that two runs do not go on side by side. The others may finish; nobody else will start them."""
+        for job in list(self._pool.running()):
+            task = self._held.find(job.task_id, job.generation)
+            policy = task.options.retry_policy if task is not None else None
+            if task is None or policy is None or job.attempt > task.max_retries:
+                continue
+            if policy.allows(OperationalErrorCode.WORKER_CRASHED):
+                _log.warning(
+                    "task %s (%s) attempt %d: no contact with the database for %.0f s, stopping it", job.task_id,
+                    job.task_name, job.attempt, self._running_stale_s,
+                )  # fmt: skip
+                self._pool.abandon(job.task_id, job.generation)
+                self._on_lost(job)
 
     # -- beats -----------------------------------------------------------------------------------
 
@@ -93,7 +120,7 @@ class Upkeep(Service):
         claims = [key for key in waiting if self._is_due(key, now, self._claimer_s)]
         if not due and not claims:
             return
-        places = self._pool.places()
+        places = {key: (end.pid, end.process_name) for key, end in unwritten.items()} | self._pool.places()
         beats = [(*key, "runner", *places.get(key, (self._worker_pid, ""))) for key in due]
         beats += [(*key, "claimer", self._worker_pid, "") for key in claims]
         mine = await self._session.run(lambda connection: self._queries.beat(connection, beats))
@@ -122,8 +149,10 @@ class Upkeep(Service):
                 del memory[key]
 
     def _lose(self, jobs: Iterable[Job]) -> None:
+        ending = {(end.task_id, end.generation) for end in self._finalizer.unwritten()}
         for job in jobs:
-            if self._held.find(job.task_id, job.generation) is None:
+            key = (job.task_id, job.generation)
+            if self._held.find(*key) is None or key in ending:
                 continue  # it ended between our look and the beat
             _log.warning("task %s (%s) attempt %d: CLAIM_LOST, stopping it", job.task_id, job.task_name, job.attempt)
             self._pool.abandon(job.task_id, job.generation)
@@ -140,14 +169,18 @@ class Upkeep(Service):
         if not hints:
             return
         wanted = await self._session.run(lambda connection: self._queries.cancel_requests(connection, sorted(hints)))
-        for task_id, generation in wanted:
+        running = {(job.task_id, job.generation) for job in self._pool.running()}
+        self._asked_to_stop &= running
+        for task_id, generation in set(wanted) - self._asked_to_stop:
             _log.info("task %s: cancel requested, stopping it", task_id)
+            self._asked_to_stop.add((task_id, generation))
             self._pool.cancel(task_id, generation)
 
     async def _stage_late(self) -> None:
         late = self._finalizer.waiting_longer_than(STAGE_AFTER_S)
         if late:
-            await self._session.run(lambda connection: self._queries.stage(connection, late))
+            await reached("before_stage")
+            self._finalizer.staged(await self._session.run(lambda c: self._queries.stage(c, late)))
             await reached("after_stage")
 
     async def _write_progress(self) -> None:
@@ -155,4 +188,9 @@ class Upkeep(Service):
             return
         values, self._progress = self._progress, {}
         items = [(*key, text) for key, text in values.items()]
-        await self._session.run(lambda connection: self._queries.write_progress(connection, items))
+        try:
+            await self._session.run(lambda connection: self._queries.write_progress(connection, items))
+        except Exception as error:
+            if is_transient(error):
+                self._progress = values | self._progress  # newer values came meanwhile, or these are still the newest
+            raise

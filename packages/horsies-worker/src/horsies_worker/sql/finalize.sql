@@ -69,14 +69,26 @@ SELECT a.task_id AS id FROM unnest($1::text[], $2::int[]) AS x (id, attempt)
   JOIN horsies_task_attempts a ON a.task_id = x.id AND a.attempt = x.attempt AND a.worker_id = $3;
 
 -- name: stage_batch :many
--- params: worker_id, ids, generations, results
+-- params: worker_id, ids, generations, results, started, finished, pids, process_names
 -- A result in hand that could not be written at once: marked, with the outcome, so that the reaper can finish it
--- should this worker die now.
+-- should this worker die now. The row learns the real span and the real process for the same reason: the attempt that
+-- the reaper writes must not seem to overlap with what that child ran next. SKIP LOCKED: whoever holds a row must not
+-- keep the heartbeats waiting, which come after this on the same connection; it is tried again.
+WITH mine AS MATERIALIZED (
+    SELECT t.id, x.result, x.pid, x.process_name, greatest(t.started_at, x.started) AS started,
+           greatest(t.started_at, least(x.finished, statement_timestamp())) AS finished
+      FROM unnest($2::text[], $3::int[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::int[], $8::text[])
+           AS x (id, generation, result, started, finished, pid, process_name)
+      JOIN horsies_tasks t ON t.id = x.id AND t.claim_generation = x.generation
+     WHERE t.status = 'RUNNING' AND t.claimed_by_worker_id = $1
+     ORDER BY t.id FOR UPDATE OF t SKIP LOCKED
+)
 UPDATE horsies_tasks t
-   SET finalizing_at = coalesce(t.finalizing_at, statement_timestamp()), finalizing_by_worker_id = $1, result = x.result,
-       updated_at = statement_timestamp()
-  FROM unnest($2::text[], $3::int[], $4::text[]) AS x (id, generation, result)
- WHERE t.id = x.id AND t.status = 'RUNNING' AND t.claimed_by_worker_id = $1 AND t.claim_generation = x.generation
+   SET finalizing_at = coalesce(t.finalizing_at, mine.finished), finalizing_by_worker_id = $1, result = mine.result,
+       started_at = least(mine.started, mine.finished), worker_pid = mine.pid,
+       worker_process_name = mine.process_name, updated_at = statement_timestamp()
+  FROM mine
+ WHERE t.id = mine.id AND t.status = 'RUNNING'
 RETURNING t.id;
 
 -- name: write_progress_batch :none
