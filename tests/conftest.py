@@ -6,7 +6,7 @@ import asyncpg
 import psutil
 import pytest
 
-from tests.support import postgres
+from tests.support import postgres, workers
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 
@@ -44,7 +44,7 @@ async def conn(db: Database) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture(autouse=True)
 def no_leaked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves a process behind (the shared server's keeper is not a test's own)."""
+    """Fails a test that leaves a process behind (the shared server's keeper and a module's workers are not its own)."""
     if "unit" in request.path.parts:
         yield
         return
@@ -58,10 +58,20 @@ def no_leaked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _offspring() -> set[tuple[int, float]]:
     found: set[tuple[int, float]] = set()
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if child.status() != psutil.STATUS_ZOMBIE:
-                found.add((child.pid, child.create_time()))
-        except psutil.NoSuchProcess:
-            continue
+    for child in psutil.Process().children():
+        if child.pid in workers.shared:
+            continue  # it may replace its children while a test runs
+        for process in _tree(child):
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.add((process.pid, process.create_time()))
+            except psutil.NoSuchProcess:
+                continue
     return found
+
+
+def _tree(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
