@@ -5,17 +5,20 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from horsies._checks import shown
 from horsies.errors import OperationalErrorCode, RetrievalCode
+from horsies.ids import is_storable_id
 from horsies.result import TaskError, TaskResult
 from horsies.sync import refuse_on_a_loop
 
 if TYPE_CHECKING:
-    from horsies._pg.waiters import Ended
+    from horsies._pg.waiters import Seen
     from horsies.app import Horsies
     from horsies.info import TaskAttempt, TaskInfo
     from horsies.registry import TaskDefinition
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class CancelResult(StrEnum):
@@ -29,7 +32,7 @@ class CancelResult(StrEnum):
     NOT_FOUND = "NOT_FOUND"
 
 
-class TaskHandle(Generic[T]):
+class TaskHandle(Generic[T_co]):
     """Refers to a task by its id; cheap, and can be rebuilt anywhere with `app.handle(task_id)`."""
 
     __slots__ = ("_app", "_definition", "_result", "is_duplicate", "task_id")
@@ -39,7 +42,7 @@ class TaskHandle(Generic[T]):
     ) -> None:
         self._app = app
         self._definition = definition
-        self._result: TaskResult[T, TaskError] | None = None
+        self._result: TaskResult[T_co, TaskError] | None = None
         self.task_id = task_id
         self.is_duplicate = is_duplicate
         """True when the send found a live task with the same `unique_key`; this handle is that task's."""
@@ -56,7 +59,7 @@ class TaskHandle(Generic[T]):
 
     # -- result ----------------------------------------------------------------------------------
 
-    def get(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+    def get(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
         """Wait for the task's end and return its result. Never raises for what the task or the database did:
         a time-out is an err WAIT_TIMEOUT, a lost database an err BROKER_ERROR. A final result is kept here."""
         refuse_on_a_loop("get")
@@ -64,42 +67,36 @@ class TaskHandle(Generic[T]):
             return self._result
         return self._app.run_sync("get", lambda: self.get_async(timeout_ms))
 
-    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T, TaskError]:
+    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
         """See `get`."""
         if self._result is not None:
             return self._result
         if timeout_ms is not None and timeout_ms < 0:
             raise ValueError(f"timeout_ms must not be negative, got {timeout_ms}")
+        if not is_storable_id(self.task_id):
+            return _err(RetrievalCode.TASK_NOT_FOUND, f"{shown(self.task_id)} cannot be the id of a task")
         waiters = self._app.database.here().waiters
+        bound = asyncio.timeout(timeout_ms / 1000 if timeout_ms else None)
         try:
-            if timeout_ms == 0:
-                ended = await self._look_once()
-            else:
-                async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                    ended = await waiters.wait(self.task_id)
-        except TimeoutError:
+            async with bound:
+                seen = await (waiters.look if timeout_ms == 0 else waiters.wait)(self.task_id)
+        except Exception as error:
+            if not bound.expired():
+                return self._broker_error(error)
             if waiters.last_error is not None:
                 return self._broker_error(waiters.last_error)
-            return _err(RetrievalCode.WAIT_TIMEOUT, f"task {self.task_id} has not ended within {timeout_ms} ms")
-        except Exception as error:
-            return self._broker_error(error)
-        if ended is None:
+            return self._not_ended(timeout_ms)
+        if seen is None:
             return _err(RetrievalCode.TASK_NOT_FOUND, f"there is no task {self.task_id}: never sent, or pruned since")
-        self._result = self._decode(ended)
+        if not seen.status.is_terminal:
+            return self._not_ended(timeout_ms)
+        self._result = self._decode(seen)
         return self._result
 
-    async def _look_once(self) -> "Ended | None":
-        from horsies._pg.waiters import Ended
-        from horsies.status import TaskStatus
+    def _not_ended(self, timeout_ms: int | None) -> TaskResult[T_co, TaskError]:
+        return _err(RetrievalCode.WAIT_TIMEOUT, f"task {self.task_id} has not ended within {timeout_ms} ms")
 
-        row = await self._app.get_broker().read_ended(self.task_id)
-        if row is None:
-            return None
-        if not TaskStatus(row["status"]).is_terminal:
-            raise TimeoutError
-        return Ended(row["task_name"], TaskStatus(row["status"]), row["result"])
-
-    def _decode(self, ended: "Ended") -> TaskResult[T, TaskError]:
+    def _decode(self, ended: "Seen") -> TaskResult[T_co, TaskError]:
         from horsies.codec import DecodeError, decode_untyped_result
 
         if ended.result is None:
@@ -117,7 +114,7 @@ class TaskHandle(Generic[T]):
         except DecodeError as error:
             return _err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
 
-    def _broker_error(self, error: BaseException) -> TaskResult[T, TaskError]:
+    def _broker_error(self, error: BaseException) -> TaskResult[T_co, TaskError]:
         text = self._app.config.broker.redact(f"{type(error).__name__}: {error}")
         return _err(OperationalErrorCode.BROKER_ERROR, f"the result of task {self.task_id} could not be read: {text}")
 

@@ -82,7 +82,8 @@ class Listener:
                 await told
             while not lost.is_set():
                 try:
-                    await asyncio.wait_for(lost.wait(), PROBE_EVERY_S)
+                    async with asyncio.timeout(PROBE_EVERY_S):  # wait_for would swallow a cancel that meets the loss
+                        await lost.wait()
                 except TimeoutError:
                     await connection.fetchval("SELECT 1", timeout=PROBE_TIMEOUT_S)
             raise ConnectionError("the connection was lost")

@@ -9,7 +9,7 @@ LISTEN is held only while someone waits (and a little longer): `task_done` reach
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from horsies._pg.listener import Listener
 from horsies._pg.statements import load
 from horsies._pg.transient import is_transient
 from horsies.config.resilience import ResilienceConfig
+from horsies.errors import UsageError
 from horsies.status import TaskStatus
 
 R = TypeVar("R")
@@ -29,8 +30,8 @@ LINGER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What the row of a finished task says."""
+class Seen:
+    """What the row of a task said when somebody looked."""
 
     task_name: str
     status: TaskStatus
@@ -48,16 +49,19 @@ class Waiters:
     def __init__(self, host: _Host, resilience: ResilienceConfig, *, schema: str | None) -> None:
         self._host = host
         self._resilience = resilience
+        self._poll_s = resilience.notify_poll_interval_ms / 1000
         self._read_sql = load("horsies._pg", "tasks.sql", schema)["read_ended_batch"].sql
-        self._waiting: dict[str, set[asyncio.Future[Ended | None]]] = {}
+        self._waiting: dict[str, set[asyncio.Future[Seen | None]]] = {}
         self._due: set[str] = set()
         self._wake = asyncio.Event()
         self._service: asyncio.Task[None] | None = None
         self.last_error: BaseException | None = None
 
-    async def wait(self, task_id: str) -> Ended | None:
+    async def wait(self, task_id: str) -> Seen | None:
         """Wait without a bound; callers bring their own time-out, by cancelling."""
-        future: asyncio.Future[Ended | None] = asyncio.get_running_loop().create_future()
+        if not self._waiting:
+            self.last_error = None  # whatever went wrong for earlier ones
+        future: asyncio.Future[Seen | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, set()).add(future)
         self._look_at((task_id,))
         if self._service is None or self._service.done():
@@ -70,12 +74,20 @@ class Waiters:
                 group.discard(future)
                 if not group:
                     del self._waiting[task_id]
+                    if not self._waiting:
+                        self._wake.set()  # the service goes from polling to lingering
+
+    async def look(self, task_id: str) -> Seen | None:
+        """Look once, without waiting."""
+        rows = await self._host.run_once(lambda connection: connection.fetch(self._read_sql, [task_id]))
+        return _seen(rows[0]) if rows else None
 
     async def close(self) -> None:
         service, self._service = self._service, None
         if service is not None:
             service.cancel()
             await asyncio.gather(service, return_exceptions=True)
+        self._fail(list(self._waiting), UsageError("the app was closed"))
 
     def _look_at(self, task_ids: Iterable[str]) -> None:
         self._due.update(task_ids)
@@ -120,17 +132,18 @@ class Waiters:
                     self._fail(batch, error)
                     continue
                 self._look_at(batch)
-                await asyncio.sleep(backoff.next())
+                # not beyond a poll: when the server is back, everybody still gets an answer within one
+                await asyncio.sleep(min(backoff.next(), self._poll_s))
             else:
                 self.last_error = None
                 backoff.reset()
 
     async def _next_due(self) -> bool:
         """Wait for something to read; False when nobody has waited for a while."""
-        poll = self._resilience.notify_poll_interval_ms / 1000
-        patience = poll * random.uniform(0.8, 1.2) if self._waiting else LINGER_S
+        patience = self._poll_s * random.uniform(0.8, 1.2) if self._waiting else LINGER_S
         try:
-            await asyncio.wait_for(self._wake.wait(), patience)
+            async with asyncio.timeout(patience):  # wait_for would swallow a cancel that meets the wake-up
+                await self._wake.wait()
         except TimeoutError:
             if not self._waiting:
                 return False
@@ -139,21 +152,23 @@ class Waiters:
 
     async def _read(self, connection: Any, batch: list[str]) -> None:
         rows = await connection.fetch(self._read_sql, batch)
-        found = {row["id"]: row for row in rows}
+        found = {row["id"]: _seen(row) for row in rows}
         for task_id in batch:
-            row = found.get(task_id)
-            if row is None:
-                self._resolve(task_id, None)
-            elif (status := TaskStatus(row["status"])).is_terminal:
-                self._resolve(task_id, Ended(row["task_name"], status, row["result"]))
+            seen = found.get(task_id)
+            if seen is None or seen.status.is_terminal:
+                self._resolve(task_id, seen)
 
-    def _resolve(self, task_id: str, ended: Ended | None) -> None:
+    def _resolve(self, task_id: str, seen: Seen | None) -> None:
         for future in self._waiting.get(task_id, ()):
             if not future.done():
-                future.set_result(ended)
+                future.set_result(seen)
 
     def _fail(self, batch: list[str], error: BaseException) -> None:
         for task_id in batch:
             for future in self._waiting.get(task_id, ()):
                 if not future.done():
                     future.set_exception(error)
+
+
+def _seen(row: Mapping[str, Any]) -> Seen:
+    return Seen(row["task_name"], TaskStatus(row["status"]), row["result"])
