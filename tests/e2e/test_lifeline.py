@@ -66,9 +66,12 @@ def test_programs_started_by_user_code_die_too(tmp_path: Path) -> None:
     gone_within_a_second(process, [*pids, inner])
 
 
-def test_a_template_that_hangs_in_the_apps_import_dies_too() -> None:
+def test_a_template_that_hangs_in_the_apps_import_dies_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tmp_path / "trace"
+    monkeypatch.setenv("HORSIES_TEST_TRACE", str(trace))
     process, pids = start_parent("tests.support.pool_stuck_app:app", "")
     assert len(pids) == 1
+    eventually(trace.exists)
     gone_within_a_second(process, pids)
 
 

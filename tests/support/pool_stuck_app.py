@@ -1,6 +1,9 @@
 """An app whose import never ends, inside C code that holds the GIL."""
 
-from tests.support.pool_apps import App, hold_gil
+import os
+
+from tests.support.pool_apps import App, hold_gil, note
 
 app = App()
+note(os.environ["HORSIES_TEST_TRACE"], "importing")
 hold_gil(600)
