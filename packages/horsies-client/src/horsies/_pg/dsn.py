@@ -53,7 +53,7 @@ def secrets_of(dsn: Dsn) -> tuple[str, ...]:
 
 
 def connect_arguments(config: PostgresConfig, *, direct: bool = False) -> dict[str, Any]:
-    """Arguments for `asyncpg.connect(**kw)` and `asyncpg.create_pool(**kw)`.
+    """Arguments for `asyncpg.connect(**kw)`.
 
     `direct` is for connections that live on a session (LISTEN, session locks): they go to
     `direct_url` where there is one, around the pooler.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import asyncpg
 
 from horsies._pg.backoff import Backoff
+from horsies._pg.connections import ConnectionPool
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve
 from horsies._pg.listener import Listener
@@ -37,21 +38,13 @@ else:
 _log = logging.getLogger("horsies")
 
 
-class _PooledConnection(Connection):
-    """asyncpg resets a session with one more round trip whenever it goes back to the pool. Our statements
-    leave nothing behind in a session, so there is nothing to reset: one send is one round trip."""
-
-    def get_reset_query(self) -> str:
-        return ""
-
-
 class LoopDatabase:
     """The connections of one event loop."""
 
     def __init__(self, config: PostgresConfig, resilience: ResilienceConfig) -> None:
         self._config = config
         self._resilience = resilience
-        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+        self._pool: ConnectionPool | None = None
         self._opening = asyncio.Lock()
         self._schema_checked = False
         self._closed = False
@@ -64,12 +57,13 @@ class LoopDatabase:
         Only for actions that may run twice: a statement whose answer was lost may have been committed.
         """
         give_up = time.monotonic() + self._resilience.send_retry_budget_ms / 1000
-        backoff = Backoff(self._resilience)
+        backoff: Backoff | None = None
         attempt = 1
         while True:
             try:
                 return await self.run_once(action)
             except Exception as error:
+                backoff = backoff or Backoff(self._resilience)
                 delay = backoff.next()
                 out_of_bounds = attempt >= self._resilience.send_attempts or time.monotonic() + delay > give_up
                 if out_of_bounds or not is_transient(error):
@@ -81,19 +75,17 @@ class LoopDatabase:
     async def run_once(self, action: Action[R]) -> R:
         """Run `action(connection)` on a pooled connection, once."""
         pool = self._pool or await self._open()
-        connection = await pool.acquire(timeout=self._config.connect_timeout_ms / 1000)
+        connection = await pool.acquire(timeout_s=self._config.connect_timeout_ms / 1000)
         try:
             if not self._schema_checked:
                 await require_schema(connection, self._config.schema)
                 self._schema_checked = True
             return await action(connection)
         except (asyncio.CancelledError, TimeoutError):
-            # An answer is still to come. The pool would wait for it before it lets go: up to its own time-out on a
-            # dead network, and that time-out would then replace the cancellation.
-            connection.terminate()
+            connection.terminate()  # an answer is still to come, and nobody will read it
             raise
         finally:
-            await pool.release(connection)
+            pool.release(connection)
 
     async def connect(self, *, direct: bool = False) -> Connection:
         """A connection outside the pool; its user closes it. `direct`: for LISTEN, past a pooler if there is one."""
@@ -107,22 +99,18 @@ class LoopDatabase:
         async with self._opening:
             pool, self._pool, self._closed = self._pool, None, True
         if pool is not None:
-            try:
-                await asyncio.wait_for(pool.close(), 5)
-            except TimeoutError:
-                pool.terminate()
+            await pool.close(grace_s=5)
 
-    async def _open(self) -> "asyncpg.Pool[asyncpg.Record]":
+    async def _open(self) -> ConnectionPool:
         async with self._opening:
             if self._closed:  # a retry that slept through the close must not open everything again
                 raise UsageError("the app was closed while this was under way")
             if self._pool is None:
                 arguments = connect_arguments(await self._resolve())
-                self._pool = await asyncpg.create_pool(
+                self._pool = ConnectionPool(
+                    lambda: asyncpg.connect(**arguments),
                     min_size=self._config.pool_min_size,
                     max_size=self._config.pool_max_size,
-                    connection_class=_PooledConnection,
-                    **arguments,
                 )
             return self._pool
 

@@ -1,0 +1,137 @@
+"""A pool of connections for one event loop, made for statements that leave nothing behind in their session.
+
+Not asyncpg.Pool: that one starts a task for each acquire that has a time-out and for each release, five
+turns of the event loop around one statement where two are needed, and it resets sessions that need no reset.
+Measured on one connection with 1,000 sends in a row: 0.54 of the bare INSERT's rate with it, 0.74 with this.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from horsies.errors import UsageError
+
+if TYPE_CHECKING:
+    from horsies._pg.pool import Connection
+
+_IDLE_S: Final = 300.0
+"""A connection that nobody used for so long is closed, down to the smallest size."""
+
+
+class ConnectionPool:
+    """At most `max_size` connections: opened when needed, lent newest first, waited for in order."""
+
+    def __init__(self, connect: "Callable[[], Awaitable[Connection]]", *, min_size: int, max_size: int) -> None:
+        self._connect = connect
+        self._min_size = min_size
+        self._max_size = max_size
+        self._size = 0  # idle, lent and being opened
+        self._idle: deque[tuple[Connection, float]] = deque()
+        self._lent: set[Connection] = set()
+        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def acquire(self, *, timeout_s: float) -> "Connection":
+        """An open connection; TimeoutError when there is none in time."""
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if not connection.is_closed():
+                self._lent.add(connection)
+                return connection
+            self._size -= 1
+        async with asyncio.timeout(timeout_s):
+            while True:
+                self._refuse_when_closed()
+                if self._size < self._max_size:
+                    return await self._open()
+                connection = await self._wait()
+                if connection is not None:
+                    return connection
+
+    def release(self, connection: "Connection") -> None:
+        """Give it back; one that was terminated, or left in a transaction, is not used again."""
+        self._lent.discard(connection)
+        # asyncpg has no transaction state for a closed one: it raises, and that would replace a cancellation
+        if not connection.is_closed() and (self._closed or connection.is_in_transaction()):
+            connection.terminate()
+        if connection.is_closed():
+            self._size -= 1
+            self._call_next(None)
+        elif not self._call_next(connection):
+            self._idle.append((connection, time.monotonic()))
+            if self._sweeper is None:
+                self._sweep_in(_IDLE_S)
+
+    async def close(self, *, grace_s: float) -> None:
+        """Close all; statements under way have `grace_s` to end."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        while self._call_next(None):
+            pass
+        idle = [connection for connection, _ in self._idle]
+        self._idle.clear()
+        give_up = time.monotonic() + grace_s
+        await asyncio.gather(*(connection.close(timeout=grace_s) for connection in idle), return_exceptions=True)
+        while self._lent and time.monotonic() < give_up:
+            await asyncio.sleep(0.01)
+        for connection in self._lent:
+            connection.terminate()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise UsageError("the app was closed while this was under way")
+
+    async def _open(self) -> "Connection":
+        self._size += 1
+        try:
+            connection = await self._connect()
+        except BaseException:
+            self._size -= 1
+            self._call_next(None)  # the next in line may have more luck
+            raise
+        self._lent.add(connection)
+        return connection
+
+    async def _wait(self) -> "Connection | None":
+        """A connection that came back, or None: there may be room for a new one."""
+        turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # called and cancelled at once: pass it on
+                connection = turn.result()
+                if connection is None:
+                    self._call_next(None)
+                else:
+                    self.release(connection)
+            raise
+
+    def _call_next(self, connection: "Connection | None") -> bool:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                if connection is not None:
+                    self._lent.add(connection)
+                turn.set_result(connection)
+                return True
+        return False
+
+    def _sweep_in(self, seconds: float) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        stale = time.monotonic() - _IDLE_S
+        while self._idle and self._idle[0][1] <= stale and self._size > self._min_size:
+            connection, _ = self._idle.popleft()
+            connection.terminate()
+            self._size -= 1
+        if self._idle and self._size > self._min_size:
+            self._sweep_in(max(1.0, self._idle[0][1] - stale))
