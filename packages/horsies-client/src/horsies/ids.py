@@ -1,6 +1,7 @@
 """Task ids: UUIDv7 as text, minted by the sender before the row exists, so that a send can be repeated safely."""
 
 import os
+import struct
 import threading
 import time
 import uuid
@@ -13,18 +14,22 @@ _last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of a c
 
 def new_id() -> str:
     """A fresh id, greater than every earlier one of this process: ids break ties in the order of the queue."""
+    return new_ids(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    """So many of them, ascending."""
     global _last
-    tick = int.from_bytes(os.urandom(10), "big")
+    tick, *tails = struct.unpack(f"=H{count}Q", os.urandom(2 + 8 * count))
     with _lock:
         # the counter starts in the lower half of its range, so that a burst within one millisecond has room
-        now = (time.time_ns() // 1_000_000 << 12) | (tick >> 69)
-        _last = now if now > _last else _last + 1
-        leading = _last
-    value = (
-        (leading >> 12 << 80) | (7 << 76) | ((leading & 0xFFF) << 64) | (0b10 << 62) | (tick & 0x3FFF_FFFF_FFFF_FFFF)
-    )
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        first = max((time.time_ns() // 1_000_000 << 12) | (tick >> 5), _last + 1)
+        _last = first + count - 1
+    return [
+        f"{leading >> 28:08x}-{leading >> 12 & 0xFFFF:04x}-7{leading & 0xFFF:03x}-"
+        f"{0x8000 | tail >> 50:04x}-{tail & 0xFFFF_FFFF_FFFF:012x}"
+        for leading, tail in enumerate(tails, first)
+    ]
 
 
 def id_problem(task_id: object) -> str | None:

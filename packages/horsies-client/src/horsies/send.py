@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from horsies._checks import Checks
 from horsies.errors import ConfigurationError, HorsiesError
-from horsies.ids import new_id
+from horsies.ids import new_ids
 from horsies.options import SendOptions, TaskOptions, check_good_until
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.codec import EncodedCall
+    from horsies.registry import TaskDefinition
 
 NO_DELAY: Final = timedelta(0)
 
@@ -79,35 +80,13 @@ class Resend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class NewTask:
-    """A task that is about to exist. `eta` and `good_until` are moments; `delay` and `ttl` count on the
-    database's clock, from the moment that it takes the row."""
-
-    id: str
-    task_name: str
-    queue_name: str
-    priority: int
-    args: str | None
-    kwargs: str | None
-    sent_at: datetime
-    eta: datetime | None
-    delay: timedelta
-    good_until: datetime | None
-    ttl: timedelta | None
-    max_retries: int
-    task_options: str | None
-    unique_key: str | None
-    enqueue_sha: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is common to the tasks of one send: everything but the arguments."""
+    """All that is common to the tasks of a sender: everything but the arguments. `eta` and `good_until` are
+    moments; `delay` and `ttl` count on the database's clock, from the moment that it takes the row."""
 
     task_name: str
     queue_name: str
     priority: int
-    sent_at: datetime
     eta: datetime | None
     delay: timedelta
     good_until: datetime | None
@@ -116,29 +95,38 @@ class Plan:
     task_options: str | None
     unique_key: str | None
     task_id: str | None
-    fingerprint: bytes
+    fingerprint: str
 
-    def task(self, call: "EncodedCall") -> NewTask:
-        sha = hashlib.sha256(self.fingerprint)
-        sha.update((call.args_json or "").encode())
-        sha.update(b"\0")
-        sha.update((call.kwargs_json or "").encode())
-        return NewTask(
-            self.task_id or new_id(), self.task_name, self.queue_name, self.priority, call.args_json, call.kwargs_json,
-            self.sent_at, self.eta, self.delay, self.good_until, self.ttl, self.max_retries, self.task_options,
-            self.unique_key, sha.hexdigest(),
-        )  # fmt: skip
+    def tasks(self, calls: "Sequence[EncodedCall]") -> "tuple[NewTask, ...]":
+        now = datetime.now(UTC)
+        ids = [self.task_id] if self.task_id else new_ids(len(calls))
+        return tuple(
+            NewTask(self, task_id, call.args_json, call.kwargs_json, now, self._sha(call))
+            for task_id, call in zip(ids, calls, strict=True)
+        )
+
+    def _sha(self, call: "EncodedCall") -> str:
+        text = f"{self.fingerprint}\0{call.args_json or ''}\0{call.kwargs_json or ''}"
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
-def plan(app: "Horsies", task_name: str, registered: TaskOptions | None, options: SendOptions, *, stored: bool) -> Plan:
-    """Settle queue, priority and times. `registered` is None for a task that only the worker knows.
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task that is about to exist."""
 
-    `stored`: the row carries the registered options. A sender by name or by stub does not know them; its row
-    says nothing, and the registration of the worker that claims it decides.
-    """
+    plan: Plan
+    id: str
+    args: str | None
+    kwargs: str | None
+    sent_at: datetime
+    enqueue_sha: str
+
+
+def plan(app: "Horsies", task_name: str, definition: "TaskDefinition | None", options: SendOptions) -> Plan:
+    """Settle queue, priority and times. `definition` is None for a task that only the worker knows."""
     checks = Checks(f"send of task {task_name!r}")
     options.check(checks)
-    known = registered or TaskOptions()
+    known = definition.options if definition is not None else TaskOptions()
     queue = _queue(app, checks, options.queue_name or known.queue_name)
     deadline = options.good_until if options.good_until is not None else known.good_until
     if options.good_until is None:
@@ -151,6 +139,9 @@ def plan(app: "Horsies", task_name: str, registered: TaskOptions | None, options
     good_until = deadline if isinstance(deadline, datetime) else None
     ttl = deadline if isinstance(deadline, timedelta) else None
     delay = options.delay if options.delay is not None else NO_DELAY
+    # A sender by name or by stub does not know the worker's options: its row says nothing, and the registration of
+    # the worker that claims it decides.
+    stored = definition is not None and not definition.is_stub
     row_options = known.to_json() if stored else None
     identity = [
         task_name, queue, priority, _moment(options.eta), delay.total_seconds(), _moment(good_until),
@@ -160,7 +151,6 @@ def plan(app: "Horsies", task_name: str, registered: TaskOptions | None, options
         task_name=task_name,
         queue_name=queue,
         priority=priority,
-        sent_at=datetime.now(UTC),
         eta=options.eta,
         delay=delay,
         good_until=good_until,
@@ -169,7 +159,7 @@ def plan(app: "Horsies", task_name: str, registered: TaskOptions | None, options
         task_options=row_options,
         unique_key=options.unique_key,
         task_id=options.task_id,
-        fingerprint=json.dumps(identity).encode() + b"\0",
+        fingerprint=json.dumps(identity),
     )
 
 

@@ -1,19 +1,17 @@
 """One send under way: the tasks, and the road they take (the app's pool, or the caller's connection)."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horsies.errors import HorsiesError
 from horsies.handle import TaskHandle
-from horsies.options import SendOptions
-from horsies.send import NewTask, SendErrorCode, TaskSendError, plan
+from horsies.send import NewTask, SendErrorCode, TaskSendError
 
 if TYPE_CHECKING:
     from horsies._pg.enqueue import Written
     from horsies.app import Horsies
-    from horsies.codec import EncodedCall
     from horsies.registry import TaskDefinition
 
 T = TypeVar("T")
@@ -27,20 +25,6 @@ class Sending(Generic[T]):
     definition: "TaskDefinition | None"
     tasks: tuple[NewTask, ...]
     connection: Any
-
-    @classmethod
-    def prepare(
-        cls,
-        app: "Horsies",
-        task_name: str,
-        definition: "TaskDefinition | None",
-        options: SendOptions,
-        calls: "Sequence[EncodedCall]",
-    ) -> "Sending[T]":
-        # options of a stub are not the worker's: its row says nothing, and the worker's registration decides
-        registered = definition.options if definition is not None else None
-        settled = plan(app, task_name, registered, options, stored=definition is not None and not definition.is_stub)
-        return cls(app, definition, tuple(settled.task(call) for call in calls), options.connection)
 
     # -- verbs -----------------------------------------------------------------------------------
 
@@ -70,34 +54,37 @@ class Sending(Generic[T]):
                 )
             )
 
-    def send_many(self, verb: str) -> list[TaskHandle[T]]:
+    def send_many(self, verb: str, *, fresh: bool = True) -> list[TaskHandle[T]]:
         from horsies._pg import enqueue, foreign
 
         if not self.tasks:
             return []
         if self.connection is None:
-            return self.app.run_sync(verb, lambda: self.send_many_async(verb))
+            return self.app.run_sync(verb, lambda: self.send_many_async(verb, fresh=fresh))
         execute = foreign.require_sync(foreign.adapt(self.connection), verb)
         with self._telling(verb):
-            enqueue.drive(enqueue.write_batch(self.tasks, self.app.schema), execute)
+            enqueue.drive(enqueue.write_batch(self.tasks, self.app.schema, fresh=fresh), execute)
         return self._handles()
 
-    async def send_many_async(self, verb: str) -> list[TaskHandle[T]]:
+    async def send_many_async(self, verb: str, *, fresh: bool = True) -> list[TaskHandle[T]]:
         from horsies._pg import enqueue, foreign
 
         if not self.tasks:
             return []
         schema = self.app.schema
+
+        async def write(connection: Any) -> None:
+            nonlocal fresh
+            script = enqueue.write_batch(self.tasks, schema, fresh=fresh)
+            fresh = False  # should the answer get lost, it may have been a yes
+            await enqueue.drive_async(script, lambda sql, values: connection.fetch(sql, *values))
+
         with self._telling(verb):
             if self.connection is not None:
                 execute = foreign.require_async(foreign.adapt(self.connection), verb)
-                await enqueue.drive_async(enqueue.write_batch(self.tasks, schema), execute)
+                await enqueue.drive_async(enqueue.write_batch(self.tasks, schema, fresh=fresh), execute)
             else:
-                await self.app.database.here().run(
-                    lambda connection: enqueue.drive_async(
-                        enqueue.write_batch(self.tasks, schema), lambda sql, values: connection.fetch(sql, *values)
-                    )
-                )
+                await self.app.database.here().run(write)
         return self._handles()
 
     # -- outcomes --------------------------------------------------------------------------------
@@ -118,7 +105,7 @@ class Sending(Generic[T]):
         except HorsiesError:
             raise
         except Exception as error:
-            what = f"task {self.tasks[0].task_name!r}" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
+            what = f"task {self.tasks[0].plan.task_name!r}" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
             spoken = getattr(error, "orig", None) or error  # SQLAlchemy's own text quotes all the parameters
             told = self.app.config.broker.redact(f"{type(spoken).__name__}: {spoken}")
             resend: _Resend | None = None
@@ -146,9 +133,11 @@ class _Resend:
     verb: str
 
     def send(self) -> Any:
-        return self.sending.send_many(self.verb) if self.verb == "send_many" else self.sending.send(self.verb)
+        if self.verb == "send_many":
+            return self.sending.send_many(self.verb, fresh=False)
+        return self.sending.send(self.verb)
 
     async def send_async(self) -> Any:
         if self.verb == "send_many":
-            return await self.sending.send_many_async(self.verb)
+            return await self.sending.send_many_async(self.verb, fresh=False)
         return await self.sending.send_async(self.verb)

@@ -7,11 +7,11 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from horsies._checks import Checks, shown
-from horsies.errors import ConfigurationError
+from horsies.errors import ConfigurationError, HorsiesError
 from horsies.handle import TaskHandle
 from horsies.options import SendOptions, check_task_name
 from horsies.result import TaskError, TaskResult
-from horsies.send import SendErrorCode, TaskSendError
+from horsies.send import Plan, SendErrorCode, TaskSendError, plan
 from horsies.sending import Sending
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Sender(Generic[P, T]):
         self._app = app
         self._definition = definition
         self._options = options
+        self._settled: Plan | None = None
 
     @property
     def name(self) -> str:
@@ -108,8 +109,8 @@ class Sender(Generic[P, T]):
         return await self._sending_many(calls).send_many_async("send_many")
 
     def _sending(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], when: When | None = None) -> Sending[T]:
-        options = self._options if when is None else _later(self._options, when)
-        return Sending[T].prepare(self._app, self.name, self._definition, options, [self._encode(args, kwargs)])
+        settled = self._plan() if when is None else self._plan_for(_later(self._options, when))
+        return self._prepared(settled, [self._encode(args, kwargs)])
 
     def _sending_many(self, calls: Iterable[CallLike[T]]) -> Sending[T]:
         if self._options.task_id or self._options.unique_key:
@@ -118,14 +119,24 @@ class Sender(Generic[P, T]):
                 "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one",
             )
         encoded = [self._encode(*_unpack(call, at), item=at) for at, call in enumerate(calls)]
-        return Sending[T].prepare(self._app, self.name, self._definition, self._options, encoded)
+        return self._prepared(self._plan(), encoded)
+
+    def _prepared(self, settled: Plan, calls: "list[EncodedCall]") -> Sending[T]:
+        return Sending(self._app, self._definition, settled.tasks(calls), self._options.connection)
+
+    def _plan(self) -> Plan:
+        """Settled once, for it costs more than the statement's encoding; a deadline is looked at each time."""
+        if self._settled is None or self._settled.good_until is not None:
+            self._settled = self._plan_for(self._options)
+        return self._settled
+
+    def _plan_for(self, options: SendOptions) -> Plan:
+        return plan(self._app, self._definition.name, self._definition, options)
 
     def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], item: int | None = None) -> "EncodedCall":
-        from horsies.codec import EncodeError
-
         try:
             return self._definition.codec.encode_call(args, kwargs, limits=self._app.payload_limits)
-        except EncodeError as error:
+        except HorsiesError as error:  # EncodeError; importing it here would cost as much as the encoding
             where = "" if item is None else f"send_many item {item}: "
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"{where}{error}") from error
 
@@ -190,7 +201,8 @@ class NamedSender:
                 call = encode_untyped_call(args, kwargs, task_name=task_name, limits=limits)
         except (EncodeError, ConfigurationError) as error:
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(error)) from error
-        return Sending[Any].prepare(self._app, task_name, definition, self._options, [call])
+        settled = plan(self._app, task_name, definition, self._options)
+        return Sending(self._app, definition, settled.tasks([call]), self._options.connection)
 
 
 def merged(options: SendOptions, *, delay: Seconds | timedelta | None, **changes: Any) -> SendOptions:

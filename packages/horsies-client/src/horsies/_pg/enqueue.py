@@ -31,12 +31,13 @@ class Written:
 def write_task(task: NewTask, schema: str | None) -> Script[Written]:
     """One statement, unless the id or the key is taken."""
     statements = load("horsies._pg", "tasks.sql", schema)
+    plan = task.plan
     values = (
-        task.id, task.task_name, task.queue_name, task.priority, task.args, task.kwargs, task.sent_at, task.eta,
-        task.delay, task.good_until, task.ttl, task.max_retries, task.task_options, task.enqueue_sha,
+        task.id, plan.task_name, plan.queue_name, plan.priority, task.args, task.kwargs, task.sent_at, plan.eta,
+        plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, task.enqueue_sha,
     )  # fmt: skip
     for _ in range(_RACES):
-        if task.unique_key is None:
+        if plan.unique_key is None:
             if (yield statements["insert_task"].sql, values):
                 return Written(task.id, False)
             rows = yield statements["find_conflict_batch"].sql, ([task.id],)
@@ -44,7 +45,7 @@ def write_task(task: NewTask, schema: str | None) -> Script[Written]:
                 _require_same(task, rows[0][1])
                 return Written(task.id, False)
         else:
-            rows = yield statements["insert_unique_task"].sql, (*values, task.unique_key)
+            rows = yield statements["insert_unique_task"].sql, (*values, plan.unique_key)
             if rows:
                 holder, sha, is_fresh, _rank = rows[0]
                 if holder == task.id and not is_fresh:
@@ -52,22 +53,23 @@ def write_task(task: NewTask, schema: str | None) -> Script[Written]:
                 return Written(holder, holder != task.id)
     raise TaskSendError(
         SendErrorCode.ENQUEUE_FAILED,
-        f"task {task.task_name!r}: another transaction that cannot be seen from here holds its "
-        f"{'unique key' if task.unique_key else 'id'}",
+        f"task {plan.task_name!r}: another transaction that cannot be seen from here holds its "
+        f"{'unique key' if plan.unique_key else 'id'}",
         tasks=[task],
     )
 
 
-def write_batch(tasks: Sequence[NewTask], schema: str | None) -> Script[None]:
-    """All or none, in one statement. Ids that exist already must be the same tasks."""
+def write_batch(tasks: Sequence[NewTask], schema: str | None, *, fresh: bool) -> Script[None]:
+    """All or none, in one statement. Ids that exist already must be the same tasks; `fresh` promises that
+    none does, because they were minted a moment ago and never sent."""
     statements = load("horsies._pg", "tasks.sql", schema)
-    first = tasks[0]
+    plan = tasks[0].plan
     written = yield (
-        statements["insert_task_batch"].sql,
+        statements["insert_fresh_task_batch" if fresh else "insert_task_batch"].sql,
         (
             [task.id for task in tasks], [task.args for task in tasks], [task.kwargs for task in tasks],
-            [task.enqueue_sha for task in tasks], first.task_name, first.queue_name, first.priority, first.sent_at,
-            first.eta, first.delay, first.good_until, first.ttl, first.max_retries, first.task_options,
+            [task.enqueue_sha for task in tasks], plan.task_name, plan.queue_name, plan.priority, tasks[0].sent_at,
+            plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options,
         ),
     )  # fmt: skip
     if written[0][0] == len(tasks):

@@ -40,6 +40,22 @@ UNION ALL
 SELECT id, enqueue_sha, false, rank FROM held WHERE NOT EXISTS (SELECT FROM fresh)
  ORDER BY rank LIMIT 1;
 
+-- name: insert_fresh_task_batch :value
+-- edge: new -> PENDING
+-- params: ids, args, kwargs, enqueue_shas, task_name, queue_name, priority, sent_at, eta, delay, good_until, ttl, max_retries, task_options
+-- For ids that were never sent before: looking for conflicts first takes a quarter more time (157 against 126 ms
+-- for 10,000 rows), and there can be none.
+WITH fresh AS (
+    INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
+                               max_retries, task_options, enqueue_sha)
+    SELECT x.id, $5::varchar, $6::varchar, $7::int, x.args, x.kwargs, $8::timestamptz,
+           coalesce($9::timestamptz, statement_timestamp() + $10::interval),
+           coalesce($11::timestamptz, statement_timestamp() + $12::interval), $13::int, $14::text, x.enqueue_sha
+      FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS x (id, args, kwargs, enqueue_sha)
+    RETURNING 1
+)
+SELECT count(*)::int FROM fresh;
+
 -- name: insert_task_batch :value
 -- edge: new -> PENDING
 -- params: ids, args, kwargs, enqueue_shas, task_name, queue_name, priority, sent_at, eta, delay, good_until, ttl, max_retries, task_options
