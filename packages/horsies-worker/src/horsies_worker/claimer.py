@@ -16,6 +16,7 @@ from horsies._pg.backoff import Backoff
 from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
 from horsies.registry import Registry
+from horsies_worker.child.logs import about
 from horsies_worker.claims import ClaimedTask, claimed_task
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
@@ -265,7 +266,10 @@ class Claimer:
         waiting: list[ClaimedTask] = []
         for row in rows:
             if row["status"] == "EXPIRED":
-                _log.info("task %s (%s): expired before it could start", row["id"], row["task_name"])
+                _log.info(
+                    "task %s (%s): expired before it could start", row["id"], row["task_name"],
+                    extra=about(row["id"], row["task_name"]),
+                )  # fmt: skip
                 continue
             definition = self._registry.get(row["task_name"])
             if definition is None or definition.is_stub:

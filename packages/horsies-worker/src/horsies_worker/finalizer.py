@@ -15,6 +15,7 @@ from horsies.config import ResilienceConfig
 from horsies.errors import OperationalErrorCode
 from horsies.result import TaskError
 from horsies.status import AttemptOutcome, TaskStatus
+from horsies_worker.child.logs import about
 from horsies_worker.decide import NO_RETRY, Transition
 from horsies_worker.queries import Queries
 from horsies_worker.session import Session
@@ -170,7 +171,11 @@ class Finalizer:
             await self._write(batch[half:])
             return
         item = batch[0]
-        _log.error("task %s: its result cannot be stored: %s", item.transition.task_id, error)
+        task_id, attempt = item.transition.task_id, item.transition.attempt
+        _log.error(
+            "task %s attempt %d: its result cannot be stored: %s", task_id, attempt, error,
+            extra=about(task_id, attempt=attempt),
+        )  # fmt: skip
         item.transition = unstorable(item.transition)
         await self._write(batch)
 
@@ -184,11 +189,11 @@ class Finalizer:
         for item in missing:
             if item.transition.task_id not in mine:
                 self.lost += 1
+                task_id, attempt = item.transition.task_id, item.transition.attempt
                 _log.warning(
-                    "task %s attempt %d: CLAIM_LOST, its result is dropped",
-                    item.transition.task_id,
-                    item.transition.attempt,
-                )
+                    "task %s attempt %d: CLAIM_LOST, its result is dropped", task_id, attempt,
+                    extra=about(task_id, attempt=attempt),
+                )  # fmt: skip
 
     def _forget(self, batch: list[_Pending]) -> None:
         # a batch is always the front of the line, also after a split

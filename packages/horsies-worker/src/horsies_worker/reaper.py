@@ -17,6 +17,7 @@ from horsies.errors import OperationalErrorCode, OutcomeCode
 from horsies.options import TaskOptions
 from horsies.registry import Registry
 from horsies.result import TaskError
+from horsies_worker.child.logs import about
 from horsies_worker.claims import options_of
 from horsies_worker.decide import Transition, decide
 from horsies_worker.jobs import Outcome, OutcomeKind
@@ -91,7 +92,7 @@ class Reaper(Service):
                     await self._queries.finalize(connection, ends, owners)
         for what, rows in (("expired", expired), ("requeued a stale claim of", requeued), ("recovered", stale)):
             for row in rows:
-                _log.warning("reaper: %s task %s", what, row["id"])
+                _log.warning("reaper: %s task %s", what, row["id"], extra=about(row["id"]))
         return max(len(expired), len(requeued), len(stale)) == BATCH
 
     def _end_of(self, row: Mapping[str, Any]) -> Transition:

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from horsies_worker.child.logs import about
 from horsies_worker.claims import ClaimedTask
 from horsies_worker.held import Held
 from horsies_worker.pool import ChildPool
@@ -51,7 +52,11 @@ class Starter:
             started = [task for task in batch if statuses.get(task.job.task_id) == "RUNNING"]
             for task in batch:
                 if task.job.task_id not in statuses:
-                    _log.info("task %s (%s): CLAIM_LOST before it started", task.job.task_id, task.job.task_name)
+                    job = task.job
+                    _log.info(
+                        "task %s (%s) attempt %d: CLAIM_LOST before it started", job.task_id, job.task_name,
+                        job.attempt, extra=about(job.task_id, job.task_name, job.attempt),
+                    )  # fmt: skip
             self.drop(task.job.task_id for task in batch)
             self._held.drop(task.job for task in batch if task not in started)
             self._pool.submit([task.job for task in started])

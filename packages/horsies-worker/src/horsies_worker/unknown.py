@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from horsies_worker.child.logs import about
 from horsies_worker.finalizer import Finalizer
 
 _log = logging.getLogger("horsies.worker")
@@ -19,6 +20,7 @@ _MAX_KNOWN: Final = 10_000
 class UnknownNames:
     def __init__(self, grace_ms: int, finalizer: Finalizer, *, fail: Callable[[Mapping[str, Any]], None]) -> None:
         self._grace_s = grace_ms / 1000
+        self._hand_back_ms = min(HAND_BACK_MS, max(grace_ms, 100))  # a short grace is meant to be short
         self._finalizer = finalizer
         self._fail = fail
         # by task: a task that meets this worker for the first time has its whole grace before it
@@ -41,5 +43,6 @@ class UnknownNames:
             _log.warning(
                 "task %s: no task named %r is registered here; it is handed back for %.0f s, then fails "
                 "WORKER_RESOLUTION_ERROR. Does this worker run the right release?", task_id, name, self._grace_s,
+                extra=about(task_id, name),
             )  # fmt: skip
-        self._finalizer.give_back([(task_id, row["claim_generation"])], delay_ms=HAND_BACK_MS)
+        self._finalizer.give_back([(task_id, row["claim_generation"])], delay_ms=self._hand_back_ms)

@@ -12,6 +12,7 @@ from typing import Final
 from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
 from horsies.errors import OperationalErrorCode
+from horsies_worker.child.logs import about
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.jobs import Job
@@ -104,6 +105,7 @@ class Upkeep(Service):
                 _log.warning(
                     "task %s (%s) attempt %d: no contact with the database for %.0f s, stopping it", job.task_id,
                     job.task_name, job.attempt, self._running_stale_s,
+                    extra=about(job.task_id, job.task_name, job.attempt),
                 )  # fmt: skip
                 self._pool.abandon(job.task_id, job.generation)
                 self._on_lost(job)
@@ -154,7 +156,10 @@ class Upkeep(Service):
             key = (job.task_id, job.generation)
             if self._held.find(*key) is None or key in ending:
                 continue  # it ended between our look and the beat
-            _log.warning("task %s (%s) attempt %d: CLAIM_LOST, stopping it", job.task_id, job.task_name, job.attempt)
+            _log.warning(
+                "task %s (%s) attempt %d: CLAIM_LOST, stopping it", job.task_id, job.task_name, job.attempt,
+                extra=about(job.task_id, job.task_name, job.attempt),
+            )  # fmt: skip
             self._pool.abandon(job.task_id, job.generation)
             self._starter.drop([job.task_id])
             self._on_lost(job)
@@ -172,7 +177,7 @@ class Upkeep(Service):
         running = {(job.task_id, job.generation) for job in self._pool.running()}
         self._asked_to_stop &= running
         for task_id, generation in set(wanted) - self._asked_to_stop:
-            _log.info("task %s: cancel requested, stopping it", task_id)
+            _log.info("task %s: cancel requested, stopping it", task_id, extra=about(task_id))
             self._asked_to_stop.add((task_id, generation))
             self._pool.cancel(task_id, generation)
 

@@ -26,6 +26,7 @@ from horsies.codec import encode_error
 from horsies.errors import HorsiesError, OperationalErrorCode, SchemaError
 from horsies.options import TaskOptions
 from horsies.result import TaskError
+from horsies_worker.child.logs import about
 from horsies_worker.claimer import Claimer, claim_settings
 from horsies_worker.clock import DatabaseClock
 from horsies_worker.decide import decide
@@ -304,6 +305,7 @@ class Worker:
             _log.log(
                 level, "task %s (%s) attempt %d: %s %s", job.task_id, job.task_name, job.attempt, outcome.kind,
                 outcome.failed_reason or outcome.error_message or "",
+                extra=about(job.task_id, job.task_name, job.attempt),
             )  # fmt: skip
         started = outcome.started_mono
         self.finalizer.add(

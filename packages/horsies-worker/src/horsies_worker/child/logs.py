@@ -1,4 +1,4 @@
-"""Logging of a child whose app configured none: to stderr, each record naming the task it belongs to."""
+"""Logging of a worker whose app configured none: to stderr, each record naming the task it belongs to."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
 from horsies.context import find_current_task
+
+_ABOUT: Final = ("task_id", "task_name", "attempt")
+
+
+def about(task_id: str, task_name: str | None = None, attempt: int | None = None) -> dict[str, object]:
+    """`extra=` for a record that the parent writes about a task: JSON lines can then be searched by it."""
+    known = {"task_id": task_id, "task_name": task_name, "attempt": attempt}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 class _TaskFilter(logging.Filter):
@@ -28,7 +37,9 @@ class _JsonFormatter(logging.Formatter):
             "pid": record.process,
         }
         if task is not None:
-            line |= {"task_id": task.task_id, "task_name": task.task_name, "attempt": task.attempt}
+            line |= about(task.task_id, task.task_name, task.attempt)
+        else:
+            line |= {name: getattr(record, name) for name in _ABOUT if hasattr(record, name)}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
