@@ -1,0 +1,1 @@
+"""How fast it is, as ratios to bare SQL and to peers, measured in one run: `just bench [name ...]`."""
