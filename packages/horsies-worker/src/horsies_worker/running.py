@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,6 +13,7 @@ from horsies.app import Horsies
 from horsies.errors import ConfigurationError, SchemaError
 from horsies_worker.child.logs import configure_logging
 from horsies_worker.exit_codes import ExitCode
+from horsies_worker.log_queue import queued_logging
 from horsies_worker.options import WorkerOptions
 from horsies_worker.worker import ChildrenCannotStart, DatabaseGone, Worker
 
@@ -26,15 +28,24 @@ def run_worker(app: Horsies, options: WorkerOptions) -> ExitCode:
     except ConfigurationError as error:
         complain(str(error))
         return ExitCode.CONFIGURATION
+    with queued_logging() as output:
+        code, last_words = _run(app, options)
+    if output.is_blocked:
+        os._exit(code)  # the interpreter's own exit flushes the log and would wait for ever
+    if last_words:
+        complain(last_words)
+    return code
+
+
+def _run(app: Horsies, options: WorkerOptions) -> tuple[ExitCode, str]:
     try:
         loop_runner()(_serve(app, options))
     except (SchemaError, DatabaseGone, ChildrenCannotStart, ConfigurationError) as error:
-        complain(app.config.broker.redact(str(error)))
-        return _CODES[type(error)]
+        return _CODES[type(error)], app.config.broker.redact(str(error))
     except Exception:
         _log.exception("the worker failed")
-        return ExitCode.FAILED
-    return ExitCode.CLEAN
+        return ExitCode.FAILED, ""
+    return ExitCode.CLEAN, ""
 
 
 _CODES: dict[type[Exception], ExitCode] = {
