@@ -67,7 +67,7 @@ def task(db: Database, status: str = "PENDING", *, schema: str | None = None, **
     }  # fmt: skip
     insert(db, "horsies_tasks", schema=schema, **row)
     for number in range(1, retries + 1):
-        attempt(db, row["id"], number, schema=schema, will_retry=True, started_at=ago(minutes=retries - number + 1))
+        attempt(db, row["id"], number, schema=schema, will_retry=True, started_at=ago(days=retries - number + 1))
     if status in ("COMPLETED", "FAILED") or (status == "CANCELLED" and "started_at" in columns):
         outcome = {"outcome": "COMPLETED", "error_code": None} if status == "COMPLETED" else {}
         attempt(db, row["id"], retries + 1, schema=schema, started_at=ago(seconds=1), finished_at=NOW, **outcome)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from horsies.context import TaskContext as TaskContext, TaskStopped as TaskStopped, current_task as current_task
     from horsies.errors import (
+        BrokerError as BrokerError,
         ConfigurationError as ConfigurationError,
         ContractCode as ContractCode,
         HorsiesError as HorsiesError,
@@ -79,8 +80,8 @@ _HOMES = {
     "config": ("AppConfig", "CustomQueueConfig", "PostgresConfig", "QueueMode", "RecoveryConfig", "ResilienceConfig"),
     "context": ("TaskContext", "TaskStopped", "current_task"),
     "errors": (
-        "ConfigurationError", "ContractCode", "HorsiesError", "OperationalErrorCode", "OutcomeCode", "RetrievalCode",
-        "SchemaError", "TaskDefinitionError", "UsageError",
+        "BrokerError", "ConfigurationError", "ContractCode", "HorsiesError", "OperationalErrorCode", "OutcomeCode",
+        "RetrievalCode", "SchemaError", "TaskDefinitionError", "UsageError",
     ),
     "handle": ("CancelResult", "TaskHandle", "as_completed", "as_completed_async", "gather", "gather_async"),
     "info": ("ExpiredTask", "StaleTask", "TaskAttempt", "TaskInfo", "WorkerStats"),

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from horsies._pg.statements import Statement, load
 from horsies.config.queues import queue_name_problem
-from horsies.errors import ConfigurationError, OperationalErrorCode, OutcomeCode
+from horsies.errors import (
+    BrokerError,
+    ConfigurationError,
+    HorsiesError,
+    OperationalErrorCode,
+    OutcomeCode,
+    UsageError,
+)
 from horsies.handle import CancelResult
 from horsies.info import ExpiredTask, StaleTask, TaskAttempt, TaskInfo, WorkerStats
 from horsies.result import TaskError
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_UNIQUE_VIOLATION = "23505"
 _CANCEL_ROUNDS = 5
 """A task may move between our two looks (claimed, retried); each round tries both again."""
 
@@ -31,6 +39,7 @@ class PostgresBroker:
 
     def __init__(self, database: "Database", config: "AppConfig") -> None:
         self._database = database
+        self._redact = config.broker.redact
         schema = config.broker.schema
         self._statements: Mapping[str, Statement] = {
             **load("horsies._pg", "tasks.sql", schema),
@@ -66,10 +75,6 @@ class PostgresBroker:
     async def get_paused_queues(self) -> dict[str, datetime]:
         """Paused queues, and since when."""
         return {row["queue_name"]: row["paused_at"] for row in await self._rows("paused_queues")}
-
-    async def read_ended(self, task_id: str) -> Mapping[str, Any] | None:
-        """Name, status and stored result text of one task."""
-        return await self._row("read_ended_batch", [task_id])
 
     # -- acting on tasks -------------------------------------------------------------------------
 
@@ -108,8 +113,17 @@ class PostgresBroker:
         return bool(await self.retry_many([task_id]))
 
     async def retry_many(self, task_ids: Iterable[str]) -> int:
-        """`retry` for many; returns how many will run again."""
-        return len(await self._rows("retry_batch", sorted(set(task_ids))))
+        """`retry` for many, all or none; returns how many will run again."""
+        try:
+            return len(await self._rows("retry_batch", sorted(set(task_ids))))
+        except BrokerError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _UNIQUE_VIOLATION:
+                raise
+            detail = getattr(error.__cause__, "detail", None)
+            raise UsageError(
+                "not retried: another task that has not ended holds the same unique_key, and two with one key must "
+                f"not be live at a time ({detail}); cancel or await the other one first"
+            ) from error
 
     async def requeue(self, task_id: str) -> bool:
         """Take a CLAIMED task from the worker that holds it. False when it is in another state."""
@@ -155,7 +169,12 @@ class PostgresBroker:
         return await self._run(lambda connection: connection.fetchrow(sql, *values))
 
     async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
-        return await self._database.here().run(action)
+        try:
+            return await self._database.here().run(action)
+        except HorsiesError:
+            raise
+        except Exception as error:
+            raise BrokerError(self._redact(f"{type(error).__name__}: {error}")) from error
 
 
 def _error_json(code: OutcomeCode | OperationalErrorCode, message: str) -> str:

@@ -45,8 +45,9 @@ UPDATE horsies_tasks t
        manual_retries = t.manual_retries + 1, enqueued_at = statement_timestamp(), next_retry_at = NULL,
        good_until = NULL, result = NULL, error_code = NULL, failed_reason = NULL, failed_at = NULL,
        terminal_at = NULL, cancel_requested_at = NULL, progress = NULL, claimed_at = NULL,
-       claimed_by_worker_id = NULL, started_at = NULL, finalizing_at = NULL, finalizing_by_worker_id = NULL,
-       worker_pid = NULL, worker_hostname = NULL, worker_process_name = NULL, updated_at = statement_timestamp()
+       claimed_by_worker_id = NULL, claim_expires_at = NULL, started_at = NULL, finalizing_at = NULL,
+       finalizing_by_worker_id = NULL, worker_pid = NULL, worker_hostname = NULL, worker_process_name = NULL,
+       updated_at = statement_timestamp()
   FROM history h
  WHERE t.id = h.id AND t.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
 RETURNING t.id;
