@@ -1,7 +1,7 @@
 """The parent's log lines go through a bounded queue to a thread that writes them.
 
-A sink that stops reading must not stop claims, heartbeats and results. What does not fit is counted, and told once there
-is room again.
+A sink that stops reading must not stop claims, heartbeats and results. What does not fit is counted, and told once
+there is room again.
 """
 
 import logging
