@@ -13,13 +13,13 @@ from horsies.options import SendOptions, TaskOptions, check_task_name
 from horsies.registry import Registry, TaskDefinition
 from horsies.result import TaskError, TaskResult
 from horsies.retry import RetryPolicy
-from horsies.sync import BackgroundLoop
 from horsies.tasks import AsyncTaskFunction, NamedSender, Seconds, Sender, TaskFunction, TaskStub, merged
 
 if TYPE_CHECKING:
     from horsies._pg.pool import Database
     from horsies.broker import PostgresBroker
     from horsies.codec import PayloadLimits
+    from horsies.sync import BackgroundLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Horsies:
         self._database: Database | None = None
         self._broker: PostgresBroker | None = None
         self._limits: PayloadLimits | None = None
-        self._background = BackgroundLoop(self._close_here)
+        self._background: BackgroundLoop | None = None
 
     def __repr__(self) -> str:
         return f"<Horsies {len(self.registry)} tasks, {self.config.broker!r}>"
@@ -215,11 +215,14 @@ class Horsies:
     @property
     def database(self) -> "Database":
         """For our siblings: the connections."""
-        if self._database is None:
+        database = self._database
+        if database is None:
             from horsies._pg.pool import Database
 
-            self._database = Database(self.config.broker, self.config.resilience)
-        return self._database
+            # atomic, as in run_sync: a second one, made by another thread at once, would never be closed
+            database = vars(self).setdefault("_first_database", Database(self.config.broker, self.config.resilience))
+            self._database = database
+        return database
 
     @property
     def schema(self) -> str | None:
@@ -235,18 +238,26 @@ class Horsies:
 
     def run_sync(self, verb: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """For our siblings: run a coroutine for a caller that has no loop."""
-        return self._background.run(verb, work)
+        background = self._background
+        if background is None:
+            from horsies.sync import BackgroundLoop
+
+            # setdefault is atomic: of two threads that come here at once, both get the first one's
+            background = vars(self).setdefault("_first_background", BackgroundLoop(self._close_here))
+            self._background = background
+        return background.run(verb, work)
 
     def close(self) -> None:
         """Close the connections of the synchronous verbs. Happens at exit by itself."""
-        self._background.close()
+        if self._background is not None:
+            self._background.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running loop, and those of the synchronous verbs."""
         await self._close_here()
         import asyncio
 
-        await asyncio.to_thread(self._background.close)
+        await asyncio.to_thread(self.close)
 
     async def _close_here(self) -> None:
         if self._database is not None:

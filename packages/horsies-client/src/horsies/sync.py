@@ -7,6 +7,7 @@ that loop, so it is refused with a sentence that names the twin.
 
 import asyncio
 import atexit
+import concurrent.futures
 import os
 import threading
 import weakref
@@ -16,6 +17,8 @@ from typing import Any, TypeVar
 from horsies.errors import UsageError
 
 R = TypeVar("R")
+
+_GRACE_S = 1.0
 
 
 class BackgroundLoop:
@@ -32,9 +35,12 @@ class BackgroundLoop:
     def run(self, verb: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run `work()` there and wait for it. `verb` is what the caller called."""
         refuse_on_a_loop(verb)
-        future = asyncio.run_coroutine_threadsafe(work(), self._running_loop())
+        with self._lock:  # a close in between would leave the work on a loop that no longer turns
+            future = asyncio.run_coroutine_threadsafe(work(), self._running_loop())
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise UsageError(f"the app was closed while {verb}() was under way") from None
         except BaseException:
             future.cancel()  # Ctrl-C while waiting: do not go on in the background
             raise
@@ -52,13 +58,13 @@ class BackgroundLoop:
             thread.join(5)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(loop,), name="horsies-sync", daemon=True)
-                self._thread.start()
-                self._loop, self._pid = loop, os.getpid()
-            return self._loop
+        """Call with the lock held."""
+        if self._loop is None or self._pid != os.getpid():
+            loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_serve, args=(loop,), name="horsies-sync", daemon=True)
+            self._thread.start()
+            self._loop, self._pid = loop, os.getpid()
+        return self._loop
 
     def reset_after_fork(self) -> None:
         """In a forked child the thread does not exist, and the lock may be held by nobody."""
@@ -87,6 +93,8 @@ async def _finish(on_close: Callable[[], Awaitable[None]]) -> None:
     """Close what is open, then end what still runs: nobody waits for it any more."""
     await on_close()
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    if rest:
+        await asyncio.wait(rest, timeout=_GRACE_S)  # most have just been told, and say so to their callers
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
