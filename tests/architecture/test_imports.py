@@ -16,7 +16,11 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        ("import horsies", HEAVY),
+        ("import horsies", (*HEAVY, "asyncio", "asyncpg", "pydantic")),
+        (
+            "from horsies import AppConfig, Horsies, PostgresConfig; Horsies(AppConfig(PostgresConfig('dbname=x')))",
+            (*HEAVY, "asyncio", "asyncpg", "pydantic"),
+        ),
         ("from horsies import *", HEAVY),
         ("import horsies.cli", HEAVY),
         ("import horsies_schema", ("sqlalchemy", "alembic", "textual", "psutil", "horsies")),

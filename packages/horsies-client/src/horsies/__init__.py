@@ -12,11 +12,13 @@ Names are loaded on first use: importing this package costs next to nothing.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # checkers know the name; importing it would be all that this import costs (10 ms)
 if TYPE_CHECKING:
+    from typing import Any
+
     from horsies.app import Horsies as Horsies
     from horsies.broker import PostgresBroker as PostgresBroker
     from horsies.config import (
@@ -99,7 +101,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [*_HOME_OF]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     module = _HOME_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'horsies' has no attribute {name!r}")

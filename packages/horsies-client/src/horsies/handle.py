@@ -1,6 +1,8 @@
-"""`TaskHandle`: a sent task, from the sender's side. Also `gather` and `as_completed` for many of them."""
+"""`TaskHandle`: a sent task, from the sender's side. Also `gather` and `as_completed` for many of them.
 
-import asyncio
+asyncio is imported where it is used: 30 ms of ssl, sockets and subprocesses that defining tasks need not pay.
+"""
+
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -9,7 +11,6 @@ from horsies._checks import shown
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.ids import is_storable_id
 from horsies.result import TaskError, TaskResult
-from horsies.sync import refuse_on_a_loop
 
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen
@@ -62,6 +63,8 @@ class TaskHandle(Generic[T_co]):
     def get(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
         """Wait for the task's end and return its result. Never raises for what the task or the database did:
         a time-out is an err WAIT_TIMEOUT, a lost database an err BROKER_ERROR. A final result is kept here."""
+        from horsies.sync import refuse_on_a_loop
+
         refuse_on_a_loop("get")
         if self._result is not None:
             return self._result
@@ -75,6 +78,8 @@ class TaskHandle(Generic[T_co]):
             raise ValueError(f"timeout_ms must not be negative, got {timeout_ms}")
         if not is_storable_id(self.task_id):
             return _err(RetrievalCode.TASK_NOT_FOUND, f"{shown(self.task_id)} cannot be the id of a task")
+        import asyncio
+
         waiters = self._app.database.here().waiters
         bound = asyncio.timeout(timeout_ms / 1000 if timeout_ms else None)
         try:
@@ -153,11 +158,15 @@ async def gather_async(
     handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None
 ) -> list[TaskResult[T, TaskError]]:
     """The results of many tasks, in the order of the handles. One time-out for all of them."""
+    import asyncio
+
     return list(await asyncio.gather(*(handle.get_async(timeout_ms) for handle in handles)))
 
 
 def gather(handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None) -> list[TaskResult[T, TaskError]]:
     """See `gather_async`."""
+    from horsies.sync import refuse_on_a_loop
+
     refuse_on_a_loop("gather")
     many = list(handles)
     if not many:
@@ -170,6 +179,8 @@ async def as_completed_async(
 ) -> AsyncGenerator[tuple[TaskHandle[T], TaskResult[T, TaskError]]]:
     """Pairs of handle and result, in the order in which the tasks end. Those that do not end in time come
     last, as err WAIT_TIMEOUT."""
+
+    import asyncio
 
     async def one(handle: TaskHandle[T]) -> tuple[TaskHandle[T], TaskResult[T, TaskError]]:
         return handle, await handle.get_async(timeout_ms)
@@ -188,6 +199,8 @@ def as_completed(
     handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None
 ) -> Iterator[tuple[TaskHandle[T], TaskResult[T, TaskError]]]:
     """See `as_completed_async`."""
+    from horsies.sync import refuse_on_a_loop
+
     refuse_on_a_loop("as_completed")
     many = list(handles)
     if not many:

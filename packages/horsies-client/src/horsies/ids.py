@@ -4,7 +4,6 @@ import os
 import struct
 import threading
 import time
-import uuid
 
 from horsies._checks import shown
 
@@ -34,6 +33,8 @@ def new_ids(count: int) -> list[str]:
 
 def id_problem(task_id: object) -> str | None:
     """Why this cannot be a task's id; None when it can."""
+    import uuid
+
     try:
         canonical = str(uuid.UUID(str(task_id)))
     except ValueError:
