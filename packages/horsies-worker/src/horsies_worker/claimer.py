@@ -33,6 +33,9 @@ DISCOVER_EVERY_S = 1.0
 """Rows that came back with an old enqueued_at, or at another priority, are seen by the next discovery."""
 DISCOVER_SHARE = 20
 """But discovery takes at most a twentieth of the time: with dead entries pinned by a long transaction it is slow."""
+LOOK = 200
+"""Where there are tasks of several kinds, those of one that has no room must not hide the others behind them: so far
+a claim looks, without a lock."""
 FRUITLESS = 3
 """After so many notifications that led to nothing, wait a few random milliseconds: others are faster anyway."""
 HERD_S = 0.010
@@ -213,7 +216,9 @@ class Claimer:
             return None
         discover = self._news or not self._hints or time.monotonic() >= self._next_discovery
         self._news = False
-        short = self._pool.short_names() if ahead else frozenset[str]()
+        known = self._pool.short_names() if ahead else frozenset[str]()
+        short = [name for name in self._sync_names if name in known]
+        kinds = bool(self._async_names) + bool(short) + (len(short) < len(self._sync_names))
         return ClaimRequest(
             discover=queues if discover else (),
             hints=() if discover else tuple(self._hints.values()),
@@ -223,8 +228,9 @@ class Claimer:
             room_async=async_room,
             prefetch=prefetch,
             async_names=self._async_names,
-            short_names=[name for name in short if name in self._sync_names] if ahead else (),
+            short_names=short,
             other_names=self._sync_names,
+            look=LOOK if kinds > 1 else 0,
         )
 
     async def _claim(self, request: ClaimRequest) -> Sequence[Mapping[str, Any]]:
@@ -247,19 +253,13 @@ class Claimer:
         if request.discover:
             self._next_discovery = now + max(DISCOVER_EVERY_S, DISCOVER_SHARE * (now - began))
             self._hints.clear()
-        self._remember(rows)
+        pairs = {(row["queue_name"], row["priority"]): row["since"] for row in rows}
+        self._hints |= {pair: Hint(*pair, since) for pair, since in pairs.items()}
+        if len(pairs) > 1 or request.look:
+            # they come back by queue and by kind; what is handed ahead runs in this order
+            rows = sorted(rows, key=lambda row: (row["priority"], row["enqueued_at"], row["id"]))
         await reached("after_claim")
         return rows
-
-    def _remember(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        if self._async_names and self._sync_names:
-            # tasks of one kind may have been passed over while the other had room: nothing can be said of `since`
-            return
-        oldest: dict[tuple[str, int], Any] = {}
-        for row in rows:
-            key = (row["queue_name"], row["priority"])
-            oldest[key] = min(oldest.get(key, row["enqueued_at"]), row["enqueued_at"])
-        self._hints.update({key: Hint(*key, since=since) for key, since in oldest.items()})
 
     def _dispatch(self, rows: Sequence[Mapping[str, Any]]) -> None:
         running: list[ClaimedTask] = []

@@ -25,7 +25,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A (queue, priority) that an earlier claim took from, and the oldest it took: nothing older is left there."""
+    """A (queue, priority) that an earlier claim took from, and the oldest it saw: nothing older is left there."""
 
     queue_name: str
     priority: int
@@ -46,6 +46,8 @@ class ClaimRequest:
     async_names: Sequence[str]
     short_names: Sequence[str]
     other_names: Sequence[str]
+    look: int = 0
+    """How many tasks to look at when the first ones may be of a kind that has no room; at least `limit`."""
 
 
 class Queries:
@@ -83,7 +85,7 @@ class Queries:
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
             timedelta(milliseconds=lease_ms), list(request.async_names), list(request.short_names),
             list(request.other_names), request.room_async, request.room_sync, request.room_ahead, request.prefetch,
-            EXPIRED_RESULT,
+            EXPIRED_RESULT, max(request.look, request.limit),
         )  # fmt: skip
         capped = bool(queue_caps) or cluster_cap is not None
         if not capped and not pooled:

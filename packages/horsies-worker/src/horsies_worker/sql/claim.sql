@@ -10,20 +10,23 @@ SELECT pg_advisory_xact_lock($1, hashtext(coalesce(current_schema(), '')));
 
 -- name: claim_batch :many
 -- edge: PENDING -> CLAIMED; PENDING -> RUNNING; PENDING -> EXPIRED
--- params: discover, row_limit, hint_queues, hint_priorities, hint_since, cap_queues, caps, cluster_cap, worker_id, hostname, pid, process_name, lease, async_names, short_names, other_names, room_async, room_sync, room_ahead, prefetch, expired_result
--- Claims up to row_limit tasks in the order priority, enqueued_at, id, over all queues. What a free slot waits for
--- becomes RUNNING in the same write; up to `prefetch` more become CLAIMED; what is overdue ends EXPIRED and is
--- consumed once. A task of an unknown name is CLAIMED, for the worker to hand back. Fewer rows than asked for does
--- not mean an empty queue: rows locked or moved by others are skipped.
+-- params: discover, row_limit, hint_queues, hint_priorities, hint_since, cap_queues, caps, cluster_cap, worker_id, hostname, pid, process_name, lease, async_names, short_names, other_names, room_async, room_sync, room_ahead, prefetch, expired_result, look
+-- Looks at the first `look` ready tasks in the order priority, enqueued_at, id, over all queues, and claims at most
+-- row_limit of them. Every task is of one kind, by its name: `async` ones have room_async places; `other` ones have
+-- room_sync; `short` ones have what those leave of room_sync, and room_ahead behind them. What has a place becomes
+-- RUNNING in the same write; up to `prefetch` of the rest, in order, become CLAIMED; the others are passed over,
+-- unlocked. What is overdue ends EXPIRED and is consumed once. A name that is in none of the lists is CLAIMED, for the
+-- worker to hand back. Fewer rows than asked for does not mean an empty queue: rows that others lock are skipped.
+-- `since` of a returned row is the oldest that was seen in its (queue, priority): the next claim's hint.
 WITH RECURSIVE found AS (
-    -- one index descent per distinct (queue, priority)
+    -- one index descent per distinct (queue, priority); `> p.priority` would begin one leaf page too early
     SELECT q.name::text AS queue_name, f.priority FROM unnest($1::text[]) AS q (name)
      CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND t.queue_name = q.name
                           ORDER BY t.priority LIMIT 1) AS f
     UNION ALL
     SELECT p.queue_name, f.priority FROM found p
      CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING'
-                            AND t.queue_name = p.queue_name AND t.priority > p.priority
+                            AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
                           ORDER BY t.priority LIMIT 1) AS f
 ), room AS MATERIALIZED (
     -- what is left of each queue's cap; a queue without a cap has no row here
@@ -39,54 +42,66 @@ WITH RECURSIVE found AS (
     UNION ALL
     -- pairs of an earlier claim: nothing before `since` was left there, so dead entries need not be walked
     SELECT * FROM unnest($3::text[], $4::int[], $5::timestamptz[])
-), quota AS MATERIALIZED (
-    -- no locks: how many of the first rows, in global order, come from each pair
-    SELECT queue_name, priority, since, count(*) AS n FROM (
-        SELECT p.queue_name, p.priority, p.since
+), line AS MATERIALIZED (
+    -- no locks: who stands in front, in global order, and what each needs
+    SELECT x.*, row_number() OVER () AS at FROM (
+        SELECT p.queue_name, p.priority, r.enqueued_at, r.kind
           FROM (SELECT pair.* FROM pair LEFT JOIN room ON room.queue_name = pair.queue_name
                  WHERE room.n IS NULL OR room.n > 0 ORDER BY pair.priority) AS p
-         CROSS JOIN LATERAL (SELECT t.enqueued_at, t.id FROM horsies_tasks t
+         CROSS JOIN LATERAL (SELECT t.enqueued_at, t.id,
+                                    CASE WHEN t.good_until <= statement_timestamp() THEN 'expired'
+                                         WHEN t.task_name = ANY ($14::text[]) THEN 'async'
+                                         WHEN t.task_name = ANY ($15::text[]) THEN 'short'
+                                         WHEN t.task_name = ANY ($16::text[]) THEN 'other'
+                                         ELSE 'unknown' END AS kind
+                               FROM horsies_tasks t
                               WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
                                 AND t.enqueued_at >= p.since AND t.enqueued_at <= statement_timestamp()
-                              ORDER BY t.enqueued_at, t.id LIMIT $2) AS r
-         ORDER BY p.priority, r.enqueued_at, r.id LIMIT (SELECT n FROM budget)) AS x
-     GROUP BY queue_name, priority, since
+                              ORDER BY t.enqueued_at, t.id LIMIT $22::int) AS r
+         ORDER BY p.priority, r.enqueued_at, r.id LIMIT $22::int) AS x
+), placed AS (
+    -- is there a place for it
+    SELECT line.*, kind IN ('expired', 'unknown')
+                   OR row_number() OVER (PARTITION BY kind ORDER BY at)
+                      <= CASE kind WHEN 'async' THEN $17::int WHEN 'other' THEN $18::int
+                              ELSE greatest(0, $18::int - count(*) FILTER (WHERE kind = 'other') OVER ()) + $19::int
+                         END AS runs
+      FROM line
+), held AS (
+    -- or in the buffer
+    SELECT *, runs OR count(*) FILTER (WHERE NOT runs) OVER (ORDER BY at) <= $20::int AS taken FROM placed
+), quota AS MATERIALIZED (
+    -- so many of each kind from each pair; where kinds stand mixed, from no further than was looked
+    SELECT queue_name, priority, kind, count(*) FILTER (WHERE taken) AS n, count(*) FILTER (WHERE taken AND runs) AS runs,
+           min(min(enqueued_at)) OVER same_pair AS since,
+           CASE WHEN count(*) OVER same_pair = 1 THEN 'infinity' ELSE max(max(enqueued_at)) OVER same_pair END AS until
+      FROM (SELECT queue_name, priority, kind, enqueued_at, runs,
+                   taken AND count(*) FILTER (WHERE taken) OVER (ORDER BY at) <= (SELECT n FROM budget) AS taken
+              FROM held) AS x
+     GROUP BY queue_name, priority, kind
+    WINDOW same_pair AS (PARTITION BY queue_name, priority)
 ), allowed AS (
     -- within a queue's cap the higher priorities come first
-    SELECT q.queue_name, q.priority, q.since,
-           greatest(0, least(q.n, room.n - coalesce(sum(q.n) OVER (
-               PARTITION BY q.queue_name ORDER BY q.priority ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)))
-           AS n
+    SELECT q.*, greatest(0, least(q.n, room.n - coalesce(sum(q.n) OVER (
+                    PARTITION BY q.queue_name ORDER BY q.priority, q.kind
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0))) AS row_limit
       FROM quota q LEFT JOIN room ON room.queue_name = q.queue_name
+     WHERE q.n > 0
 ), picked AS MATERIALIZED (
-    -- locks: that many per pair, skipping what others hold
-    SELECT r.* FROM allowed k CROSS JOIN LATERAL (
-        SELECT t.ctid AS tid, t.priority, t.enqueued_at, t.id,
-               CASE WHEN t.good_until <= statement_timestamp() THEN 'expired'
+    -- locks: that many, skipping what others hold
+    SELECT r.tid, k.since, CASE WHEN k.kind = 'expired' THEN 'EXPIRED'
+                                WHEN k.kind <> 'unknown' AND r.nth <= k.runs THEN 'RUNNING'
+                                ELSE 'CLAIMED' END AS status
+      FROM allowed k CROSS JOIN LATERAL (SELECT tid, row_number() OVER () AS nth FROM (
+        SELECT t.ctid AS tid FROM horsies_tasks t
+         WHERE t.status = 'PENDING' AND t.queue_name = k.queue_name AND t.priority = k.priority
+           AND t.enqueued_at >= k.since AND t.enqueued_at <= least(k.until, statement_timestamp())
+           AND CASE WHEN t.good_until <= statement_timestamp() THEN 'expired'
                     WHEN t.task_name = ANY ($14::text[]) THEN 'async'
                     WHEN t.task_name = ANY ($15::text[]) THEN 'short'
                     WHEN t.task_name = ANY ($16::text[]) THEN 'other'
-                    ELSE 'unknown' END AS kind
-          FROM horsies_tasks t
-         WHERE t.status = 'PENDING' AND t.queue_name = k.queue_name AND t.priority = k.priority
-           AND t.enqueued_at >= k.since AND t.enqueued_at <= statement_timestamp()
-         ORDER BY t.enqueued_at, t.id LIMIT k.n FOR UPDATE SKIP LOCKED) AS r
-), ranked AS (
-    SELECT tid, kind, row_number() OVER (PARTITION BY kind ORDER BY priority, enqueued_at, id) AS rank,
-           least(count(*) FILTER (WHERE kind = 'other') OVER (), $18::int) AS slots_taken
-      FROM picked
-), target AS (
-    -- a slot for each, or not yet: short ones may also stand in line behind others
-    SELECT tid, CASE WHEN kind = 'expired' THEN 'EXPIRED'
-                     WHEN kind = 'unknown' THEN 'CLAIMED'
-                     WHEN rank <= CASE kind WHEN 'async' THEN $17::int WHEN 'other' THEN $18::int
-                                            ELSE $18::int - slots_taken + $19::int END THEN 'RUNNING'
-                     ELSE 'WAIT' END AS status, rank
-      FROM ranked
-), chosen AS MATERIALIZED (
-    SELECT tid, status FROM target WHERE status <> 'WAIT'
-    UNION ALL
-    (SELECT tid, 'CLAIMED' FROM target WHERE status = 'WAIT' ORDER BY rank LIMIT $20::int)
+                    ELSE 'unknown' END = k.kind
+         ORDER BY t.enqueued_at, t.id LIMIT k.row_limit FOR UPDATE SKIP LOCKED) AS locked) AS r
 )
 UPDATE horsies_tasks t
    SET status = c.status,
@@ -104,10 +119,10 @@ UPDATE horsies_tasks t
        failed_at = CASE WHEN c.status = 'EXPIRED' THEN statement_timestamp() END,
        terminal_at = CASE WHEN c.status = 'EXPIRED' THEN statement_timestamp() END,
        updated_at = statement_timestamp()
-  FROM chosen c
+  FROM picked c
  WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
 RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority, t.enqueued_at,
-          t.retry_count, t.max_retries, t.task_options;
+          t.retry_count, t.max_retries, t.task_options, c.since;
 
 -- name: start_batch :many
 -- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED
@@ -169,7 +184,7 @@ WITH RECURSIVE found AS (
     UNION ALL
     SELECT p.queue_name, f.priority FROM found p
      CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING'
-                            AND t.queue_name = p.queue_name AND t.priority > p.priority
+                            AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
                           ORDER BY t.priority LIMIT 1) AS f
 )
 SELECT extract(epoch FROM min(due.enqueued_at) - statement_timestamp())::float8
