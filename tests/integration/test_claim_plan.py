@@ -1,0 +1,314 @@
+"""What the worker's statements cost: prepared on an empty table, which is then filled and never analyzed.
+
+Buffers are pinned, not times: they are the same on every machine. The limits of the pick are the figures of
+HOTPATH.md 1.2 and a fifth more.
+"""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import cycle
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from horsies import PostgresConfig
+from horsies_worker.identity import Identity
+from horsies_worker.queries import EXPIRED_RESULT, ClaimRequest, Hint, Queries
+from horsies_worker.session import CLAIM_SETTINGS, Session
+from tests.support import postgres
+from tests.support.postgres import Database
+
+QUERIES = Queries(None, Identity())
+MAX_FIFTH = 1.2
+_letters = cycle("abcdefghijklmnop")
+
+
+@pytest.fixture
+def table() -> Iterator[Database]:
+    """An empty one that nobody analyzes behind our back."""
+    with postgres.database() as db:
+        for name in ("horsies_tasks", "horsies_task_attempts", "horsies_heartbeats"):
+            db.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = false)")
+        yield db
+
+
+# -- filling ---------------------------------------------------------------------------------------------------
+
+
+def fill(db: Database, columns: str, values: str, count: int) -> None:
+    """Rows numbered `i`, without triggers: what is measured is the claim."""
+    with psycopg.connect(db.url, autocommit=True) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute("SET synchronous_commit = off")
+        # in order: half the time of random ones, and no statement of ours sees the difference
+        ids = f"lpad(i::text, 36, '{next(_letters)}')"
+        connection.execute(
+            f"INSERT INTO horsies_tasks (id, task_name, {columns}) SELECT {ids}, 'noop', {values}"
+            f" FROM generate_series(1, {count}) AS i"  # type: ignore[arg-type]
+        )
+
+
+def fill_ready(db: Database, count: int) -> None:
+    fill(db, "enqueued_at", "now() - interval '1 hour' + i * interval '1 ms'", count)
+
+
+def fill_terminal(db: Database, count: int) -> None:
+    columns = "status, enqueued_at, claimed_at, started_at, completed_at, terminal_at, result, worker_pid"
+    fill(db, columns, "'COMPLETED'" + ", current_date" * 5 + ", '{}', 1", count)
+
+
+# -- measuring -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    root: dict[str, Any]
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        def below(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+            yield node
+            for child in node.get("Plans", ()):
+                yield from below(child)
+
+        return list(below(self.root))
+
+    @property
+    def kinds(self) -> set[str]:
+        return {node["Node Type"] for node in self.nodes}
+
+    @property
+    def all(self) -> int:
+        return _buffers(self.root)
+
+    @property
+    def pick(self) -> int:
+        """To choose and to lock: everything below the write, but the second visit to the rows."""
+        (written,) = [node for node in self.nodes if node["Node Type"] == "CTE Scan" and node["CTE Name"] == "picked"]
+        return _buffers(written)
+
+    @property
+    def rows(self) -> int:
+        return int(self.root["Plans"][-1]["Actual Rows"])
+
+
+def _buffers(node: dict[str, Any]) -> int:
+    return node["Shared Hit Blocks"] + node["Shared Read Blocks"]
+
+
+class Prepared:
+    """A worker's session with its statements prepared on the table as it was then."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def prepare(self, name: str, *values: Any) -> None:
+        await self._connection.fetch(QUERIES.sql(name), *values)
+
+    async def explain(self, name: str, *values: Any) -> Plan:
+        """The plan of the very statement that was prepared; what it did is undone."""
+        prepared = await self._connection.fetchrow(
+            "SELECT name, parameter_types::text[] AS types FROM pg_prepared_statements WHERE statement = $1",
+            QUERIES.sql(name),
+        )
+        literals = [
+            sql.SQL("{}::{}").format(value, sql.SQL(kind)).as_string(None)
+            for value, kind in zip(values, prepared["types"], strict=True)
+        ]
+        arguments = f"({', '.join(literals)})" if literals else ""
+        transaction = self._connection.transaction()
+        await transaction.start()
+        try:
+            text = await self._connection.fetchval(
+                f'EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE "{prepared["name"]}"{arguments}'
+            )
+        finally:
+            await transaction.rollback()
+        return Plan(json.loads(text)[0]["Plan"])
+
+    async def claim(self, limit: int, **request: Any) -> Plan:
+        plan = await self.explain("claim_batch", *await claim_values(limit, **request))
+        assert "Tid Scan" in plan.kinds
+        assert not plan.kinds & {"Seq Scan", "Hash Join", "Merge Join", "Bitmap Heap Scan"}
+        return plan
+
+
+@asynccontextmanager
+async def session_on(db: Database) -> AsyncIterator[Prepared]:
+    session = Session(PostgresConfig(db.url), "test", settings=CLAIM_SETTINGS)
+    try:
+        yield Prepared(await session.run(_itself))
+    finally:
+        await session.close()
+
+
+async def _itself(connection: Any) -> Any:
+    return connection
+
+
+async def claim_values(limit: int, **request: Any) -> tuple[Any, ...]:
+    """The arguments that a claim passes."""
+
+    class Recorder:
+        values: tuple[Any, ...] = ()
+
+        async def fetch(self, _sql: str, *values: Any) -> list[Any]:
+            self.values = values
+            return []
+
+    given = {
+        "discover": ["default"], "hints": (), "limit": limit, "room_sync": limit, "room_ahead": 0, "room_async": 0,
+        "prefetch": 0, "async_names": (), "short_names": (), "other_names": ["noop"], **request,
+    }  # fmt: skip
+    recorder = Recorder()
+    await QUERIES.claim(recorder, ClaimRequest(**given), lease_ms=60_000, queue_caps={}, cluster_cap=None, pooled=False)
+    return recorder.values
+
+
+@pytest.fixture
+async def claimer(table: Database) -> AsyncIterator[Prepared]:
+    async with session_on(table) as prepared:
+        await prepared.prepare("claim_batch", *await claim_values(100))
+        yield prepared
+
+
+def shown(**figures: Any) -> None:
+    """For the reader of `pytest -rP`."""
+    sys.stdout.write("  ".join(f"{name} {value}" for name, value in figures.items()) + "\n")
+
+
+# -- the claim -------------------------------------------------------------------------------------------------
+
+
+async def test_the_sessions_settings_are_in_force(table: Database) -> None:
+    async def read(connection: Any) -> dict[str, str]:
+        return {name: await connection.fetchval(f"SHOW {name}") for name in CLAIM_SETTINGS}
+
+    session = Session(PostgresConfig(table.url), "claim", settings=CLAIM_SETTINGS)
+    assert await session.run(read) == CLAIM_SETTINGS
+    await session.close()
+    assert {"enable_seqscan", "enable_hashjoin", "enable_mergejoin", "plan_cache_mode"} <= CLAIM_SETTINGS.keys()
+
+
+async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, claimer: Prepared) -> None:
+    """And neither do they cost the rest of what a worker asks."""
+    figures: dict[str, int] = {}
+
+    async def measure(state: str, *, one: int, hundred: int) -> None:
+        for limit, allowed in ((1, one), (100, hundred)):
+            plan = await claimer.claim(limit)
+            shown(table=state, n=limit, pick=plan.pick, all=plan.all)
+            figures[f"{state}, {limit}"] = plan.pick
+            assert plan.pick <= allowed * MAX_FIFTH
+            assert plan.rows == (0 if state == "empty" else limit)
+
+    await _prepare_upkeep(claimer)
+    await measure("empty", one=2, hundred=2)
+    fill_ready(table, 300)
+    await measure("300 ready", one=14, hundred=123)
+    fill_terminal(table, 1_000_000)
+    await measure("1 M terminal", one=14, hundred=123)
+    fill(table, "priority, enqueued_at", "1, now() + interval '1 day'", 200_000)
+    await measure("200 k future at priority 1", one=26, hundred=137)
+    assert figures["1 M terminal, 100"] <= figures["300 ready, 100"] + 5
+    await _upkeep_is_index_bound(claimer)
+
+
+UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
+    "next_due": ((["default"],), 30),
+    "expire_overdue": ((EXPIRED_RESULT, 500), 10),
+    "requeue_expired_claims": ((timedelta(minutes=2), 500), 10),
+    "stale_running": ((timedelta(minutes=5), timedelta(minutes=5), 500), 10),
+}
+
+
+async def _prepare_upkeep(claimer: Prepared) -> None:
+    for name, (values, _) in UPKEEP.items():
+        await claimer.prepare(name, *values)
+
+
+async def _upkeep_is_index_bound(claimer: Prepared) -> None:
+    for name, (values, allowed) in UPKEEP.items():
+        plan = await claimer.explain(name, *values)
+        shown(statement=name, buffers=plan.all)
+        assert "Seq Scan" not in plan.kinds, name
+        assert plan.all <= allowed, name
+
+
+async def test_many_priorities_cost_a_few_pages_each(table: Database, claimer: Prepared) -> None:
+    fill(
+        table, "queue_name, priority, enqueued_at",
+        "(ARRAY['a', 'b', 'c'])[1 + (i - 1) / 20000], 1 + (i - 1) / 1000 % 20,"
+        " now() - interval '1 hour' + i * interval '1 ms'", 60_000,
+    )  # fmt: skip
+    queues = ["a", "b", "c"]
+    for limit, allowed in ((1, 230), (100, 337)):
+        plan = await claimer.claim(limit, discover=queues)
+        shown(table="3 queues x 20 priorities", n=limit, pick=plan.pick, all=plan.all)
+        assert plan.pick <= allowed * MAX_FIFTH
+        assert plan.rows == limit
+    since = table.value("SELECT min(enqueued_at) FROM horsies_tasks")
+    hints = [Hint(queue, 1, since) for queue in queues]
+    plan = await claimer.claim(100, discover=(), hints=hints)
+    shown(table="the same, hinted", n=100, pick=plan.pick, all=plan.all)
+    assert plan.pick <= 123 * MAX_FIFTH
+    assert plan.rows == 100
+
+
+async def test_future_tasks_at_many_priorities_are_passed_by(table: Database, claimer: Prepared) -> None:
+    later = "now() + interval '1 day'"
+    queue = "(ARRAY['a', 'b', 'c'])[1 + (i - 1) / {}]"
+    fill(table, "queue_name, priority, enqueued_at", f"{queue.format(20_000)}, 1 + i % 19, {later}", 60_000)
+    ready = "now() - interval '1 hour' + i * interval '1 ms'"
+    fill(table, "queue_name, priority, enqueued_at", f"{queue.format(1_000)}, 100, {ready}", 3_000)
+    for limit, allowed in ((1, 474), (100, 584)):
+        plan = await claimer.claim(limit, discover=["a", "b", "c"])
+        shown(table="3 queues x 19 priorities of the future", n=limit, pick=plan.pick, all=plan.all)
+        assert plan.pick <= allowed * MAX_FIFTH
+        assert plan.rows == limit
+
+
+async def test_expired_tasks_in_front_are_consumed_once_not_walked_every_time(
+    table: Database, claimer: Prepared
+) -> None:
+    fill(
+        table, "good_until, enqueued_at",
+        "now() - interval '1 minute', now() - interval '1 hour' + i * interval '1 ms'", 50_000,
+    )  # fmt: skip
+    fill(table, "enqueued_at", "now()", 100)
+    plan = await claimer.claim(100)
+    shown(table="50 k expired", n=100, pick=plan.pick, all=plan.all)
+    assert plan.pick <= 141 * MAX_FIFTH
+    assert plan.rows == 100
+
+
+async def test_tasks_without_a_place_are_looked_at_and_not_locked(table: Database, claimer: Prepared) -> None:
+    """Only async places are free, synchronous tasks stand in front: no heap page is dirtied for them."""
+    fill_ready(table, 150)
+    fill(table, "enqueued_at, task_options", "now() - interval '1 minute', NULL", 20)
+    table.execute("UPDATE horsies_tasks SET task_name = 'poll' WHERE enqueued_at > now() - interval '5 minutes'")
+    async_room: dict[str, Any] = {"room_sync": 0, "room_async": 100, "async_names": ["poll"], "look": 200}
+    plan = await claimer.claim(100, **async_room)
+    locks = [node for node in plan.nodes if node["Node Type"] == "LockRows"]
+    assert [node["Actual Rows"] for node in locks] == [20]
+    assert plan.rows == 20
+
+
+async def test_dead_entries_behind_a_hint_are_not_walked(table: Database, claimer: Prepared) -> None:
+    """A transaction somewhere holds the horizon: what was claimed and finished cannot be cleaned away."""
+    with psycopg.connect(table.url) as holder:
+        holder.execute("SELECT txid_current()")
+        fill_ready(table, 20_000)
+        table.execute("UPDATE horsies_tasks SET enqueued_at = enqueued_at + interval '30 minutes'")
+        since = table.value("SELECT min(enqueued_at) FROM horsies_tasks")
+        discovery = await claimer.claim(100)
+        hinted = await claimer.claim(100, discover=(), hints=[Hint("default", 100, since)])
+    shown(table="20 k dead entries", discovery=discovery.pick, hinted=hinted.pick)
+    assert hinted.pick <= 119 * MAX_FIFTH
+    assert discovery.pick > 4 * hinted.pick
