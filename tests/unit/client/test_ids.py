@@ -4,7 +4,9 @@ import threading
 import time
 import uuid
 
-from horsies.ids import new_id, new_ids
+import pytest
+
+from horsies.ids import id_problem, is_storable_id, new_id, new_ids
 
 
 def test_they_are_uuid_version_7_with_the_time_in_front() -> None:
@@ -48,3 +50,37 @@ def test_threads_never_share_one() -> None:
     for thread in threads:
         thread.join()
     assert len(set(made)) == 8 * 200 * 7
+
+
+@pytest.mark.parametrize(
+    ("task_id", "told"),
+    [
+        ("order-7", "is not a UUID"),
+        ("", "is not a UUID"),
+        (None, "is not a UUID"),
+        (5, "is not a UUID"),
+        (str(uuid.UUID(int=1)) + "0", "is not a UUID"),
+        (
+            str(uuid.UUID(int=0xABC)).upper(),
+            "not written in the canonical form, '00000000-0000-0000-0000-000000000abc'",
+        ),
+        (uuid.UUID(int=1).hex, "not written in the canonical form"),
+        (uuid.UUID(int=1), "not written in the canonical form"),
+        (f"urn:uuid:{uuid.UUID(int=1)}", "not written in the canonical form"),
+        ("٠" * 32, "not written in the canonical form"),  # digits, but not those of ASCII
+    ],
+)
+def test_an_id_of_ones_own_is_a_canonical_uuid(task_id: object, told: str) -> None:
+    problem = id_problem(task_id)
+    assert problem is not None
+    assert told in problem
+
+
+def test_every_version_of_uuid_is_welcome() -> None:
+    for task_id in (str(uuid.uuid1()), str(uuid.uuid4()), str(uuid.UUID(int=0)), new_id()):
+        assert id_problem(task_id) is None
+
+
+def test_which_ids_a_row_can_have() -> None:
+    assert all(is_storable_id(task_id) for task_id in (new_id(), "", "a", "é" * 36))
+    assert not any(is_storable_id(task_id) for task_id in ("x" * 37, "a\0", "\ud800", None, 5, ["a"], b"a"))

@@ -1,0 +1,139 @@
+"""Every statement of every .sql file is understood by the migrated schema, and those that look something up do so
+by an index, however many finished tasks there are."""
+
+import re
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+import horsies_schema
+from tests.support import postgres, statements
+from tests.support.postgres import Database
+
+
+async def prepared(connection: asyncpg.Connection, schema: str | None) -> dict[str, str]:
+    """What is wrong with which statement."""
+    wrong: dict[str, str] = {}
+    for name, statement in statements.statements(schema):
+        try:
+            found = await connection.prepare(statement.sql)
+        except asyncpg.PostgresError as error:
+            wrong[name] = f"{type(error).__name__}: {error}"
+            continue
+        columns = len(found.get_attributes())
+        if len(found.get_parameters()) != len(statement.params):
+            wrong[name] = f"{len(found.get_parameters())} parameters, not {len(statement.params)}"
+        elif statement.kind == "value" and columns != 1:
+            wrong[name] = f"a :value of {columns} columns"
+        elif statement.kind in ("one", "many") and not columns:
+            wrong[name] = f":{statement.kind} without any column"
+    return wrong
+
+
+async def test_every_statement_can_be_prepared(conn: asyncpg.Connection) -> None:
+    assert await prepared(conn, None) == {}
+
+
+async def test_also_in_a_schema_that_no_search_path_names(empty_db: Database) -> None:
+    schema = 'my "jobs"'
+    await horsies_schema.upgrade_async(empty_db.url, schema=schema)
+    connection = await asyncpg.connect(empty_db.url, server_settings={"search_path": "pg_catalog"})
+    try:
+        assert await prepared(connection, schema) == {}
+        assert len(await prepared(connection, None)) > 20  # the check can fail
+    finally:
+        await connection.close()
+
+
+# -- plans ---------------------------------------------------------------------------------------
+
+ROWS = 6_000
+
+
+@pytest.fixture(scope="module")
+def full() -> Iterator[Database]:
+    """Thousands of finished tasks, a few hundred waiting, a few in flight; attempts, heartbeats and snapshots."""
+    with postgres.database() as db:
+        db.execute("ALTER TABLE horsies_tasks DISABLE TRIGGER USER")
+        db.execute(f"""
+            INSERT INTO horsies_tasks (id, task_name, status, kwargs, result, error_code, completed_at, failed_at,
+                                       terminal_at, good_until, unique_key)
+            SELECT gen_random_uuid()::text, 't', s, repeat('x', 200), '{{}}', CASE s WHEN 'COMPLETED' THEN NULL
+                   WHEN 'EXPIRED' THEN 'TASK_EXPIRED' ELSE 'DOWN' END, CASE s WHEN 'COMPLETED' THEN now() END,
+                   CASE WHEN s <> 'COMPLETED' THEN now() END, now() - i * interval '1 second', NULL, 'k' || i
+              FROM generate_series(1, {ROWS}) AS i,
+                   LATERAL (SELECT (ARRAY['COMPLETED','COMPLETED','COMPLETED','FAILED','EXPIRED'])[1 + i % 5] AS s) AS x
+        """)
+        db.execute("""
+            INSERT INTO horsies_tasks (id, task_name, good_until, unique_key)
+            SELECT gen_random_uuid()::text, 't', now() + (i - 20) * interval '1 minute', 'p' || i
+              FROM generate_series(1, 300) AS i
+        """)
+        db.execute("""
+            INSERT INTO horsies_tasks (id, task_name, status, claimed_at, claimed_by_worker_id, started_at, worker_pid)
+            SELECT gen_random_uuid()::text, 't', 'RUNNING', now(), 'w', now(), 1 FROM generate_series(1, 20)
+        """)
+        db.execute("""
+            INSERT INTO horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at)
+            SELECT id, 1, 'COMPLETED', now(), now() FROM horsies_tasks WHERE status = 'COMPLETED'
+        """)
+        db.execute("""
+            INSERT INTO horsies_heartbeats (task_id, sender_id, role, sent_at)
+            SELECT id, 'w', 'runner', now() - i * interval '1 second'
+              FROM horsies_tasks, generate_series(1, 200) AS i WHERE status = 'RUNNING'
+        """)
+        db.execute("""
+            INSERT INTO horsies_worker_states (worker_id, hostname, pid, processes, worker_started_at, snapshot_at)
+            SELECT 'w' || (i % 4), 'h', 1, 1, now(), now() - i * interval '5 seconds' FROM generate_series(1, 6000) AS i
+        """)
+        for table in ("tasks", "task_attempts", "heartbeats", "worker_states"):
+            db.execute(f"VACUUM ANALYZE horsies_{table}")
+        yield db
+
+
+IDS = "ARRAY['00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff']"
+MINUTE = "interval '5 minutes'"
+LOOKUPS = {
+    "tasks.sql:read_ended_batch": (IDS,),
+    "tasks.sql:find_conflict_batch": (IDS,),
+    "tasks.sql:read_task": ("'x'",),
+    "tasks.sql:read_attempts": ("'x'",),
+    "control.sql:cancel_waiting_batch": (IDS, "'{}'", "'x'"),
+    "control.sql:request_cancel_batch": (IDS,),
+    "control.sql:retry_batch": (IDS,),
+    "control.sql:requeue_claimed_batch": (IDS,),
+    "recover.sql:stale_tasks": (MINUTE,),
+    "recover.sql:requeue_stale_claimed": (MINUTE,),
+    "recover.sql:fail_stale_running": (MINUTE, "'{}'", "'x'"),
+    "recover.sql:expired_tasks": ("100",),
+    "recover.sql:worker_stats": (MINUTE,),
+}
+LARGE = re.compile(r"Seq Scan on horsies_(?:tasks|task_attempts|heartbeats|worker_states)\b.*")
+
+
+@pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
+@pytest.mark.parametrize("name", LOOKUPS)
+async def test_a_lookup_does_not_read_the_whole_table(full: Database, name: str, mode: str) -> None:
+    """Generic plans too: that is what a driver's statement cache ends up with."""
+    statement = dict(statements.statements())[f"horsies._pg/{name}"]
+    values = ", ".join(LOOKUPS[name])
+    connection = await asyncpg.connect(full.url)
+    try:
+        await connection.execute(f"SET plan_cache_mode = {mode}")
+        await connection.execute(f"PREPARE looked AS {statement.sql}")
+        rows = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE looked ({values})")
+    finally:
+        await connection.close()
+    plan = "\n".join(row[0] for row in rows)
+    assert LARGE.findall(plan) == [], plan
+    assert "Index" in plan
+
+
+async def test_that_check_can_fail(full: Database) -> None:
+    connection = await asyncpg.connect(full.url)
+    try:
+        plan = await connection.fetch("EXPLAIN SELECT * FROM horsies_tasks WHERE kwargs = 'x'")
+    finally:
+        await connection.close()
+    assert LARGE.search(plan[0][0])

@@ -1,0 +1,202 @@
+"""Registering tasks: what is refused at import, and how it says where."""
+
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from horsies import (
+    AppConfig,
+    AsyncTaskFunction,
+    ConfigurationError,
+    CustomQueueConfig,
+    Horsies,
+    PostgresConfig,
+    QueueMode,
+    RetryPolicy,
+    TaskDefinitionError,
+    TaskError,
+    TaskFunction,
+    TaskResult,
+    TaskStub,
+    UsageError,
+)
+
+QUEUES = [CustomQueueConfig("mail", priority=5), CustomQueueConfig("slow")]
+
+
+@pytest.fixture
+def app() -> Horsies:
+    return Horsies(AppConfig(PostgresConfig("postgresql://u@h/d")))
+
+
+@pytest.fixture
+def custom() -> Horsies:
+    return Horsies(AppConfig(PostgresConfig("postgresql://u@h/d"), queue_mode=QueueMode.CUSTOM, custom_queues=QUEUES))
+
+
+def receipt(order: int, *, copy: bool = False) -> TaskResult[str, TaskError]:
+    """Send a receipt."""
+    return TaskResult(ok=f"{order} {copy}")
+
+
+def place(fn: Any) -> str:
+    return f"{__file__}:{inspect.unwrap(fn).__code__.co_firstlineno}"
+
+
+# -- what a registration gives -------------------------------------------------------------------
+
+
+def test_a_task_keeps_what_the_function_was(app: Horsies) -> None:
+    task = app.task("receipt", timeout_ms=5_000)(receipt)
+    assert isinstance(task, TaskFunction)
+    assert (task.name, task.__name__, task.__doc__) == ("receipt", "receipt", "Send a receipt.")
+    assert inspect.signature(task) == inspect.signature(receipt)
+    assert task(5, copy=True) == TaskResult(ok="5 True")
+    assert repr(task) == "<TaskFunction 'receipt'>"
+    definition = app.registry.get("receipt")
+    assert definition is not None
+    assert (definition.location, definition.is_async, definition.is_stub) == (place(receipt), False, False)
+    assert definition.options.timeout_ms == 5_000
+    assert len(app.registry) == 1
+    assert repr(app) == "<Horsies 1 tasks, PostgresConfig(database_url='postgresql://u@h/d')>"
+
+
+def test_an_async_task_and_a_stub(app: Horsies) -> None:
+    @app.task("later")
+    async def later() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    @app.declare("bill", priority=3)
+    def bill(order: int) -> TaskResult[None, TaskError]: ...
+
+    assert isinstance(later, AsyncTaskFunction)
+    assert isinstance(bill, TaskStub)
+    assert not callable(bill)
+    assert [task.name for task in app.registry if task.is_async] == ["later"]
+    assert [task.name for task in app.registry if task.is_stub] == ["bill"]
+
+
+def test_a_nested_function_is_fine_where_its_types_are_known(app: Horsies) -> None:
+    @app.task("inner")
+    def inner(x: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=x)
+
+    assert inner(1) == TaskResult(ok=1)
+
+
+def test_hooks_are_kept_in_order(app: Horsies) -> None:
+    @app.on_child_start
+    def first() -> None: ...
+
+    @app.on_child_start
+    def second() -> None: ...
+
+    assert app.child_start_hooks == [first, second]
+
+
+# -- refused -------------------------------------------------------------------------------------
+
+
+def test_a_name_is_given_once(app: Horsies) -> None:
+    app.task("receipt")(receipt)
+
+    def other(x: int) -> TaskResult[int, TaskError]: ...
+
+    for register in (app.task, app.declare):
+        with pytest.raises(TaskDefinitionError) as raised:
+            register("receipt")(other)
+        assert str(raised.value) == (
+            f"task 'receipt' ({place(other)}): the name is taken by receipt at {place(receipt)}\n"
+            "    fix: give each task a name of its own"
+        )
+        assert raised.value.task_name == "receipt"
+        assert raised.value.location == place(other)
+    assert app.registry.get("receipt").fn is receipt  # type: ignore[union-attr]
+
+
+def test_the_same_module_imported_twice_is_no_duplicate(app: Horsies) -> None:
+    """As `__main__` and by name, or by a reloader: the same line defines the same task."""
+    source = "def work(x: int) -> TaskResult[int, TaskError]: ..."
+    made = []
+    for _ in range(2):
+        scope: dict[str, Any] = {"TaskResult": TaskResult, "TaskError": TaskError}
+        exec(compile(source, "shop.py", "exec"), scope)
+        made.append(app.task("work")(scope["work"]))
+    assert len(app.registry) == 1
+    assert app.registry.get("work").location == "shop.py:1"  # type: ignore[union-attr]
+
+
+def test_a_task_is_decorated_once(app: Horsies) -> None:
+    task = app.task("receipt")(receipt)
+    for register in (app.task, app.declare):
+        with pytest.raises(TaskDefinitionError, match="it is a task already") as raised:
+            register("again")(task)  # type: ignore[arg-type]
+        assert raised.value.location == place(receipt)
+    with pytest.raises(TaskDefinitionError, match="it is a task already"):
+        app.task("again")(task.with_options(priority=1))  # type: ignore[call-overload]
+    assert len(app.registry) == 1
+
+
+def test_the_parentheses_are_not_forgotten(app: Horsies) -> None:
+    with pytest.raises(TaskDefinitionError) as raised:
+        app.task(receipt)  # type: ignore[arg-type]
+    assert str(raised.value) == (
+        f"task 'receipt' ({place(receipt)}): @app.task needs a name\n    fix: write @app.task(\"receipt\")"
+    )
+
+
+def test_all_wrong_options_are_told_at_once(app: Horsies) -> None:
+    with pytest.raises(TaskDefinitionError) as raised:
+        app.task(
+            "x" * 256, queue_name="mail", retry_policy="often", timeout_ms=0, priority=101,  # type: ignore[arg-type]
+            good_until=timedelta(0), run_ahead="no",  # type: ignore[arg-type]
+        )(receipt)  # fmt: skip
+    told = str(raised.value)
+    assert place(receipt) in told
+    for option in ("name", "queue_name", "retry_policy", "timeout_ms", "priority", "good_until", "run_ahead"):
+        assert f"{option}: " in told, option
+    assert len(app.registry) == 0
+
+
+@pytest.mark.parametrize("name", ["", None, 5, "a\0b", "a\ud800", "n" * 256])
+def test_a_name_is_text_that_fits(app: Horsies, name: Any) -> None:
+    with pytest.raises(TaskDefinitionError, match="name: "):
+        app.task(name)(receipt)
+
+
+@pytest.mark.parametrize("name", ["a", "n" * 255, "shop.orders:receipt v2", "имя", "🐎"])
+def test_many_names_fit(app: Horsies, name: str) -> None:
+    assert app.task(name)(receipt).name == name
+
+
+def test_a_custom_queue_has_to_be_named_and_known(custom: Horsies) -> None:
+    with pytest.raises(TaskDefinitionError, match=r"queue_name: this app has queues of its own\n.*mail, slow"):
+        custom.task("receipt")(receipt)
+    with pytest.raises(TaskDefinitionError, match="'default' is not a queue of this app"):
+        custom.task("receipt", queue_name="default")(receipt)
+    with pytest.raises(TaskDefinitionError, match="queue_name"):
+        custom.declare("receipt")(receipt)
+    assert custom.task("receipt", queue_name="mail")(receipt).name == "receipt"
+
+
+def test_a_policy_is_checked_where_it_is_made(app: Horsies) -> None:
+    with pytest.raises(ConfigurationError, match="auto_retry_for"):
+        app.task("receipt", retry_policy=RetryPolicy.fixed(1, max_retries=3))(receipt)
+
+
+# -- the app itself ------------------------------------------------------------------------------
+
+
+def test_an_app_takes_a_configuration() -> None:
+    with pytest.raises(UsageError, match="Horsies takes an AppConfig, not a str"):
+        Horsies("postgresql://u:hunter2@h/d")  # type: ignore[arg-type]
+
+
+def test_an_app_without_one_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HORSIES_DATABASE_URL", raising=False)
+    with pytest.raises(ConfigurationError, match="HORSIES_DATABASE_URL is not set"):
+        Horsies()
+    monkeypatch.setenv("HORSIES_DATABASE_URL", "postgresql://u:hunter2@h/d")
+    assert "hunter2" not in repr(Horsies())
