@@ -22,6 +22,7 @@ from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.pool import ChildPool
 from horsies_worker.queries import ClaimRequest, Hint, Queries
+from horsies_worker.reconciler import Reconciler
 from horsies_worker.session import Session
 from horsies_worker.starter import Starter
 from horsies_worker.syncpoints import reached
@@ -39,6 +40,8 @@ a claim looks, without a lock."""
 FRUITLESS = 3
 """After so many notifications that led to nothing, wait a few random milliseconds: others are faster anyway."""
 HERD_S = 0.010
+BLOCKED_S = 0.1
+"""A task that is ours to start, and whose row somebody holds: look again this soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Claimer:
         starter: Starter,
         finalizer: Finalizer,
         unknown: UnknownNames,
+        reconciler: Reconciler,
         *,
         on_contact: Callable[[], None],
     ) -> None:
@@ -103,6 +107,7 @@ class Claimer:
         self._starter = starter
         self._finalizer = finalizer
         self._unknown = unknown
+        self._reconciler = reconciler
         self._on_contact = on_contact
         self._poll_s = config.resilience.notify_poll_interval_ms / 1000
         self._backoff = Backoff(config.resilience)
@@ -110,6 +115,8 @@ class Claimer:
         self._news = True
         self._idle = False
         self._stopped = False
+        self._stopping = asyncio.Event()
+        self._is_blocked = False
         self._paused: set[str] = set()
         self._pauses_known = False
         self._hints: dict[tuple[str, int], Hint] = {}
@@ -139,8 +146,9 @@ class Claimer:
         self.on_news()
 
     def stop(self) -> None:
-        """Claim nothing more."""
+        """Claim nothing more; `run` ends when the claim that may be on its way has been dealt with."""
         self._stopped = True
+        self._stopping.set()
         self._wake.set()
 
     # -- the loop --------------------------------------------------------------------------------
@@ -157,8 +165,10 @@ class Claimer:
                 self._hints.clear()
                 self._pauses_known = False
                 self._news = True
+                if not _is_caps_lock(error):
+                    self._reconciler.doubt()
                 _tell(error, delay)
-                await asyncio.sleep(delay)
+                await self._pause(delay)
                 continue
             self._backoff.reset()
             self._fruitless = 0 if taken or not woken_by_news else self._fruitless + 1
@@ -170,14 +180,27 @@ class Claimer:
             if self._fruitless >= FRUITLESS:
                 await asyncio.sleep(random.uniform(0, HERD_S))
 
+        try:
+            await self._reconciler.settle()
+        except Exception as error:
+            _tell(error, 0)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
     async def _claim_while_room(self) -> tuple[int, bool]:
         """Claim until the room is full or the queues are empty; (how many, whether the queues are empty)."""
         taken = 0
+        await self._reconciler.settle()
         if not self._pauses_known:
             self._paused = await self._session.run(self._queries.paused_queues)
             self._pauses_known = True
             self._hints.clear()
-        await self._starter.start_waiting()
+        self._is_blocked = await self._starter.start_waiting()
         while not self._stopped:
             request = self._request()
             if request is None:
@@ -277,6 +300,10 @@ class Claimer:
                 continue
             task = claimed_task(row, definition, run_ahead=self._settings.run_ahead)
             (running if row["status"] == "RUNNING" else waiting).append(task)
+        if self._stopped:
+            # the claim was on its way when the worker was told to leave
+            self._finalizer.give_back([(task.job.task_id, task.job.generation) for task in (*running, *waiting)])
+            return
         self.claimed += len(running) + len(waiting)
         self._held.add(running)
         self._held.add(waiting)
@@ -286,6 +313,8 @@ class Claimer:
 
     async def _patience(self, idle: bool) -> float:
         poll = self._poll_s * random.uniform(0.8, 1.2)
+        if self._is_blocked:
+            return BLOCKED_S
         queues = [name for name in self._settings.queues if name not in self._paused]
         if not idle or self._stopped or not queues:
             return poll
@@ -298,8 +327,13 @@ class Claimer:
         return min(poll, max(0.0, due) + random.uniform(0.001, 0.004))
 
 
+def _is_caps_lock(error: Exception) -> bool:
+    """The lock_timeout of the caps: nothing was claimed."""
+    return getattr(error, "sqlstate", None) == "55P03"
+
+
 def _tell(error: Exception, delay: float) -> None:
-    if getattr(error, "sqlstate", None) == "55P03":
+    if _is_caps_lock(error):
         _log.info("claim: another worker holds the lock of the caps; trying again in %.1f s", delay)
     elif is_transient(error):
         _log.warning("claim: %s: %s; trying again in %.1f s", type(error).__name__, error, delay)

@@ -26,6 +26,8 @@ _log = logging.getLogger("horsies.worker")
 MAX_ROWS = 300
 MAX_BYTES = 1_000_000
 """Ten results of 8 MB took 1.9 s in one statement; small ones must not wait behind them."""
+MIN_LOCK_WAIT_S = 0.005
+MAX_LOCK_WAIT_S = 0.5
 
 
 class _Pending:
@@ -102,6 +104,10 @@ class Finalizer:
     def unwritten(self) -> list[Transition]:
         return [item.transition for item in self._ends]
 
+    def returning(self) -> set[str]:
+        """Ids of the tasks that are on their way back."""
+        return {item.key[0] for item in self._returns}
+
     async def drained(self) -> None:
         """Wait until everything is written."""
         await self._idle.wait()
@@ -110,13 +116,20 @@ class Finalizer:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            blocked_s = 0.0
             while self._ends or self._returns:
                 try:
+                    left = len(self._ends) + len(self._returns)
                     if self._ends:
                         await self._write(self._next_batch())
                     if self._returns:
                         await self._hand_back()
                     self._backoff.reset()
+                    if len(self._ends) + len(self._returns) < left:
+                        blocked_s = 0.0
+                    else:
+                        # all of these rows are locked by others: come again, sooner for whatever comes meanwhile
+                        blocked_s = await self._wait_for_locks(blocked_s)
                 except Exception as error:
                     # never let one failed batch end this loop: results are kept and tried again
                     delay = self._backoff.next()
@@ -126,6 +139,16 @@ class Finalizer:
                         _log.warning("finalize: %s: %s; trying again in %.1f s", type(error).__name__, error, delay)
                     await asyncio.sleep(delay)
             self._idle.set()
+
+    async def _wait_for_locks(self, last_s: float) -> float:
+        wait_s = min(MAX_LOCK_WAIT_S, 2 * last_s or MIN_LOCK_WAIT_S)
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return wait_s
+        return 0.0
 
     def _next_batch(self) -> list[_Pending]:
         batch: list[_Pending] = []
@@ -158,9 +181,11 @@ class Finalizer:
             return
         await reached("after_finalize")
         missing = [item for item in batch if item.transition.task_id not in written]
-        if missing:
-            await self._explain(missing)
-        self._forget(batch)
+        locked = await self._explain(missing) if missing else []
+        self._forget([item for item in batch if item not in locked])
+        for item in locked:  # to the end of the line, so that they keep nobody from being tried
+            self._ends.remove(item)
+            self._ends.append(item)
         self.written += len(written)
 
     async def _isolate(self, batch: list[_Pending], error: Exception) -> None:
@@ -179,15 +204,20 @@ class Finalizer:
         item.transition = unstorable(item.transition)
         await self._write(batch)
 
-    async def _explain(self, missing: list[_Pending]) -> None:
-        """Not written: lost to somebody else, or written by a try whose answer was lost."""
-        uncertain = [item for item in missing if item.uncertain]
+    async def _explain(self, missing: list[_Pending]) -> list[_Pending]:
+        """Not written: locked by somebody just now (these are returned), written by a try whose answer was lost, or
+        lost to somebody else."""
+        keys = [(item.transition.task_id, item.transition.generation) for item in missing]
+        held = await self._session.run(lambda connection: self._queries.read_held(connection, keys))
+        locked = [item for item in missing if held.get(item.transition.task_id) == "RUNNING"]
+        uncertain = [item.transition for item in missing if item.uncertain and item not in locked]
         mine: set[str] = set()
         if uncertain:
-            transitions = [item.transition for item in uncertain]
-            mine = await self._session.run(lambda connection: self._queries.find_written(connection, transitions))
+            mine = await self._session.run(lambda connection: self._queries.find_written(connection, uncertain))
+            # one that never started leaves no attempt to be found by
+            mine |= {transition.task_id for transition in uncertain if transition.outcome is None}
         for item in missing:
-            if item.transition.task_id not in mine:
+            if item not in locked and item.transition.task_id not in mine:
                 self.lost += 1
                 task_id, attempt = item.transition.task_id, item.transition.attempt
                 _log.warning(
@@ -195,8 +225,10 @@ class Finalizer:
                     extra=about(task_id, attempt=attempt),
                 )  # fmt: skip
 
+        return locked
+
     def _forget(self, batch: list[_Pending]) -> None:
-        # a batch is always the front of the line, also after a split
+        # most of a batch is the front of the line, also after a split
         for item in batch:
             self._ends.remove(item) if self._ends[0] is not item else self._ends.popleft()
         self._on_done([(item.transition.task_id, item.transition.generation) for item in batch])
@@ -206,11 +238,15 @@ class Finalizer:
         batch = [item for item in self._returns if item.delay_ms == delay][:MAX_ROWS]
         keys = [item.key for item in batch]
         await reached("before_hand_back")
-        await self._session.run(lambda connection: self._queries.hand_back(connection, keys, delay))
-        # whatever was not ours any more needs no word: it never ran here
-        done = set(map(id, batch))
+        moved = await self._session.run(lambda connection: self._queries.hand_back(connection, keys, delay))
+        missing = [key for key in keys if key[0] not in moved]
+        locked: dict[str, str] = {}
+        if missing:
+            # whatever is not ours any more needs no word: it never ran here
+            locked = await self._session.run(lambda connection: self._queries.read_held(connection, missing))
+        done = {id(item) for item in batch if item.key[0] not in locked}
         self._returns = deque(item for item in self._returns if id(item) not in done)
-        self._on_done(keys)
+        self._on_done([key for key in keys if key[0] not in locked])
 
 
 def unstorable(transition: Transition) -> Transition:

@@ -19,6 +19,7 @@ REAPER_LOCK: Final = 0x72656170
 
 EXPIRED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_EXPIRED, "its good_until passed before it could start"))
 CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before it started"))
+UNRETRIED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before its next attempt"))
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -133,7 +134,7 @@ class Queries:
             [item.outcome.value if item.outcome is not None else None for item in batch],
             [timedelta(milliseconds=item.retry_delay_ms) for item in batch], [item.budget for item in batch],
             [item.started for item in batch], [item.finished for item in batch], [item.pid for item in batch],
-            [item.process_name for item in batch],
+            [item.process_name for item in batch], UNRETRIED_RESULT,
         )  # fmt: skip
         return {row["id"]: row["status"] for row in rows}
 
@@ -157,11 +158,26 @@ class Queries:
         )  # fmt: skip
         return {row["id"] for row in rows}
 
-    async def write_progress(self, connection: Any, items: Sequence[tuple[str, int, str]]) -> None:
-        await connection.execute(
+    async def read_held(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
+        """Status by id of those that are still this worker's, under this very claim."""
+        rows = await connection.fetch(
+            self.sql("read_held_batch"), self._identity.worker_id, [task[0] for task in tasks],
+            [task[1] for task in tasks],
+        )  # fmt: skip
+        return {row["id"]: row["status"] for row in rows}
+
+    async def list_held(self, connection: Any) -> list[tuple[str, int]]:
+        """(id, generation) of all that the database believes in this worker's hands."""
+        rows = await connection.fetch(self.sql("list_held"), self._identity.worker_id)
+        return [(row["id"], row["claim_generation"]) for row in rows]
+
+    async def write_progress(self, connection: Any, items: Sequence[tuple[str, int, str]]) -> set[str]:
+        """Ids of the ones that were written."""
+        rows = await connection.fetch(
             self.sql("write_progress_batch"), self._identity.worker_id, [item[0] for item in items],
             [item[1] for item in items], [item[2] for item in items],
         )  # fmt: skip
+        return {row["id"] for row in rows}
 
     # -- upkeep ----------------------------------------------------------------------------------
 

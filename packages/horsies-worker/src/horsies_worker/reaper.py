@@ -23,7 +23,8 @@ from horsies_worker.decide import Transition, decide
 from horsies_worker.jobs import Outcome, OutcomeKind
 from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
 from horsies_worker.service import Service
-from horsies_worker.session import Session
+from horsies_worker.session import SET_LOCAL_LIMITS, Session
+from horsies_worker.syncpoints import reached
 
 _log = logging.getLogger("horsies.worker")
 
@@ -48,20 +49,36 @@ class Reaper(Service):
         self._session = session
         self._queries = queries
         self._in_contact_since: float | None = None
-        self._last_contact = 0.0
+        self._last_answer = 0.0
+        # A fault that keeps us waiting keeps the beats of the living waiting as well. What it may last before they look
+        # dead is the threshold less one interval of beats; a quarter of that is told from it by far.
+        self._slow_s = (
+            min(
+                config.recovery.running_stale_threshold_ms - config.recovery.runner_heartbeat_interval_ms,
+                config.recovery.claimed_stale_threshold_ms - config.recovery.claimer_heartbeat_interval_ms,
+            )
+            / 4000
+        )
 
     async def run_once(self) -> None:
-        now = time.monotonic()
-        late = now - self._last_contact > 2.5 * self._interval_s
-        if self._in_contact_since is None or late:
-            self._in_contact_since = now
         try:
             while await self._session.run(self._sweep):
                 pass
         except Exception:
             self._in_contact_since = None
             raise
-        self._last_contact = time.monotonic()
+
+    async def _ask(self, connection: Any, name: str, *values: Any) -> list[Any]:
+        """One statement of the sweep. One that was slow, or came late (a frozen process, a long pause before the
+        connection was there), counts as a loss of contact: it may have waited for a lock that stopped everybody."""
+        asked = time.monotonic()
+        rows = await connection.fetch(self._queries.sql(name), *values)
+        now = time.monotonic()
+        late = now - self._last_answer > 1.1 * self._interval_s + self._slow_s
+        if self._in_contact_since is None or late or now - asked > self._slow_s:
+            self._in_contact_since = now
+        self._last_answer = now
+        return rows
 
     def _may_judge(self, threshold_ms: int) -> bool:
         since = self._in_contact_since
@@ -71,21 +88,29 @@ class Reaper(Service):
         """One short transaction; True when a batch was full and there may be more."""
         recovery = self._recovery
         async with connection.transaction(isolation="read_committed"):
-            if not await connection.fetchval(self._queries.sql("try_reaper_lock"), REAPER_LOCK):
+            if self._session.pooled:
+                await connection.execute(SET_LOCAL_LIMITS)
+            await self._ask(connection, "wait_until_writable")
+            (is_active,) = await self._ask(connection, "try_reaper_lock", REAPER_LOCK)
+            if not is_active[0]:
                 return False
-            expired = await connection.fetch(self._queries.sql("expire_overdue"), EXPIRED_RESULT, BATCH)
+            await reached("in_sweep")
+            expired = await self._ask(connection, "expire_overdue", EXPIRED_RESULT, BATCH)
             requeued: list[Any] = []
             if recovery.auto_requeue_stale_claimed and self._may_judge(recovery.claimed_stale_threshold_ms):
                 threshold = timedelta(milliseconds=recovery.claimed_stale_threshold_ms)
-                requeued = await connection.fetch(self._queries.sql("requeue_expired_claims"), threshold, BATCH)
+                requeued = await self._ask(connection, "requeue_expired_claims", threshold, BATCH)
             stale: list[Any] = []
             if recovery.auto_fail_stale_running and self._may_judge(recovery.running_stale_threshold_ms):
-                stale = await connection.fetch(
-                    self._queries.sql("stale_running"),
+                stale = await self._ask(
+                    connection,
+                    "stale_running",
                     timedelta(milliseconds=recovery.running_stale_threshold_ms),
                     timedelta(milliseconds=recovery.finalizing_stale_threshold_ms),
                     BATCH,
                 )
+                if not self._may_judge(recovery.running_stale_threshold_ms):
+                    stale = []  # that very statement was held up
                 if stale:
                     ends = [self._end_of(row) for row in stale]
                     owners = [row["claimed_by_worker_id"] for row in stale]

@@ -5,7 +5,7 @@ finalize never keeps a heartbeat waiting. Errors go to the caller; a connection 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import asyncpg
@@ -17,7 +17,7 @@ from horsies.config import PostgresConfig
 R = TypeVar("R")
 
 # The plan of the claim is part of its contract: prepared on an empty table, it must still walk the index when the
-# table is full and never analyzed. These sessions run nothing else.
+# table is full and never analyzed. The same holds for whatever else a worker asks: all of it is a few rows by an index.
 CLAIM_SETTINGS: Final = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -27,10 +27,22 @@ CLAIM_SETTINGS: Final = {
     "enable_bitmapscan": "off",
     "enable_material": "off",
 }
-SET_LOCAL_CLAIM_SETTINGS: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in CLAIM_SETTINGS.items())
-
 # A statement of ours that takes longer hangs on a lock or a dead connection; it is tried again under its fence.
 STATEMENT_TIMEOUT_S: Final = 15.0
+# The server's own bounds. A statement whose client has given up must not be carried out minutes later; and a worker
+# that is frozen inside a transaction must not keep the lock of the caps or of the sweep from the whole fleet.
+LIMITS: Final = {"statement_timeout": "20s", "idle_in_transaction_session_timeout": "5s"}
+OUTLIVED_S: Final = 25.0
+"""By then no statement of a connection that was lost can still be at work."""
+
+
+def set_local(settings: Mapping[str, str]) -> str:
+    """For a transaction through a pooler, whose sessions are everybody's."""
+    return "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())
+
+
+SET_LOCAL_LIMITS: Final = set_local(LIMITS)
+SET_LOCAL_CLAIM_SETTINGS: Final = set_local({**LIMITS, **CLAIM_SETTINGS})
 
 
 class Session:
@@ -78,6 +90,7 @@ class Session:
         settings: dict[str, str] = arguments["server_settings"]
         settings["application_name"] = f"{self._config.application_name} worker {self._purpose}"[:63]
         if not self._config.pooler:
+            settings.update(LIMITS)
             settings.update(self._settings)
         arguments["command_timeout"] = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
         return await asyncpg.connect(**arguments)

@@ -43,23 +43,32 @@ class Starter:
         gone = set(task_ids)
         self._buffer = deque(task for task in self._buffer if task.job.task_id not in gone)
 
-    async def start_waiting(self) -> None:
-        """Start as many of the buffer as the pool has room for."""
+    async def start_waiting(self) -> bool:
+        """Start as many of the buffer as the pool has room for. True when some could not be started for now, because
+        somebody holds their rows: come again soon."""
         while batch := self._next_batch():
             await reached("before_start")
             keys = [(task.job.task_id, task.job.generation) for task in batch]
             statuses = await self._session.run(lambda connection: self._queries.start(connection, keys))  # noqa: B023
+            missing = [key for key in keys if key[0] not in statuses]
+            if missing:
+                # RUNNING: by an earlier try whose answer was lost; nobody else starts what is ours. CLAIMED: locked.
+                read = self._queries.read_held
+                statuses |= await self._session.run(lambda connection: read(connection, missing))  # noqa: B023
             started = [task for task in batch if statuses.get(task.job.task_id) == "RUNNING"]
-            for task in batch:
-                if task.job.task_id not in statuses:
-                    job = task.job
-                    _log.info(
-                        "task %s (%s) attempt %d: CLAIM_LOST before it started", job.task_id, job.task_name,
-                        job.attempt, extra=about(job.task_id, job.task_name, job.attempt),
-                    )  # fmt: skip
-            self.drop(task.job.task_id for task in batch)
-            self._held.drop(task.job for task in batch if task not in started)
+            locked = [task for task in batch if statuses.get(task.job.task_id) == "CLAIMED"]
+            for job in (task.job for task in batch if task.job.task_id not in statuses):
+                _log.info(
+                    "task %s (%s) attempt %d: CLAIM_LOST before it started", job.task_id, job.task_name, job.attempt,
+                    extra=about(job.task_id, job.task_name, job.attempt),
+                )  # fmt: skip
+            gone = [task for task in batch if task not in locked]
+            self.drop(task.job.task_id for task in gone)
+            self._held.drop(task.job for task in gone if task not in started)
             self._pool.submit([task.job for task in started])
+            if locked:
+                return True
+        return False
 
     def _next_batch(self) -> Sequence[ClaimedTask]:
         room = self._pool.room()

@@ -142,7 +142,8 @@ class Upkeep(Service):
         last = self._last_beat.get(key)
         if last is not None:
             return now - last >= interval
-        return now - self._first_seen.setdefault(key, now) >= min(FIRST_BEAT_S, interval)
+        # half an interval: found by the first tick, beaten by a later one, the first beat must still be in time
+        return now - self._first_seen.setdefault(key, now) >= min(FIRST_BEAT_S, interval / 2)
 
     def _forget_others(self, known: Iterable[tuple[str, int]]) -> None:
         keep = set(known)
@@ -193,9 +194,15 @@ class Upkeep(Service):
             return
         values, self._progress = self._progress, {}
         items = [(*key, text) for key, text in values.items()]
+        written: set[str] = set()
         try:
-            await self._session.run(lambda connection: self._queries.write_progress(connection, items))
+            written = await self._session.run(lambda connection: self._queries.write_progress(connection, items))
         except Exception as error:
-            if is_transient(error):
-                self._progress = values | self._progress  # newer values came meanwhile, or these are still the newest
+            if not is_transient(error):
+                values = {}
             raise
+        finally:
+            # Not written, and still ours: the row was locked, or the database is away. Newer values came meanwhile,
+            # or these are still the newest.
+            left = {key: text for key, text in values.items() if key[0] not in written and self._held.find(*key)}
+            self._progress = left | self._progress

@@ -38,8 +38,9 @@ from horsies_worker.options import WorkerOptions
 from horsies_worker.pool import ChildPool
 from horsies_worker.queries import Queries
 from horsies_worker.reaper import Reaper
+from horsies_worker.reconciler import Reconciler
 from horsies_worker.reporter import Reporter
-from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
 from horsies_worker.starter import Starter
 from horsies_worker.unknown import UnknownNames
 from horsies_worker.upkeep import Upkeep
@@ -81,6 +82,8 @@ class Worker:
         self._fatal: HorsiesError | None = None
         self._self_test = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
+        self._ending: set[str] = set()
+        self._is_up = False
         self._broker = app.config.broker
         self.pool = ChildPool(
             ChildSpec(
@@ -107,33 +110,52 @@ class Worker:
         """Finish what runs and leave; a second call hurries."""
         if self._stop.is_set():
             _log.warning("second signal: interrupting what still runs")
-            self.pool.hurry()
+            if self._is_up:
+                self.pool.hurry()
         self._stop.set()
 
     async def run(self) -> None:
         """Start, work until stopped, drain. Raises what makes further work impossible."""
         self._broker = await asyncio.to_thread(resolve, self.app.config.broker)
-        await self._prepare_database()
+        if not await self._unless_stopped(self._prepare_database()):
+            return
         self._build()
         try:
-            await self.pool.start()
+            if not await self._unless_stopped(self.pool.start()):
+                return
         except HorsiesError as error:
-            await self._close_sessions()
             raise ChildrenCannotStart(str(error)) from error
-        services = [asyncio.create_task(work, name=name) for name, work in self._services().items()]
-        for service in services:
+        self._is_up = True
+        services = {name: asyncio.create_task(work, name=name) for name, work in self._services().items()}
+        for service in services.values():
             service.add_done_callback(self._service_ended)
         _log.info("worker %s is up", self.identity.worker_id)
         try:
             await self._stop.wait()
-            await self._drain()
+            await self._drain(services["claimer"])
         finally:
-            for service in services:
+            for service in services.values():
                 service.cancel()
-            await asyncio.gather(*services, *self._background, return_exceptions=True)
+            await asyncio.gather(*services.values(), *self._background, return_exceptions=True)
             await self._close_sessions()
         if self._fatal is not None:
             raise self._fatal
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """A part of the start, which may wait for long; a signal ends it. False when one did."""
+        started = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if started.done():
+                await started
+                return True
+            _log.info("stopped before it was up")
+            return False
+        finally:
+            for task in (started, stopped):
+                task.cancel()
+            await asyncio.gather(started, stopped, return_exceptions=True)
 
     def _build(self) -> None:
         config = self.app.config
@@ -149,16 +171,19 @@ class Worker:
         self.queries = Queries(self.app.schema, self.identity)
         self.sessions = _Sessions(
             Session(broker, "claim", settings=CLAIM_SETTINGS),
-            Session(broker, "finalize", settings={"jit": "off"}),
-            Session(broker, "upkeep", settings={"jit": "off"}),
-            Session(broker, "reaper"),
+            Session(broker, "finalize", settings=CLAIM_SETTINGS),
+            Session(broker, "upkeep", settings=CLAIM_SETTINGS),
+            Session(broker, "reaper", settings=CLAIM_SETTINGS),
         )
         self.finalizer = Finalizer(self.sessions.finalize, self.queries, config.resilience, on_done=self._on_done)
         self.starter = Starter(self.sessions.claim, self.queries, self.pool, self.held)
         self.unknown = UnknownNames(config.unknown_task_grace_ms, self.finalizer, fail=self._fail_unknown)
+        reconciler = Reconciler(
+            self.sessions.claim, self.queries, self.held, self.finalizer, is_ending=self._ending.__contains__
+        )
         self.claimer = Claimer(
             settings, config, self.app.registry, self.sessions.claim, self.queries, self.pool, self.held, self.starter,
-            self.finalizer, self.unknown, on_contact=self._on_contact,
+            self.finalizer, self.unknown, reconciler, on_contact=self._on_contact,
         )  # fmt: skip
         self.upkeep = Upkeep(
             config, self.sessions.upkeep, self.queries, self.pool, self.held, self.starter, self.finalizer,
@@ -193,11 +218,14 @@ class Worker:
             "reporter": self.reporter.run(),
         }
 
-    async def _drain(self) -> None:
+    async def _drain(self, claiming: "asyncio.Task[None]") -> None:
         _log.info("stopping: no new claims, running tasks have %.0f s", self.options.shutdown_timeout_s)
         self.claimer.stop()
+        # a claim may be on its way: what it brings must be handed back, or it would look like a crash
+        await asyncio.wait({claiming}, timeout=STATEMENT_TIMEOUT_S + 1)
         self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
         await self.pool.stop(self.options.shutdown_timeout_s)
+        await asyncio.gather(*self._background, return_exceptions=True)
         try:
             # results exist only here now; a database that is away gets as long as the reaper would wait at most
             await asyncio.wait_for(self.finalizer.drained(), self.options.drain_timeout_s)
@@ -346,12 +374,19 @@ class Worker:
     def _fail_unknown(self, row: Mapping[str, Any]) -> None:
         task = asyncio.create_task(self._end_unknown(row))
         self._background.add(task)
+        self._ending.add(row["id"])
         task.add_done_callback(self._background.discard)
+        task.add_done_callback(lambda _: self._ending.discard(row["id"]))
 
     async def _end_unknown(self, row: Mapping[str, Any]) -> None:
         """CLAIMED -> RUNNING -> FAILED: an attempt that could not be made, with the reason in it."""
         key = (row["id"], row["claim_generation"])
-        statuses = await self.sessions.claim.run(lambda connection: self.queries.start(connection, [key]))
+        try:
+            statuses = await self.sessions.claim.run(lambda connection: self.queries.start(connection, [key]))
+        except Exception as error:
+            _log.warning("task %s: %s: %s; handing it back", key[0], type(error).__name__, error, extra=about(key[0]))
+            self.finalizer.give_back([key])
+            return
         if statuses.get(row["id"]) != "RUNNING":
             return
         message = f"no worker of this release has a task named {row['task_name']!r}"

@@ -127,26 +127,30 @@ RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.q
 -- name: start_batch :many
 -- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED
 -- params: worker_id, ids, generations, hostname, pid, process_name, expired_result
--- An id that does not come back was lost (cancelled, requeued, lease over): its user code does not run.
+-- An id that does not come back was lost (cancelled, requeued, lease over) and its user code does not run; or it was
+-- started by an earlier try whose answer was lost, or is locked by somebody just now (read_held_batch tells).
 WITH mine AS MATERIALIZED (
-    SELECT t.id, coalesce(t.good_until <= statement_timestamp(), false) AS overdue
+    SELECT t.tid, coalesce(t.good_until <= statement_timestamp(), false) AS overdue
       FROM unnest($2::text[], $3::int[]) AS x (id, generation)
-      JOIN horsies_tasks t ON t.id = x.id AND t.claim_generation = x.generation
-     WHERE t.status = 'CLAIMED' AND t.claimed_by_worker_id = $1 AND t.claim_expires_at > statement_timestamp()
-     ORDER BY t.id FOR UPDATE OF t
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.good_until FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' = 'CLAIMED' AND t.claim_expires_at > statement_timestamp()
+                            FOR UPDATE SKIP LOCKED) AS t
 )
 UPDATE horsies_tasks t
    SET status = CASE WHEN mine.overdue THEN 'EXPIRED' ELSE 'RUNNING' END,
        claimed = false, claim_expires_at = NULL,
        started_at = CASE WHEN NOT mine.overdue THEN statement_timestamp() END,
-       worker_hostname = $4, worker_pid = $5, worker_process_name = $6,
+       worker_hostname = CASE WHEN NOT mine.overdue THEN $4::varchar END,
+       worker_pid = CASE WHEN NOT mine.overdue THEN $5::int END,
+       worker_process_name = CASE WHEN NOT mine.overdue THEN $6::varchar END,
        result = CASE WHEN mine.overdue THEN $7::text END,
        error_code = CASE WHEN mine.overdue THEN 'TASK_EXPIRED' END,
        failed_at = CASE WHEN mine.overdue THEN statement_timestamp() END,
        terminal_at = CASE WHEN mine.overdue THEN statement_timestamp() END,
        updated_at = statement_timestamp()
   FROM mine
- WHERE t.id = mine.id AND t.status = 'CLAIMED'
+ WHERE t.ctid = mine.tid
 RETURNING t.id, t.status;
 
 -- name: hand_back_batch :many
@@ -155,10 +159,10 @@ RETURNING t.id, t.status;
 -- Claimed and not started, or handed ahead to a child and provably never started: no attempt, and its place in the
 -- line is kept (enqueued_at) unless a delay is asked for. A task that somebody wants cancelled ends here instead.
 WITH mine AS MATERIALIZED (
-    SELECT t.id, t.cancel_requested_at IS NOT NULL AS unwanted FROM unnest($2::text[], $3::int[]) AS x (id, generation)
-      JOIN horsies_tasks t ON t.id = x.id AND t.claim_generation = x.generation
-     WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.claimed_by_worker_id = $1
-     ORDER BY t.id FOR UPDATE OF t
+    SELECT t.tid, t.cancel_requested_at IS NOT NULL AS unwanted FROM unnest($2::text[], $3::int[]) AS x (id, generation)
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.cancel_requested_at FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' IN ('CLAIMED', 'RUNNING') FOR UPDATE SKIP LOCKED) AS t
 )
 UPDATE horsies_tasks t
    SET status = CASE WHEN mine.unwanted THEN 'CANCELLED' ELSE 'PENDING' END,
@@ -168,10 +172,11 @@ UPDATE horsies_tasks t
        result = CASE WHEN mine.unwanted THEN $5::text END,
        error_code = CASE WHEN mine.unwanted THEN 'TASK_CANCELLED' END,
        terminal_at = CASE WHEN mine.unwanted THEN statement_timestamp() END,
-       enqueued_at = CASE WHEN $4::interval > '0' THEN statement_timestamp() + $4::interval ELSE t.enqueued_at END,
+       enqueued_at = CASE WHEN $4::interval > '0' AND NOT mine.unwanted THEN statement_timestamp() + $4::interval
+                          ELSE t.enqueued_at END,
        updated_at = statement_timestamp()
   FROM mine
- WHERE t.id = mine.id AND t.status IN ('CLAIMED', 'RUNNING')
+ WHERE t.ctid = mine.tid
 RETURNING t.id;
 
 -- name: next_due :value

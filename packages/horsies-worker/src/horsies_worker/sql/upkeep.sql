@@ -1,37 +1,50 @@
 -- Signs of life, and the sweep over what has none. Runs on sessions of its own, never behind a claim or a finalize.
+-- Nothing here waits for a row that somebody holds. The sweep sorts by a column without an index: by the primary key
+-- a plan made on an empty table would walk every finished task to save the sort.
 
 -- name: beat_batch :many
 -- params: worker_id, ids, generations, roles, hostname, pids, process_names
 -- Fenced: only tasks that are still this worker's get a beat, and only their ids come back; the rest were lost.
--- A running row also learns which child has it (claim and start are one write, made before that is known).
+-- A running row also learns which child has it (claim and start are one write, made before that is known), unless
+-- somebody holds it just now: nothing here may wait for a row, or the beats of all others would come late.
 WITH mine AS MATERIALIZED (
-    SELECT t.id, x.role, x.pid, x.process_name, t.worker_pid FROM unnest($2::text[], $3::int[], $4::text[], $6::int[], $7::text[])
-           AS x (id, generation, role, pid, process_name)
+    SELECT t.id, x.generation, x.role, x.pid, x.process_name, t.worker_pid
+      FROM unnest($2::text[], $3::int[], $4::text[], $6::int[], $7::text[]) AS x (id, generation, role, pid, process_name)
       JOIN horsies_tasks t ON t.id = x.id AND t.claim_generation = x.generation
      WHERE t.claimed_by_worker_id = $1 AND t.status = CASE x.role WHEN 'runner' THEN 'RUNNING' ELSE 'CLAIMED' END
 ), beat AS (
     INSERT INTO horsies_heartbeats (task_id, sender_id, role, sent_at, hostname, pid)
     SELECT id, $1, role, statement_timestamp(), $5, pid FROM mine
+), free AS MATERIALIZED (
+    SELECT t.tid, mine.pid, mine.process_name FROM mine
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid FROM horsies_tasks t
+                          WHERE t.id = mine.id AND t.claim_generation = mine.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED) AS t
+     WHERE mine.role = 'runner' AND mine.worker_pid IS DISTINCT FROM mine.pid
 ), placed AS (
-    UPDATE horsies_tasks t SET worker_pid = mine.pid, worker_process_name = mine.process_name
-      FROM mine
-     WHERE t.id = mine.id AND mine.role = 'runner' AND mine.worker_pid IS DISTINCT FROM mine.pid
-       AND t.status = 'RUNNING' AND t.claimed_by_worker_id = $1
+    UPDATE horsies_tasks t SET worker_pid = free.pid, worker_process_name = free.process_name
+      FROM free WHERE t.ctid = free.tid
 )
 SELECT id FROM mine;
 
 -- name: renew_claims :many
 -- params: worker_id, ids, generations, lease
+WITH mine AS MATERIALIZED (
+    SELECT t.tid FROM unnest($2::text[], $3::int[]) AS x (id, generation)
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' = 'CLAIMED' FOR UPDATE SKIP LOCKED) AS t
+)
 UPDATE horsies_tasks t SET claim_expires_at = statement_timestamp() + $4::interval
-  FROM unnest($2::text[], $3::int[]) AS x (id, generation)
- WHERE t.id = x.id AND t.status = 'CLAIMED' AND t.claimed_by_worker_id = $1 AND t.claim_generation = x.generation
+  FROM mine WHERE t.ctid = mine.tid
 RETURNING t.id;
 
 -- name: cancel_requests :many
 -- params: worker_id, ids
 -- The net under the notification: which of the running ones does somebody want stopped?
 SELECT id, claim_generation FROM horsies_tasks
- WHERE id = ANY ($2::text[]) AND status = 'RUNNING' AND claimed_by_worker_id = $1 AND cancel_requested_at IS NOT NULL;
+ WHERE id = ANY ($2::text[]) AND status || '' = 'RUNNING' AND claimed_by_worker_id = $1
+   AND cancel_requested_at IS NOT NULL;
 
 -- name: insert_snapshot :none
 -- params: worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed, memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker, cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at
@@ -39,6 +52,11 @@ INSERT INTO horsies_worker_states (worker_id, hostname, pid, processes, queues, 
     memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker,
     cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18);
+
+-- name: wait_until_writable :none
+-- Returns when a beat could be written: at once, or when a lock that stops them (REINDEX, VACUUM FULL, ALTER TABLE) is
+-- gone. How long it took tells a reaper, also one that is not active, whether the silence of others means anything.
+LOCK TABLE horsies_tasks, horsies_heartbeats IN ROW EXCLUSIVE MODE;
 
 -- name: try_reaper_lock :value
 -- params: key
@@ -49,15 +67,15 @@ SELECT pg_try_advisory_xact_lock($1, hashtext(coalesce(current_schema(), '')));
 -- edge: PENDING -> EXPIRED; CLAIMED -> EXPIRED
 -- params: result, row_limit
 WITH target AS MATERIALIZED (
-    SELECT id FROM horsies_tasks
+    SELECT ctid AS tid FROM horsies_tasks
      WHERE status IN ('PENDING', 'CLAIMED') AND good_until <= statement_timestamp()
-     ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+     ORDER BY good_until LIMIT $2 FOR UPDATE SKIP LOCKED
 )
 UPDATE horsies_tasks t
    SET status = 'EXPIRED', claimed = false, claim_expires_at = NULL, result = $1, error_code = 'TASK_EXPIRED',
        failed_at = statement_timestamp(), terminal_at = statement_timestamp(), updated_at = statement_timestamp()
   FROM target
- WHERE t.id = target.id AND t.status IN ('PENDING', 'CLAIMED')
+ WHERE t.ctid = target.tid
 RETURNING t.id;
 
 -- name: requeue_expired_claims :many
@@ -65,23 +83,24 @@ RETURNING t.id;
 -- params: threshold, row_limit
 -- A claim whose lease is over, and that nobody has vouched for since. User code never ran: always safe.
 WITH target AS MATERIALIZED (
-    SELECT t.id FROM horsies_tasks t
+    SELECT t.ctid AS tid FROM horsies_tasks t
      WHERE t.status = 'CLAIMED' AND t.claim_expires_at <= statement_timestamp()
        AND greatest(t.claimed_at, (SELECT h.sent_at FROM horsies_heartbeats h
                                     WHERE h.task_id = t.id AND h.role = 'claimer' AND h.sent_at >= t.claimed_at
                                     ORDER BY h.sent_at DESC LIMIT 1)) < statement_timestamp() - $1::interval
-     ORDER BY t.id LIMIT $2 FOR UPDATE OF t SKIP LOCKED
+     ORDER BY t.claimed_at LIMIT $2 FOR UPDATE OF t SKIP LOCKED
 )
 UPDATE horsies_tasks t
    SET status = 'PENDING', claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL,
        updated_at = statement_timestamp()
   FROM target
- WHERE t.id = target.id AND t.status = 'CLAIMED'
+ WHERE t.ctid = target.tid
 RETURNING t.id;
 
 -- name: stale_running :many
 -- params: threshold, finalizing_threshold, row_limit
--- RUNNING without a runner's beat; one with a staged outcome is given longer, and is then finished with it.
+-- RUNNING without a runner's beat; one with a staged outcome is given longer, and is then finished with it. Locked
+-- here, by the transaction that ends them; what somebody else holds is in somebody's hands.
 SELECT t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
        t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at
   FROM horsies_tasks t
@@ -90,4 +109,4 @@ SELECT t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_co
                                 WHERE h.task_id = t.id AND h.role = 'runner' AND h.sent_at >= t.started_at
                                 ORDER BY h.sent_at DESC LIMIT 1)) < statement_timestamp() - $1::interval
    AND (t.finalizing_at IS NULL OR t.finalizing_at < statement_timestamp() - $2::interval)
- ORDER BY t.id LIMIT $3;
+ ORDER BY t.started_at LIMIT $3 FOR UPDATE OF t SKIP LOCKED;
