@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from horsies import check
 from tests.support import postgres
-from tests.support.apps import UNREACHABLE
+from tests.support.apps import UNREACHABLE, make_app
+from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.postgres import Database
 
 APP = """
@@ -321,3 +323,28 @@ def test_live_in_an_unsuitable_database(shop: Shop) -> None:
     assert code == 1
     assert "the database's encoding is SQL_ASCII, horsies needs UTF8" in err
     assert "encoding SQL_ASCII" in out
+
+
+async def test_live_where_notifications_get_lost(
+    db: Database, empty_db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a pooler that nobody told us of; here LISTEN is in another database altogether."""
+    monkeypatch.setattr(check, "NOTIFY_PATIENCE_S", 0.2)
+    findings = await check.check_live(make_app(db, broker={"direct_url": empty_db.url}))
+    (problem,) = [finding.text for finding in findings if finding.is_problem]
+    assert "a notification did not arrive within 0.2 s: is there a pooler in between?" in problem
+
+
+async def test_live_with_a_clock_that_is_off(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "CLOCK_TOLERANCE_S", -1)
+    findings = await check.check_live(make_app(db))
+    assert not any(finding.is_problem for finding in findings)
+    assert re.match(r"clock: this machine is 0 s (ahead of|behind) the database; .* prefer delays", findings[-1].text)
+
+
+async def test_live_with_a_server_that_goes_away(db: Database) -> None:
+    with ChaosProxy(db.url) as proxy:
+        proxy.cut_at("server_version", When.UNANSWERED)
+        (problem,) = await check.check_live(make_app(proxy.url))
+    assert problem.is_problem
+    assert problem.text.startswith("the database gave up in the middle of the check: ")

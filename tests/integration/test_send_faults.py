@@ -139,6 +139,20 @@ async def test_the_budget_ends_the_tries(proxy: ChaosProxy) -> None:
     assert 1 < proxy.accepted < 10
 
 
+def test_retry_without_a_loop(db: Database, proxy: ChaosProxy) -> None:
+    with app_on(proxy.url, resilience={"send_attempts": 1}) as app:
+        add = add_task(app)
+        proxy.set(Mode.CUT)
+        with pytest.raises(TaskSendError) as one:
+            add.schedule(60, 1)
+        with pytest.raises(TaskSendError) as many:
+            add.send_many([(1,), (2,)])
+        proxy.set(Mode.PASS)
+        assert one.value.retry().task_id == one.value.task_id
+        assert tuple(handle.task_id for handle in many.value.retry()) == many.value.task_ids
+    assert factories.count(db) == 3
+
+
 def test_nobody_listens_there() -> None:
     """Without a loop; `.retry()` fails the same way, and keeps the id."""
     with app_on(UNREACHABLE, resilience={"send_attempts": 2}) as app:
