@@ -18,7 +18,7 @@ import horsies_schema
 from horsies import AppConfig, Horsies, PostgresConfig, RetryPolicy, TaskError, TaskResult
 from horsies_schema import embedded
 
-ONE_AT_A_TIME, MANY, ROUNDS = 1_000, 10_000, 5
+ONE_AT_A_TIME, MANY, ROUNDS = 500, 10_000, 15
 COLUMNS = (
     "id", "task_name", "queue_name", "priority", "kwargs", "sent_at", "enqueued_at", "max_retries", "task_options",
     "enqueue_sha",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horsies.errors import HorsiesError
 from horsies.handle import TaskHandle
-from horsies.send import NewTask, SendErrorCode, TaskSendError
+from horsies.send import NewTasks, SendErrorCode, TaskSendError
 
 if TYPE_CHECKING:
     from horsies._pg.enqueue import Written
@@ -23,7 +23,7 @@ class Sending(Generic[T]):
 
     app: "Horsies"
     definition: "TaskDefinition | None"
-    tasks: tuple[NewTask, ...]
+    tasks: NewTasks
     connection: Any
 
     # -- verbs -----------------------------------------------------------------------------------
@@ -35,21 +35,21 @@ class Sending(Generic[T]):
             return self.app.run_sync(verb, lambda: self.send_async(verb))
         execute = foreign.require_sync(foreign.adapt(self.connection), verb)
         with self._telling(verb):
-            return self._handle(enqueue.drive(enqueue.write_task(self.tasks[0], self.app.schema), execute))
+            return self._handle(enqueue.drive(enqueue.write_task(self.tasks, self.app.schema), execute))
 
     async def send_async(self, verb: str) -> TaskHandle[T]:
         from horsies._pg import enqueue, foreign
 
-        task = self.tasks[0]
+        tasks = self.tasks
         schema = self.app.schema
         with self._telling(verb):
             if self.connection is not None:
                 execute = foreign.require_async(foreign.adapt(self.connection), verb)
-                return self._handle(await enqueue.drive_async(enqueue.write_task(task, schema), execute))
+                return self._handle(await enqueue.drive_async(enqueue.write_task(tasks, schema), execute))
             return self._handle(
                 await self.app.database.here().run(
                     lambda connection: enqueue.drive_async(
-                        enqueue.write_task(task, schema), lambda sql, values: connection.fetch(sql, *values)
+                        enqueue.write_task(tasks, schema), lambda sql, values: connection.fetch(sql, *values)
                     )
                 )
             )
@@ -57,7 +57,7 @@ class Sending(Generic[T]):
     def send_many(self, verb: str, *, fresh: bool = True) -> list[TaskHandle[T]]:
         from horsies._pg import enqueue, foreign
 
-        if not self.tasks:
+        if not self.tasks.ids:
             return []
         if self.connection is None:
             return self.app.run_sync(verb, lambda: self.send_many_async(verb, fresh=fresh))
@@ -69,7 +69,7 @@ class Sending(Generic[T]):
     async def send_many_async(self, verb: str, *, fresh: bool = True) -> list[TaskHandle[T]]:
         from horsies._pg import enqueue, foreign
 
-        if not self.tasks:
+        if not self.tasks.ids:
             return []
         schema = self.app.schema
 
@@ -93,7 +93,7 @@ class Sending(Generic[T]):
         return TaskHandle(self.app, written.task_id, definition=self.definition, is_duplicate=written.is_duplicate)
 
     def _handles(self) -> list[TaskHandle[T]]:
-        return [TaskHandle(self.app, task.id, definition=self.definition) for task in self.tasks]
+        return [TaskHandle(self.app, task_id, definition=self.definition) for task_id in self.tasks.ids]
 
     @contextmanager
     def _telling(self, verb: str) -> Generator[None]:
@@ -105,7 +105,8 @@ class Sending(Generic[T]):
         except HorsiesError:
             raise
         except Exception as error:
-            what = f"task {self.tasks[0].plan.task_name!r}" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
+            count = len(self.tasks.ids)
+            what = f"task {self.tasks.plan.task_name!r}" if count == 1 else f"{count} tasks"
             spoken = getattr(error, "orig", None) or error  # SQLAlchemy's own text quotes all the parameters
             told = self.app.config.broker.redact(f"{type(spoken).__name__}: {spoken}")
             resend: _Resend | None = None
@@ -122,7 +123,7 @@ class Sending(Generic[T]):
                 SendErrorCode.ENQUEUE_FAILED,
                 f"{what}: {why}",
                 retryable=resend is not None,
-                tasks=self.tasks,
+                task_ids=self.tasks.ids,
                 resend=resend,
             ) from error
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from horsies._pg.statements import load
-from horsies.send import NewTask, SendErrorCode, TaskSendError
+from horsies.send import NewTasks, SendErrorCode, TaskSendError
 
 R = TypeVar("R")
 Request = tuple[str, tuple[Any, ...]]
@@ -28,64 +28,65 @@ class Written:
     is_duplicate: bool
 
 
-def write_task(task: NewTask, schema: str | None) -> Script[Written]:
-    """One statement, unless the id or the key is taken."""
+def write_task(tasks: NewTasks, schema: str | None) -> Script[Written]:
+    """The first of them, in one statement unless the id or the key is taken."""
     statements = load("horsies._pg", "tasks.sql", schema)
-    plan = task.plan
+    plan, task_id, sha = tasks.plan, tasks.ids[0], tasks.shas[0]
     values = (
-        task.id, plan.task_name, plan.queue_name, plan.priority, task.args, task.kwargs, task.sent_at, plan.eta,
-        plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, task.enqueue_sha,
+        task_id, plan.task_name, plan.queue_name, plan.priority, tasks.args[0], tasks.kwargs[0], tasks.sent_at,
+        plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, sha,
     )  # fmt: skip
     for _ in range(_RACES):
         if plan.unique_key is None:
             if (yield statements["insert_task"].sql, values):
-                return Written(task.id, False)
-            rows = yield statements["find_conflict_batch"].sql, ([task.id],)
+                return Written(task_id, False)
+            rows = yield statements["find_conflict_batch"].sql, ([task_id],)
             if rows:
-                _require_same(task, rows[0][1])
-                return Written(task.id, False)
+                _require_same(task_id, sha, rows[0][1])
+                return Written(task_id, False)
         else:
             rows = yield statements["insert_unique_task"].sql, (*values, plan.unique_key)
             if rows:
-                holder, sha, is_fresh, _rank = rows[0]
-                if holder == task.id and not is_fresh:
-                    _require_same(task, sha)
-                return Written(holder, holder != task.id)
+                holder, found, is_fresh, _rank = rows[0]
+                if holder == task_id and not is_fresh:
+                    _require_same(task_id, sha, found)
+                return Written(holder, holder != task_id)
     raise TaskSendError(
         SendErrorCode.ENQUEUE_FAILED,
         f"task {plan.task_name!r}: another transaction that cannot be seen from here holds its "
         f"{'unique key' if plan.unique_key else 'id'}",
-        tasks=[task],
+        task_ids=[task_id],
     )
 
 
-def write_batch(tasks: Sequence[NewTask], schema: str | None, *, fresh: bool) -> Script[None]:
+def write_batch(tasks: NewTasks, schema: str | None, *, fresh: bool) -> Script[None]:
     """All or none, in one statement. Ids that exist already must be the same tasks; `fresh` promises that
     none does, because they were minted a moment ago and never sent."""
     statements = load("horsies._pg", "tasks.sql", schema)
-    plan = tasks[0].plan
+    plan = tasks.plan
     written = yield (
         statements["insert_fresh_task_batch" if fresh else "insert_task_batch"].sql,
         (
-            [task.id for task in tasks], [task.args for task in tasks], [task.kwargs for task in tasks],
-            [task.enqueue_sha for task in tasks], plan.task_name, plan.queue_name, plan.priority, tasks[0].sent_at,
-            plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options,
+            # nearly always nobody has positional-only arguments, and a column of nothing need not be encoded
+            tasks.ids, tasks.args if any(tasks.args) else None, tasks.kwargs, tasks.shas, plan.task_name,
+            plan.queue_name, plan.priority, tasks.sent_at, plan.eta, plan.delay, plan.good_until, plan.ttl,
+            plan.max_retries, plan.task_options,
         ),
     )  # fmt: skip
-    if written[0][0] == len(tasks):
+    if written[0][0] == len(tasks.ids):
         return
-    rows = yield statements["find_conflict_batch"].sql, ([task.id for task in tasks],)
+    rows = yield statements["find_conflict_batch"].sql, (tasks.ids,)
     found = {row[0]: row[1] for row in rows}
-    for task in tasks:
-        _require_same(task, found.get(task.id))
+    for task_id, sha in zip(tasks.ids, tasks.shas, strict=True):
+        _require_same(task_id, sha, found.get(task_id))
 
 
-def _require_same(task: NewTask, found: object) -> None:
-    if found != task.enqueue_sha:
+def _require_same(task_id: str, sha: str, found: object) -> None:
+    if found != sha:
         raise TaskSendError(
             SendErrorCode.PAYLOAD_MISMATCH,
-            f"task id {task.id} is taken by a task with other arguments or options; it was left untouched",
-            tasks=[task],
+            f"task id {task_id} is taken by a task with other arguments or options; it was left untouched",
+            task_ids=[task_id],
         )
 
 

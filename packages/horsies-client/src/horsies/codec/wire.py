@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from horsies.result import TaskError
 
@@ -24,8 +24,7 @@ class PayloadLimits:
 DEFAULT_LIMITS: Final = PayloadLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedCall:
+class EncodedCall(NamedTuple):
     """The two columns of a call; None where there is nothing to say."""
 
     args_json: str | None
