@@ -2,6 +2,7 @@
 
 import psycopg
 import pytest
+
 from tests.support.postgres import Database
 
 BASE = {"id": "'a'", "task_name": "'t'"}

@@ -6,11 +6,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
 import pytest
-from tests.support.postgres import Database
 
 import horsies_schema
 from horsies_schema import roles as roles_module
 from horsies_schema.models import Base
+from tests.support.postgres import Database
 
 PASSWORD = "p@ss/word"
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import asyncpg
 import pytest
+
 from tests.support.postgres import Database
 
 Heard = Callable[[str], Awaitable[list[tuple[str, str]]]]
