@@ -292,22 +292,27 @@ class Worker:
 
     async def _connect_direct(self) -> Any:
         arguments = connect_arguments(self._broker, direct=True)
-        arguments["server_settings"]["application_name"] = f"{self._broker.application_name} worker listen"[:63]
+        # Nothing but a name: LISTEN needs no more, and a pooler that stands here by mistake would refuse the rest for
+        # ever. Let in, it is found out by the self-test.
+        arguments["server_settings"] = {"application_name": f"{self._broker.application_name} worker listen"[:63]}
         return await asyncpg.connect(**arguments)
 
     async def _on_listening(self, connection: Any) -> None:
         """LISTEN is in force: prove that notifications arrive here, then look at what was missed."""
+        self.claimer.on_queue_state()
         self._self_test.clear()
-        await connection.execute("SELECT pg_notify($1, $2)", SELF_TEST_CHANNEL, self.identity.worker_id)
+        # From another session: a pooler does pass on what a session tells itself.
+        told = "SELECT pg_notify($1, $2)"
+        await self.sessions.upkeep.run(lambda c: c.execute(told, SELF_TEST_CHANNEL, self.identity.worker_id))
         try:
-            await asyncio.wait_for(self._self_test.wait(), SELF_TEST_S)
+            async with asyncio.timeout(SELF_TEST_S):
+                await self._self_test.wait()
         except TimeoutError:
             _log.error(
                 "LISTEN does not work on this connection (a transaction-mode pooler?): work is found by polling every "
                 "%.1f s only. Set PostgresConfig.direct_url to the server itself.",
                 self.app.config.resilience.notify_poll_interval_ms / 1000,
             )
-        self.claimer.on_queue_state()
 
     def _on_self_test(self, payload: str) -> None:
         if payload == self.identity.worker_id:
