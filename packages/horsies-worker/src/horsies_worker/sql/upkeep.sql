@@ -10,8 +10,9 @@
 WITH mine AS MATERIALIZED (
     SELECT t.id, x.generation, x.role, x.pid, x.process_name, t.worker_pid
       FROM unnest($2::text[], $3::int[], $4::text[], $6::int[], $7::text[]) AS x (id, generation, role, pid, process_name)
-      JOIN horsies_tasks t ON t.id = x.id AND t.claim_generation = x.generation
-     WHERE t.claimed_by_worker_id = $1 AND t.status = CASE x.role WHEN 'runner' THEN 'RUNNING' ELSE 'CLAIMED' END
+     CROSS JOIN LATERAL (SELECT t.id, t.worker_pid FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status = CASE x.role WHEN 'runner' THEN 'RUNNING' ELSE 'CLAIMED' END LIMIT 1) AS t
 ), beat AS (
     INSERT INTO horsies_heartbeats (task_id, sender_id, role, sent_at, hostname, pid)
     SELECT id, $1, role, statement_timestamp(), $5, pid FROM mine
@@ -104,7 +105,7 @@ RETURNING t.id;
 SELECT t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
        t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at
   FROM horsies_tasks t
- WHERE t.status = 'RUNNING'
+ WHERE t.status = 'RUNNING' AND t.started_at < statement_timestamp() - $1::interval
    AND greatest(t.started_at, (SELECT h.sent_at FROM horsies_heartbeats h
                                 WHERE h.task_id = t.id AND h.role = 'runner' AND h.sent_at >= t.started_at
                                 ORDER BY h.sent_at DESC LIMIT 1)) < statement_timestamp() - $1::interval

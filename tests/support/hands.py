@@ -1,0 +1,103 @@
+"""A worker reduced to its statements: claims, starts, hands back and ends tasks on one connection, without processes.
+
+async with Hands.on(db) as hands:
+    rows = await hands.claim(limit=3)
+    await hands.end(rows)
+"""
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, Self
+
+import asyncpg
+
+from horsies import TaskError
+from horsies.codec import encode_error
+from horsies.status import AttemptOutcome, TaskStatus
+from horsies_worker.decide import Transition
+from horsies_worker.identity import Identity
+from horsies_worker.queries import ClaimRequest, Queries
+from horsies_worker.session import CLAIM_SETTINGS
+from tests.support.postgres import Database
+
+Row = Mapping[str, Any]
+_pids = count(100)
+
+
+class Hands:
+    def __init__(self, connection: Any, identity: Identity) -> None:
+        self.connection = connection
+        self.identity = identity
+        self.queries = Queries(None, identity)
+
+    @classmethod
+    @asynccontextmanager
+    async def on(cls, db: Database, worker_id: str = "worker-1") -> AsyncIterator[Self]:
+        connection = await asyncpg.connect(db.url, server_settings=CLAIM_SETTINGS)
+        try:
+            yield cls(connection, Identity(worker_id, "host-1", 4711))
+        finally:
+            await connection.close()
+
+    async def claim(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 60_000,
+        queue_caps: Mapping[str, int] | None = None,
+        cluster_cap: int | None = None,
+        **request: Any,
+    ) -> Sequence[Row]:
+        """Without more words: everything ready in `default`, the task `add` being known and having room."""
+        given = {
+            "discover": ["default"], "hints": (), "limit": limit, "room_sync": limit, "room_ahead": 0, "room_async": 0,
+            "prefetch": 0, "async_names": (), "short_names": (), "other_names": ["add"], **request,
+        }  # fmt: skip
+        return await self.queries.claim(
+            self.connection, ClaimRequest(**given), lease_ms=lease_ms, queue_caps=queue_caps or {},
+            cluster_cap=cluster_cap, pooled=False,
+        )  # fmt: skip
+
+    async def start(self, rows: Sequence[Row]) -> dict[str, str]:
+        return await self.queries.start(self.connection, keys_of(rows))
+
+    async def hand_back(self, rows: Sequence[Row], delay_ms: int = 0) -> set[str]:
+        return await self.queries.hand_back(self.connection, keys_of(rows), delay_ms)
+
+    async def end(self, rows: Sequence[Row], **fields: Any) -> dict[str, str]:
+        """Ends as the pool would report them; by default all went well."""
+        return await self.finalize([end_of(row, **fields) for row in rows])
+
+    async def finalize(self, ends: Sequence[Transition]) -> dict[str, str]:
+        return await self.queries.finalize_own(self.connection, ends)
+
+
+def empty(db: Database) -> Database:
+    """One database serves a module's tests: a fresh one costs twenty times a TRUNCATE."""
+    db.execute(
+        "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats, horsies_queue_state, horsies_worker_states"
+    )
+    return db
+
+
+def keys_of(rows: Sequence[Row]) -> list[tuple[str, int]]:
+    return [(row["id"], row["claim_generation"]) for row in rows]
+
+
+def end_of(row: Row, status: TaskStatus = TaskStatus.COMPLETED, **fields: Any) -> Transition:
+    """The end of a claimed row's attempt. FAILED, CANCELLED and PENDING (a retry) carry an error."""
+    failed = status is not TaskStatus.COMPLETED
+    code = fields.get("error_code", "SMTP_DOWN") if failed else None
+    now = datetime.fromtimestamp(time.time(), UTC)
+    values: dict[str, Any] = {
+        "task_id": row["id"], "generation": row["claim_generation"], "attempt": row["retry_count"] + 1,
+        "status": status, "result": encode_error(TaskError(code, "as the test wanted")) if code else '{"ok":1}',
+        "error_code": code, "error_message": code and "as the test wanted", "failed_reason": code and "why",
+        "outcome": AttemptOutcome.FAILED if failed else AttemptOutcome.COMPLETED, "retry_delay_ms": 0,
+        "budget": row["max_retries"], "started": now - timedelta(milliseconds=1), "finished": now,
+        "pid": next(_pids), "process_name": "child-9",
+    }  # fmt: skip
+    return Transition(**{**values, **fields})
