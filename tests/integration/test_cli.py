@@ -184,10 +184,14 @@ def test_modules_with_several_apps_or_none(shop: Shop) -> None:
         from horsies import AppConfig, Horsies, PostgresConfig
         first = same = Horsies(AppConfig(PostgresConfig({url!r})))
         second = Horsies(AppConfig(PostgresConfig({url!r})))
+        class parts:
+            inner = second
         """
     )
     assert "has 2 apps, name one of them: shop:first or shop:second" in shop.horsies("check", "shop")[2]
     assert shop.horsies("check", "shop:same")[0] == 0
+    assert shop.horsies("check", "shop:parts.inner")[0] == 0
+    assert "module 'shop' has no 'parts.outer'" in shop.horsies("check", "shop:parts.outer")[2]
 
 
 def test_no_locator_is_usage(shop: Shop) -> None:
