@@ -43,11 +43,13 @@ shared: set[int] = set()
 class WorkerProcess:
     """One `python -m horsies_worker`, in a process group of its own."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, *, cwd: Path = ROOT
+    ) -> None:
         self._log = folder / f"worker-{uuid.uuid4().hex[:8]}.log"
         with self._log.open("wb") as sink:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=dict(environment), cwd=ROOT,
+                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=dict(environment), cwd=cwd,
                 start_new_session=True,
             )  # fmt: skip
         self.pid = self.process.pid

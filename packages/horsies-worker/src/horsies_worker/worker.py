@@ -150,6 +150,8 @@ class Worker:
             if started.done():
                 await started
                 return True
+            if self._fatal is not None:  # the pool gave up, and tells it this way first
+                raise self._fatal
             _log.info("stopped before it was up")
             return False
         finally:
