@@ -5,8 +5,8 @@ into the next. Never gives up while the worker lives; a result is dropped only w
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 from horsies._pg.backoff import Backoff
 from horsies._pg.transient import is_transient
@@ -23,6 +23,9 @@ from horsies_worker.syncpoints import reached
 
 _log = logging.getLogger("horsies.worker")
 
+Key: TypeAlias = tuple[str, int]
+"""(task id, claim generation)"""
+
 MAX_ROWS = 300
 MAX_BYTES = 1_000_000
 """Ten results of 8 MB took 1.9 s in one statement; small ones must not wait behind them."""
@@ -31,23 +34,21 @@ MAX_LOCK_WAIT_S = 0.5
 
 
 class _Pending:
-    """A transition on its way. `uncertain`: an earlier try may have been committed, its answer was lost."""
+    """A transition on its way. `uncertain`: an earlier try may have been committed, its answer was lost. `replaced`:
+    the real one could not be stored."""
 
-    __slots__ = ("since", "staged", "transition", "uncertain")
+    __slots__ = ("replaced", "since", "staged", "transition", "uncertain")
 
     def __init__(self, transition: Transition) -> None:
         self.transition = transition
         self.since = time.monotonic()
         self.uncertain = False
         self.staged = False
+        self.replaced = False
 
-
-class _Return:
-    __slots__ = ("delay_ms", "key")
-
-    def __init__(self, key: tuple[str, int], delay_ms: int) -> None:
-        self.key = key
-        self.delay_ms = delay_ms
+    @property
+    def key(self) -> Key:
+        return self.transition.task_id, self.transition.generation
 
 
 class Finalizer:
@@ -59,17 +60,19 @@ class Finalizer:
         queries: Queries,
         resilience: ResilienceConfig,
         *,
-        on_done: Callable[[Sequence[tuple[str, int]]], None],
+        on_done: Callable[[Sequence[Key]], None],
     ) -> None:
         self._session = session
         self._queries = queries
         self._backoff = Backoff(resilience)
         self._on_done = on_done
-        self._ends: deque[_Pending] = deque()
-        self._returns: deque[_Return] = deque()
+        # Two lines, first come first served. An attempt ends once: a second report of it is the first one's twin.
+        self._ends: dict[Key, _Pending] = {}
+        self._returns: dict[Key, int] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._settled = 0
         self.written = 0
         self.lost = 0
 
@@ -79,13 +82,14 @@ class Finalizer:
         return len(self._ends)
 
     def add(self, transition: Transition) -> None:
-        self._ends.append(_Pending(transition))
+        item = _Pending(transition)
+        self._ends.setdefault(item.key, item)
         self._idle.clear()
         self._wake.set()
 
-    def give_back(self, tasks: Sequence[tuple[str, int]], *, delay_ms: int = 0) -> None:
+    def give_back(self, tasks: Sequence[Key], *, delay_ms: int = 0) -> None:
         """(id, generation) of tasks whose user code never ran."""
-        self._returns.extend(_Return(key, delay_ms) for key in tasks)
+        self._returns |= dict.fromkeys(tasks, delay_ms)
         if tasks:
             self._idle.clear()
             self._wake.set()
@@ -93,20 +97,20 @@ class Finalizer:
     def waiting_longer_than(self, seconds: float) -> list[Transition]:
         """Ends that could not be written for that long and are not staged yet; the upkeep stages them."""
         oldest = time.monotonic() - seconds
-        return [item.transition for item in self._ends if item.since < oldest and not item.staged]
+        return [item.transition for item in self._ends.values() if item.since < oldest and not item.staged]
 
     def staged(self, task_ids: Collection[str]) -> None:
         """These are marked in the database: one mark is enough."""
-        for item in self._ends:
+        for item in self._ends.values():
             if item.transition.task_id in task_ids:
                 item.staged = True
 
     def unwritten(self) -> list[Transition]:
-        return [item.transition for item in self._ends]
+        return [item.transition for item in self._ends.values()]
 
     def returning(self) -> set[str]:
         """Ids of the tasks that are on their way back."""
-        return {item.key[0] for item in self._returns}
+        return {task_id for task_id, _ in self._returns}
 
     async def drained(self) -> None:
         """Wait until everything is written."""
@@ -119,13 +123,13 @@ class Finalizer:
             blocked_s = 0.0
             while self._ends or self._returns:
                 try:
-                    left = len(self._ends) + len(self._returns)
+                    settled = self._settled
                     if self._ends:
                         await self._write(self._next_batch())
                     if self._returns:
                         await self._hand_back()
                     self._backoff.reset()
-                    if len(self._ends) + len(self._returns) < left:
+                    if self._settled > settled:
                         blocked_s = 0.0
                     else:
                         # all of these rows are locked by others: come again, sooner for whatever comes meanwhile
@@ -153,100 +157,105 @@ class Finalizer:
     def _next_batch(self) -> list[_Pending]:
         batch: list[_Pending] = []
         size = 0
-        seen: set[str] = set()
-        for item in self._ends:
+        for item in self._ends.values():
             size += item.transition.size
             if batch and (len(batch) >= MAX_ROWS or size > MAX_BYTES):
                 break
-            # one row per task and statement: a second end of the same task (after its retry) goes into the next
-            if item.transition.task_id in seen:
-                break
-            seen.add(item.transition.task_id)
             batch.append(item)
         return batch
 
-    async def _write(self, batch: list[_Pending]) -> None:
+    async def _write(self, batch: Sequence[_Pending]) -> None:
         transitions = [item.transition for item in batch]
         await reached("before_finalize")
         try:
             written = await self._session.run(lambda connection: self._queries.finalize_own(connection, transitions))
         except Exception as error:
+            if _is_data_error(error):
+                return await self._isolate(batch, error)
             if is_transient(error):
                 for item in batch:
                     item.uncertain = True
-                raise
-            if not _is_data_error(error):
-                raise
-            await self._isolate(batch, error)
-            return
+            raise
         await reached("after_finalize")
-        missing = [item for item in batch if item.transition.task_id not in written]
-        locked = await self._explain(missing) if missing else []
-        self._forget([item for item in batch if item not in locked])
-        for item in locked:  # to the end of the line, so that they keep nobody from being tried
-            self._ends.remove(item)
-            self._ends.append(item)
         self.written += len(written)
+        # before anything else can fail: what is written must not be taken for lost by the next try
+        self._forget([item.key for item in batch if item.transition.task_id in written])
+        if missing := [item for item in batch if item.transition.task_id not in written]:
+            await self._explain(missing)
+        return None
 
-    async def _isolate(self, batch: list[_Pending], error: Exception) -> None:
+    async def _isolate(self, batch: Sequence[_Pending], error: Exception) -> None:
         """One row that the database cannot take must not hold the others back: split, and replace the culprit."""
         if len(batch) > 1:
             half = len(batch) // 2
             await self._write(batch[:half])
             await self._write(batch[half:])
             return
-        item = batch[0]
+        (item,) = batch
         task_id, attempt = item.transition.task_id, item.transition.attempt
+        if item.replaced:
+            # then it is not the result: the row itself takes no end, and would not take the reaper's either
+            _log.critical(
+                "task %s attempt %d: it cannot be ended, and is left as it is: %s", task_id, attempt, error,
+                extra=about(task_id, attempt=attempt),
+            )  # fmt: skip
+            self.lost += 1
+            self._forget([item.key])
+            return
         _log.error(
             "task %s attempt %d: its result cannot be stored: %s", task_id, attempt, error,
             extra=about(task_id, attempt=attempt),
         )  # fmt: skip
-        item.transition = unstorable(item.transition)
+        item.transition, item.replaced = unstorable(item.transition), True
         await self._write(batch)
 
-    async def _explain(self, missing: list[_Pending]) -> list[_Pending]:
-        """Not written: locked by somebody just now (these are returned), written by a try whose answer was lost, or
-        lost to somebody else."""
-        keys = [(item.transition.task_id, item.transition.generation) for item in missing]
+    async def _explain(self, missing: Sequence[_Pending]) -> None:
+        """Not written: locked by somebody just now, written by a try whose answer was lost, or lost to somebody."""
+        keys = [item.key for item in missing]
         held = await self._session.run(lambda connection: self._queries.read_held(connection, keys))
-        locked = [item for item in missing if held.get(item.transition.task_id) == "RUNNING"]
-        uncertain = [item.transition for item in missing if item.uncertain and item not in locked]
+        locked = {key for key in keys if held.get(key[0]) == TaskStatus.RUNNING}
+        uncertain = [item.transition for item in missing if item.uncertain and item.key not in locked]
         mine: set[str] = set()
         if uncertain:
             mine = await self._session.run(lambda connection: self._queries.find_written(connection, uncertain))
             # one that never started leaves no attempt to be found by
             mine |= {transition.task_id for transition in uncertain if transition.outcome is None}
         for item in missing:
-            if item not in locked and item.transition.task_id not in mine:
+            if item.key in locked:  # to the end of the line, so that it keeps nobody from being tried
+                self._ends[item.key] = self._ends.pop(item.key)
+            elif item.transition.task_id not in mine:
                 self.lost += 1
                 task_id, attempt = item.transition.task_id, item.transition.attempt
                 _log.warning(
                     "task %s attempt %d: CLAIM_LOST, its result is dropped", task_id, attempt,
                     extra=about(task_id, attempt=attempt),
                 )  # fmt: skip
+        self._forget([key for key in keys if key not in locked])
 
-        return locked
-
-    def _forget(self, batch: list[_Pending]) -> None:
-        # most of a batch is the front of the line, also after a split
-        for item in batch:
-            self._ends.remove(item) if self._ends[0] is not item else self._ends.popleft()
-        self._on_done([(item.transition.task_id, item.transition.generation) for item in batch])
+    def _forget(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            del self._ends[key]
+        self._settle(keys)
 
     async def _hand_back(self) -> None:
-        delay = self._returns[0].delay_ms
-        batch = [item for item in self._returns if item.delay_ms == delay][:MAX_ROWS]
-        keys = [item.key for item in batch]
+        delay = next(iter(self._returns.values()))
+        keys = [key for key, delay_ms in self._returns.items() if delay_ms == delay][:MAX_ROWS]
         await reached("before_hand_back")
         moved = await self._session.run(lambda connection: self._queries.hand_back(connection, keys, delay))
         missing = [key for key in keys if key[0] not in moved]
-        locked: dict[str, str] = {}
+        locked: Collection[str] = ()
         if missing:
             # whatever is not ours any more needs no word: it never ran here
             locked = await self._session.run(lambda connection: self._queries.read_held(connection, missing))
-        done = {id(item) for item in batch if item.key[0] not in locked}
-        self._returns = deque(item for item in self._returns if id(item) not in done)
-        self._on_done([key for key in keys if key[0] not in locked])
+        done = [key for key in keys if key[0] not in locked]
+        for key in done:
+            del self._returns[key]
+        self._settle(done)
+
+    def _settle(self, keys: Sequence[Key]) -> None:
+        self._settled += len(keys)
+        if keys:
+            self._on_done(keys)
 
 
 def unstorable(transition: Transition) -> Transition:
@@ -272,8 +281,6 @@ def unstorable(transition: Transition) -> Transition:
 
 
 def _is_data_error(error: Exception) -> bool:
+    """A value that does not fit. Lone surrogates are refused by the driver itself, under the same SQLSTATE."""
     sqlstate = getattr(error, "sqlstate", None)
-    if isinstance(sqlstate, str):
-        return sqlstate[:2] in ("22", "23", "54")
-    # the driver refuses a lone surrogate, or a number that fits no column, before it sends anything
-    return isinstance(error, UnicodeError | ValueError | OverflowError) or type(error).__name__ == "DataError"
+    return isinstance(sqlstate, str) and sqlstate[:2] in ("22", "23", "54")
