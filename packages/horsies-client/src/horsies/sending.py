@@ -98,13 +98,13 @@ class Sending(Generic[T]):
     @contextmanager
     def _telling(self, verb: str) -> Generator[None]:
         """Turn what the driver raises into what the caller is told; the driver's exception stays as the cause."""
-        from horsies._pg.transient import is_from_driver, is_transient
-
         try:
             yield
         except HorsiesError:
             raise
         except Exception as error:
+            from horsies._pg.transient import is_from_driver, is_transient
+
             count = len(self.tasks.ids)
             what = f"task {self.tasks.plan.task_name!r}" if count == 1 else f"{count} tasks"
             spoken = getattr(error, "orig", None) or error  # SQLAlchemy's own text quotes all the parameters

@@ -110,15 +110,25 @@ class Sender(Generic[P, T]):
 
     def _sending(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], when: When | None = None) -> Sending[T]:
         settled = self._plan() if when is None else self._plan_for(_later(self._options, when))
-        return self._prepared(settled, [self._encode(args, kwargs)])
+        try:
+            call = self._definition.codec.encode_call(args, kwargs, limits=self._app.payload_limits)
+        except HorsiesError as error:  # EncodeError; importing that name costs as much as the encoding
+            raise _refused(str(error)) from error
+        return self._prepared(settled, [call])
 
     def _sending_many(self, calls: Iterable[CallLike[T]]) -> Sending[T]:
         if self._options.task_id or self._options.unique_key:
-            raise TaskSendError(
-                SendErrorCode.VALIDATION_FAILED,
-                "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one",
+            raise _refused(
+                "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one"
             )
-        encoded = [self._encode(*_unpack(call, at), item=at) for at, call in enumerate(calls)]
+        encode, limits = self._definition.codec.encode_call, self._app.payload_limits
+        encoded: list[EncodedCall] = []
+        for at, call in enumerate(calls):
+            args, kwargs = _unpack(call, at)
+            try:
+                encoded.append(encode(args, kwargs, limits=limits))
+            except HorsiesError as error:
+                raise _refused(f"send_many item {at}: {error}") from error
         return self._prepared(self._plan(), encoded)
 
     def _prepared(self, settled: Plan, calls: "list[EncodedCall]") -> Sending[T]:
@@ -132,13 +142,6 @@ class Sender(Generic[P, T]):
 
     def _plan_for(self, options: SendOptions) -> Plan:
         return plan(self._app, self._definition.name, self._definition, options)
-
-    def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], item: int | None = None) -> "EncodedCall":
-        try:
-            return self._definition.codec.encode_call(args, kwargs, limits=self._app.payload_limits)
-        except HorsiesError as error:  # EncodeError; importing it here would cost as much as the encoding
-            where = "" if item is None else f"send_many item {item}: "
-            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"{where}{error}") from error
 
 
 class TaskFunction(Sender[P, T]):
@@ -200,7 +203,7 @@ class NamedSender:
             else:
                 call = encode_untyped_call(args, kwargs, task_name=task_name, limits=limits)
         except (EncodeError, ConfigurationError) as error:
-            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(error)) from error
+            raise _refused(str(error)) from error
         settled = plan(self._app, task_name, definition, self._options)
         return Sending(self._app, definition, settled.tasks([call]), self._options.connection)
 
@@ -223,16 +226,11 @@ def _later(options: SendOptions, when: object) -> SendOptions:
 
 def _seconds(value: object) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TaskSendError(
-            SendErrorCode.VALIDATION_FAILED,
-            f"a delay is a number of seconds, a timedelta or a datetime, not {shown(value)}",
-        )
+        raise _refused(f"a delay is a number of seconds, a timedelta or a datetime, not {shown(value)}")
     try:
         return timedelta(seconds=value)
     except (OverflowError, ValueError):
-        raise TaskSendError(
-            SendErrorCode.VALIDATION_FAILED, f"a delay of {shown(value)} seconds is out of range"
-        ) from None
+        raise _refused(f"a delay of {shown(value)} seconds is out of range") from None
 
 
 def _unpack(call: object, at: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
@@ -243,8 +241,11 @@ def _unpack(call: object, at: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         return cast("tuple[Any, ...]", call), {}
     if isinstance(call, Mapping):
         return (), cast("Mapping[str, Any]", call)
-    raise TaskSendError(
-        SendErrorCode.VALIDATION_FAILED,
+    raise _refused(
         f"send_many item {at} is a {type(call).__name__}: give task.call(...), a tuple of positional arguments "
-        "or a mapping of keyword arguments",
+        "or a mapping of keyword arguments"
     )
+
+
+def _refused(why: str) -> TaskSendError:
+    return TaskSendError(SendErrorCode.VALIDATION_FAILED, why)

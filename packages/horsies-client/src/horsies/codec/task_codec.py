@@ -91,12 +91,13 @@ class TaskCodec:
                 takes = f"{len(order)} positional argument{'s' if len(order) != 1 else ''}"
                 self._fail(Reason.UNEXPECTED, f"takes {takes} but {len(args)} were given")
             values[_VARARGS_KEY] = list(args[len(order) :])
-        for name, value in kwargs.items():
-            if name in values:
-                self._fail(Reason.UNEXPECTED, f"got multiple values for argument {name!r}", name)
-            if name in self._unnamed or (name == _VARARGS_KEY and self._has_array):
-                self._fail(Reason.UNEXPECTED, f"got an unexpected keyword argument {name!r}", name)
-            values[name] = value
+        if kwargs:
+            for name in kwargs:
+                if name in values:
+                    self._fail(Reason.UNEXPECTED, f"got multiple values for argument {name!r}", name)
+                if self._has_array and (name == _VARARGS_KEY or name in self._unnamed):
+                    self._fail(Reason.UNEXPECTED, f"got an unexpected keyword argument {name!r}", name)
+            values.update(kwargs)
         return values
 
     def _fail(self, reason: Reason, why: str, *path: str) -> NoReturn:
