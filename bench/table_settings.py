@@ -18,7 +18,9 @@ from horsies_schema.migrate import normalize_url
 
 TASKS, BATCH, ROUNDS = 10_000, 100, 6
 
-VACUUM_EAGER = "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0"
+VACUUM_EAGER = (
+    "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0"
+)
 VARIANTS = {
     "defaults": "",
     "fillfactor 90": "fillfactor = 90",
@@ -61,8 +63,10 @@ async def measure(url: str, options: str) -> str:
     await upgrade_async(url)
     connection = await asyncpg.connect(normalize_url(url))
     try:
-        await connection.execute("ALTER TABLE horsies_tasks RESET (fillfactor, autovacuum_vacuum_scale_factor, "
-            "autovacuum_vacuum_threshold, autovacuum_vacuum_cost_delay, autovacuum_enabled)")
+        await connection.execute(
+            "ALTER TABLE horsies_tasks RESET (fillfactor, autovacuum_vacuum_scale_factor, "
+            "autovacuum_vacuum_threshold, autovacuum_vacuum_cost_delay, autovacuum_enabled)"
+        )
         if options:
             await connection.execute(f"ALTER TABLE horsies_tasks SET ({options})")
         await connection.execute(KNOBS)
