@@ -5,7 +5,7 @@ into the next. Never gives up while the worker lives; a result is dropped only w
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
 
 from horsies._pg.backoff import Backoff
@@ -95,9 +95,11 @@ class Finalizer:
             self._wake.set()
 
     def waiting_longer_than(self, seconds: float) -> list[Transition]:
-        """Ends that could not be written for that long and are not staged yet; the upkeep stages them."""
+        """Ends that could not be written for that long and are not staged yet, as many as one statement may carry; the
+        upkeep stages them."""
         oldest = time.monotonic() - seconds
-        return [item.transition for item in self._ends.values() if item.since < oldest and not item.staged]
+        late = (item for item in self._ends.values() if item.since < oldest and not item.staged)
+        return [item.transition for item in _one_statement(late)]
 
     def staged(self, task_ids: Collection[str]) -> None:
         """These are marked in the database: one mark is enough."""
@@ -125,7 +127,7 @@ class Finalizer:
                 try:
                     settled = self._settled
                     if self._ends:
-                        await self._write(self._next_batch())
+                        await self._write(_one_statement(self._ends.values()))
                     if self._returns:
                         await self._hand_back()
                     self._backoff.reset()
@@ -154,23 +156,13 @@ class Finalizer:
             return wait_s
         return 0.0
 
-    def _next_batch(self) -> list[_Pending]:
-        batch: list[_Pending] = []
-        size = 0
-        for item in self._ends.values():
-            size += item.transition.size
-            if batch and (len(batch) >= MAX_ROWS or size > MAX_BYTES):
-                break
-            batch.append(item)
-        return batch
-
     async def _write(self, batch: Sequence[_Pending]) -> None:
         transitions = [item.transition for item in batch]
         await reached("before_finalize")
         try:
             written = await self._session.run(lambda connection: self._queries.finalize_own(connection, transitions))
         except Exception as error:
-            if _is_data_error(error):
+            if is_data_error(error):
                 return await self._isolate(batch, error)
             if is_transient(error):
                 for item in batch:
@@ -258,6 +250,18 @@ class Finalizer:
             self._on_done(keys)
 
 
+def _one_statement(items: Iterable[_Pending]) -> list[_Pending]:
+    """The first ones, as many as fit."""
+    batch: list[_Pending] = []
+    size = 0
+    for item in items:
+        size += item.transition.size
+        if batch and (len(batch) >= MAX_ROWS or size > MAX_BYTES):
+            break
+        batch.append(item)
+    return batch
+
+
 def unstorable(transition: Transition) -> Transition:
     """The end of a task whose real one cannot be stored: a constant text that always can."""
     message = "the database could not store the result"
@@ -280,7 +284,7 @@ def unstorable(transition: Transition) -> Transition:
     )
 
 
-def _is_data_error(error: Exception) -> bool:
+def is_data_error(error: Exception) -> bool:
     """A value that does not fit. Lone surrogates are refused by the driver itself, under the same SQLSTATE."""
     sqlstate = getattr(error, "sqlstate", None)
     return isinstance(sqlstate, str) and sqlstate[:2] in ("22", "23", "54")

@@ -7,7 +7,7 @@ database for as long as the threshold: after an outage nobody's beats could land
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from horsies.result import TaskError
 from horsies_worker.child.logs import about
 from horsies_worker.claims import options_of
 from horsies_worker.decide import Transition, decide
+from horsies_worker.finalizer import is_data_error
 from horsies_worker.jobs import Outcome, OutcomeKind
 from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
 from horsies_worker.service import Service
@@ -111,14 +112,30 @@ class Reaper(Service):
                 )
                 if not self._may_judge(recovery.running_stale_threshold_ms):
                     stale = []  # that very statement was held up
-                if stale:
-                    ends = [self._end_of(row) for row in stale]
-                    owners = [row["claimed_by_worker_id"] for row in stale]
-                    await self._queries.finalize(connection, ends, owners)
+                stale = await self._end(connection, stale)
         for what, rows in (("expired", expired), ("requeued a stale claim of", requeued), ("recovered", stale)):
             for row in rows:
                 _log.warning("reaper: %s task %s", what, row["id"], extra=about(row["id"]))
         return max(len(expired), len(requeued), len(stale)) == BATCH
+
+    async def _end(self, connection: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """End these; returns the ones that were. One that takes no end is told of and left: it must not keep the sweep
+        from all others."""
+        if not rows:
+            return []
+        ends = [self._end_of(row) for row in rows]
+        try:
+            async with connection.transaction():  # a savepoint
+                written = await self._queries.finalize(connection, ends, [row["claimed_by_worker_id"] for row in rows])
+            return [row for row in rows if row["id"] in written]
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            if len(rows) == 1:
+                _log.critical("reaper: task %s cannot be ended: %s", rows[0]["id"], error, extra=about(rows[0]["id"]))
+                return []
+        half = len(rows) // 2
+        return await self._end(connection, rows[:half]) + await self._end(connection, rows[half:])
 
     def _end_of(self, row: Mapping[str, Any]) -> Transition:
         in_hand_since: datetime | None = row["finalizing_at"]

@@ -6,7 +6,7 @@ means that the task was lost to another worker; its child is stopped and its res
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from horsies._pg.transient import is_transient
@@ -83,9 +83,10 @@ class Upkeep(Service):
     async def run_once(self) -> None:
         now = time.monotonic()
         try:
+            # beats first: whatever hinders the others must not make this worker look dead
+            await self._beat(now)
             await self._stop_cancelled(now)
             await self._stage_late()
-            await self._beat(now)
             await self._write_progress()
         except Exception:
             if now - self._last_contact >= self._running_stale_s:
@@ -126,6 +127,10 @@ class Upkeep(Service):
         beats = [(*key, "runner", *places.get(key, (self._worker_pid, ""))) for key in due]
         beats += [(*key, "claimer", self._worker_pid, "") for key in claims]
         mine = await self._session.run(lambda connection: self._queries.beat(connection, beats))
+        missing = [key for key in (*due, *claims) if key[0] not in mine]
+        if missing:
+            # CLAIMED when we looked and RUNNING by now is not lost
+            mine |= (await self._session.run(lambda connection: self._queries.read_held(connection, missing))).keys()
         if claims:
             await self._session.run(lambda connection: self._queries.renew_claims(connection, claims, self._lease_ms))
         for key in (*due, *claims):
@@ -152,11 +157,10 @@ class Upkeep(Service):
                 del memory[key]
 
     def _lose(self, jobs: Iterable[Job]) -> None:
-        ending = {(end.task_id, end.generation) for end in self._finalizer.unwritten()}
+        leaving = {end.task_id for end in self._finalizer.unwritten()} | self._finalizer.returning()
         for job in jobs:
-            key = (job.task_id, job.generation)
-            if self._held.find(*key) is None or key in ending:
-                continue  # it ended between our look and the beat
+            if self._held.find(job.task_id, job.generation) is None or job.task_id in leaving:
+                continue  # it ended, or went back, between our look and the beat
             _log.warning(
                 "task %s (%s) attempt %d: CLAIM_LOST, stopping it", job.task_id, job.task_name, job.attempt,
                 extra=about(job.task_id, job.task_name, job.attempt),
@@ -193,16 +197,24 @@ class Upkeep(Service):
         if not self._progress:
             return
         values, self._progress = self._progress, {}
-        items = [(*key, text) for key, text in values.items()]
         written: set[str] = set()
         try:
-            written = await self._session.run(lambda connection: self._queries.write_progress(connection, items))
-        except Exception as error:
-            if not is_transient(error):
-                values = {}
-            raise
+            written = await self._written([(*key, text) for key, text in values.items()])
         finally:
             # Not written, and still ours: the row was locked, or the database is away. Newer values came meanwhile,
             # or these are still the newest.
             left = {key: text for key, text in values.items() if key[0] not in written and self._held.find(*key)}
             self._progress = left | self._progress
+
+    async def _written(self, items: Sequence[tuple[str, int, str]]) -> set[str]:
+        """Write these; one that cannot be stored (a number of 200,000 digits) is dropped, alone."""
+        try:
+            return await self._session.run(lambda connection: self._queries.write_progress(connection, items))
+        except Exception as error:
+            if is_transient(error):
+                raise
+            if len(items) == 1:
+                _log.warning("task %s: its progress cannot be stored: %s", items[0][0], error, extra=about(items[0][0]))
+                return {items[0][0]}
+        half = len(items) // 2
+        return await self._written(items[:half]) | await self._written(items[half:])

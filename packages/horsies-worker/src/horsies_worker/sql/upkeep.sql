@@ -4,7 +4,8 @@
 
 -- name: beat_batch :many
 -- params: worker_id, ids, generations, roles, hostname, pids, process_names
--- Fenced: only tasks that are still this worker's get a beat, and only their ids come back; the rest were lost.
+-- Fenced: only tasks that are still this worker's get a beat, and only their ids come back; the rest were lost. A
+-- claim that is being started at this moment is not lost.
 -- A running row also learns which child has it (claim and start are one write, made before that is known), unless
 -- somebody holds it just now: nothing here may wait for a row, or the beats of all others would come late.
 WITH mine AS MATERIALIZED (
@@ -12,7 +13,8 @@ WITH mine AS MATERIALIZED (
       FROM unnest($2::text[], $3::int[], $4::text[], $6::int[], $7::text[]) AS x (id, generation, role, pid, process_name)
      CROSS JOIN LATERAL (SELECT t.id, t.worker_pid FROM horsies_tasks t
                           WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
-                            AND t.status = CASE x.role WHEN 'runner' THEN 'RUNNING' ELSE 'CLAIMED' END LIMIT 1) AS t
+                            AND (t.status || '' = 'RUNNING' OR x.role = 'claimer' AND t.status || '' = 'CLAIMED')
+                          LIMIT 1) AS t
 ), beat AS (
     INSERT INTO horsies_heartbeats (task_id, sender_id, role, sent_at, hostname, pid)
     SELECT id, $1, role, statement_timestamp(), $5, pid FROM mine

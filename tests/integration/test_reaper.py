@@ -1,0 +1,405 @@
+"""The sweep over what other workers left behind: who is judged, when, and what becomes of their tasks."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from horsies import RecoveryConfig, RetryPolicy, TaskError
+from horsies.codec import encode_error
+from horsies.options import TaskOptions
+from horsies_worker.identity import Identity
+from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
+from horsies_worker.reaper import BATCH, Reaper
+from horsies_worker.session import CLAIM_SETTINGS, Session
+from tests.support import factories, invariants, postgres
+from tests.support.apps import add_task, make_app
+from tests.support.factories import NOW, ago, ahead
+from tests.support.hands import Hands, empty
+from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
+
+FAST = {
+    "runner_heartbeat_interval_ms": 1_000, "claimer_heartbeat_interval_ms": 1_000, "running_stale_threshold_ms": 2_000,
+    "claimed_stale_threshold_ms": 2_000, "finalizing_stale_threshold_ms": 4_000, "check_interval_ms": 1_000,
+}  # fmt: skip
+CRASHES_ARE_RETRIED = TaskOptions(retry_policy=RetryPolicy.fixed(30, max_retries=2, auto_retry_for=["WORKER_CRASHED"]))
+LONG_AGO = {"enqueued_at": ago(minutes=9), "claimed_at": ago(minutes=9), "created_at": ago(minutes=9)}
+STALE = {**LONG_AGO, "started_at": ago(minutes=8)}
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+def db(database: Database) -> Database:
+    return empty(database)
+
+
+@pytest.fixture(autouse=True)
+def no_rule_is_broken(db: Database) -> Iterator[None]:
+    yield
+    assert invariants.check(db) == []
+
+
+@asynccontextmanager
+async def reaping(db: Database, *, seasoned: bool = True, **recovery: Any) -> AsyncIterator[Reaper]:
+    """A reaper of an app that knows the task `add`, with a policy for crashes. `seasoned`: in contact for long."""
+    app = make_app(db, recovery=RecoveryConfig(**{**FAST, **recovery}))
+    add_task(app, retry_policy=CRASHES_ARE_RETRIED.retry_policy)
+    session = Session(app.config.broker, "reaper", settings=CLAIM_SETTINGS)
+    reaper = Reaper(app.config, app.registry, session, Queries(None, Identity("reaper-1", "host-9", 1)))
+    if seasoned:
+        season(reaper)
+    try:
+        yield reaper
+    finally:
+        await session.close()
+
+
+def season(reaper: Reaper) -> None:
+    """As if it had been sweeping for an hour."""
+    reaper._in_contact_since = time.monotonic() - 3_600
+    reaper._last_answer = time.monotonic()
+
+
+def attempts(db: Database, task: str) -> list[tuple[Any, ...]]:
+    return db.execute(
+        "SELECT attempt, outcome, error_code, will_retry, worker_id, worker_pid FROM horsies_task_attempts"
+        " WHERE task_id = %s ORDER BY attempt", task,
+    )  # fmt: skip
+
+
+def status(db: Database, task: str) -> str:
+    return factories.read(db, task)["status"]
+
+
+# -- overdue ---------------------------------------------------------------------------------------------------
+
+
+async def test_overdue_tasks_expire_at_once(db: Database) -> None:
+    """Needs no season: a deadline is a fact, not a judgement."""
+    heard: list[str] = []
+    listener = await asyncpg.connect(db.url)
+    await listener.add_listener("task_done", lambda *message: heard.append(message[3]))
+    waiting = factories.task(db, good_until=ago(seconds=1), enqueued_at=ahead(minutes=1))
+    claimed = factories.task(db, "CLAIMED", good_until=ago(seconds=1))
+    untouched = [
+        factories.task(db, good_until=ahead(minutes=1)), factories.task(db),
+        factories.task(db, "RUNNING", good_until=ago(seconds=0.5)),
+    ]  # fmt: skip
+    before = [factories.read(db, task) for task in untouched]
+    async with reaping(db, seasoned=False) as reaper:
+        await reaper.run_once()
+    for task in (waiting, claimed):
+        stored = factories.read(db, task)
+        assert (stored["status"], stored["result"], stored["error_code"]) == ("EXPIRED", EXPIRED_RESULT, "TASK_EXPIRED")
+        assert stored["failed_at"] == stored["terminal_at"] is not None
+        assert (stored["claimed"], stored["claim_expires_at"]) == (False, None)
+    assert [factories.read(db, task) for task in untouched] == before
+    await eventually_async(lambda: sorted(heard) == sorted([waiting, claimed]))
+    await listener.close()
+
+
+async def test_many_overdue_tasks_go_in_batches(db: Database) -> None:
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, good_until) SELECT i::text, 'add', now() - interval '1 s'"
+        f" FROM generate_series(1, {2 * BATCH + 10}) AS i"
+    )
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert db.execute("SELECT status, count(*) FROM horsies_tasks GROUP BY 1") == [("EXPIRED", 2 * BATCH + 10)]
+
+
+# -- claims ----------------------------------------------------------------------------------------------------
+
+OVER = {**LONG_AGO, "claim_expires_at": ago(minutes=1)}
+
+
+async def test_a_claim_that_nobody_vouches_for_goes_back(db: Database) -> None:
+    task = factories.task(db, "CLAIMED", retry_count=1, **OVER)
+    before = factories.read(db, task)
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    stored = factories.read(db, task)
+    assert (stored["status"], stored["claimed"], stored["claimed_by_worker_id"]) == ("PENDING", False, None)
+    assert (stored["enqueued_at"], stored["retry_count"]) == (before["enqueued_at"], 1)
+    assert len(attempts(db, task)) == 1
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {**OVER, "claim_expires_at": ahead(seconds=30)},
+        {**OVER, "enqueued_at": ago(seconds=1), "claimed_at": ago(seconds=1), "claim_expires_at": ago(seconds=0.5)},
+    ],
+)
+async def test_a_claim_in_its_lease_or_fresh_is_left_alone(db: Database, columns: dict[str, Any]) -> None:
+    task = factories.task(db, "CLAIMED", **columns)
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert status(db, task) == "CLAIMED"
+
+
+async def test_a_claim_with_a_beat_is_alive_but_not_by_a_beat_of_an_earlier_claim(db: Database) -> None:
+    alive, dead = (factories.task(db, "CLAIMED", **OVER) for _ in range(2))
+    factories.heartbeat(db, alive, "claimer", sent_at=ago(seconds=1))
+    factories.heartbeat(db, dead, "claimer", sent_at=ago(minutes=10))
+    factories.heartbeat(db, dead, "runner", sent_at=ago(seconds=1))
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert (status(db, alive), status(db, dead)) == ("CLAIMED", "PENDING")
+
+
+# -- running ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_crash_fails_the_task(db: Database) -> None:
+    task = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    stored = factories.read(db, task)
+    assert (stored["status"], stored["error_code"]) == ("FAILED", "WORKER_CRASHED")
+    assert "no sign of life from worker worker-1, process 4711" in stored["failed_reason"]
+    assert stored["result"] == encode_error(TaskError("WORKER_CRASHED", stored["failed_reason"]))
+    assert attempts(db, task) == [(1, "WORKER_FAILURE", "WORKER_CRASHED", False, "worker-1", 4711)]
+    span = db.execute("SELECT started_at, finished_at FROM horsies_task_attempts")[0]
+    assert span == (stored["started_at"], stored["failed_at"])
+
+
+async def test_a_crash_is_retried_by_the_policy_and_counted(db: Database) -> None:
+    """The row's own options where it has some, else the registration's."""
+    by_row = factories.task(
+        db, "RUNNING", **STALE, task_name="nobody knows it", task_options=CRASHES_ARE_RETRIED.to_json(), max_retries=2
+    )
+    by_registration = factories.task(db, "RUNNING", **STALE)
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    for task in (by_row, by_registration):
+        stored = factories.read(db, task)
+        assert (stored["status"], stored["retry_count"], stored["max_retries"]) == ("PENDING", 1, 2)
+        assert stored["enqueued_at"] == stored["next_retry_at"] == stored["updated_at"] + timedelta(seconds=30)
+        assert attempts(db, task) == [(1, "WORKER_FAILURE", "WORKER_CRASHED", True, "worker-1", 4711)]
+
+
+async def test_crash_retries_are_bounded(db: Database) -> None:
+    task = factories.task(
+        db, "RUNNING", **STALE, retry_count=2, max_retries=2, task_options=CRASHES_ARE_RETRIED.to_json()
+    )
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert status(db, task) == "FAILED"
+    assert [row[0] for row in attempts(db, task)] == [1, 2, 3]
+
+
+async def test_a_crash_of_an_unwanted_task_ends_cancelled(db: Database) -> None:
+    task = factories.task(db, "RUNNING", **STALE, cancel_requested_at=NOW)
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert (status(db, task), factories.read(db, task)["error_code"]) == ("CANCELLED", "TASK_CANCELLED")
+
+
+async def test_who_beats_is_alive(db: Database) -> None:
+    alive = factories.task(db, "RUNNING", **STALE)
+    fresh = factories.task(db, "RUNNING")
+    dead = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    factories.heartbeat(db, alive, sent_at=ago(seconds=1))
+    factories.heartbeat(db, dead, sent_at=ago(minutes=9))
+    factories.heartbeat(db, dead, "claimer", sent_at=ago(seconds=1))
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert (status(db, alive), status(db, fresh), status(db, dead)) == ("RUNNING", "RUNNING", "FAILED")
+
+
+async def test_the_late_worker_can_write_nothing_more(db: Database) -> None:
+    task = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    before = factories.read(db, task)
+    async with Hands.on(db) as late:
+        row = {"id": task, "claim_generation": 1, "retry_count": 0, "max_retries": 0}
+        assert await late.end([row]) == {}
+        assert await late.queries.beat(late.connection, [(task, 1, "runner", 4711, "child")]) == set()
+    assert factories.read(db, task) == before
+
+
+async def test_many_stale_tasks_go_in_batches(db: Database) -> None:
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, status, claimed_at, started_at, claimed_by_worker_id, worker_pid,"
+        " claim_generation, task_options, enqueued_at, created_at) SELECT i::text, 'add', 'RUNNING', d, d, 'w', 1, 1,"
+        f" '{{}}', d, d FROM generate_series(1, {BATCH + 200}) AS i, (SELECT now() - interval '1 hour' AS d) AS x"
+    )
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert db.execute("SELECT status, count(*) FROM horsies_tasks GROUP BY 1") == [("FAILED", BATCH + 200)]
+    assert db.value("SELECT count(*) FROM horsies_task_attempts") == BATCH + 200
+
+
+# -- results in hand -------------------------------------------------------------------------------------------
+
+IN_HAND = {**STALE, "finalizing_at": ago(minutes=7), "finalizing_by_worker_id": "worker-1"}
+
+
+async def test_a_staged_result_is_finished(db: Database) -> None:
+    """The work was done: only its worker died. The attempt ended when the result was in hand, not now."""
+    task = factories.task(db, "RUNNING", **IN_HAND, result='{"ok":42}')
+    before = factories.read(db, task)
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    stored = factories.read(db, task)
+    assert (stored["status"], stored["result"], stored["finalizing_at"]) == ("COMPLETED", '{"ok":42}', None)
+    assert attempts(db, task) == [(1, "COMPLETED", None, False, "worker-1", 4711)]
+    span = db.execute("SELECT started_at, finished_at FROM horsies_task_attempts")[0]
+    assert span == (before["started_at"], before["finalizing_at"])
+
+
+@pytest.mark.parametrize(
+    ("code", "ends", "outcome"),
+    [
+        ("SMTP_DOWN", "FAILED", "FAILED"),
+        ("TASK_TIMEOUT", "FAILED", "FAILED"),
+        ("TASK_CANCELLED", "CANCELLED", "FAILED"),
+        ("WORKER_CRASHED", "PENDING", "WORKER_FAILURE"),
+    ],
+)
+async def test_a_staged_error_ends_as_its_code_says(db: Database, code: str, ends: str, outcome: str) -> None:
+    task = factories.task(db, "RUNNING", **IN_HAND, result=encode_error(TaskError(code, "x")))
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert status(db, task) == ends
+    assert [(row[1], row[2]) for row in attempts(db, task)] == [(outcome, code)]
+
+
+async def test_a_staged_result_is_given_its_own_time(db: Database) -> None:
+    fresh = factories.task(
+        db, "RUNNING", **{**IN_HAND, "finalizing_at": ago(seconds=3)}, result='{"ok":1}', task_options="{}"
+    )
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert status(db, fresh) == "RUNNING"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"ok":1,"err":{}}', '{"err":{"error_code":7}}', "[" * 100_000])
+async def test_a_staged_text_that_cannot_be_read_is_a_crash(db: Database, text: str) -> None:
+    task = factories.task(db, "RUNNING", **IN_HAND, result=text, task_options="{}")
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert (status(db, task), factories.read(db, task)["error_code"]) == ("FAILED", "WORKER_CRASHED")
+
+
+# -- who may judge, and when -----------------------------------------------------------------------------------
+
+
+async def test_nobody_is_judged_before_the_reaper_has_been_in_contact_for_the_threshold(db: Database) -> None:
+    running = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    claimed = factories.task(db, "CLAIMED", **OVER)
+    async with reaping(db, seasoned=False) as reaper:
+        began = time.monotonic()
+        while status(db, running) == "RUNNING":
+            await reaper.run_once()
+            await asyncio.sleep(0.1)
+        assert time.monotonic() - began >= 2
+    assert (status(db, running), status(db, claimed)) == ("FAILED", "PENDING")
+
+
+@pytest.mark.parametrize("how", ["an error", "a long pause"])
+async def test_the_time_in_contact_starts_again_after(db: Database, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    async with reaping(db) as reaper:
+        if how == "an error":
+            with monkeypatch.context() as broken:
+                broken.setattr(reaper._session, "run", failing)
+                with pytest.raises(OSError, match="away"):
+                    await reaper.run_once()
+        else:
+            reaper._last_answer = time.monotonic() - 30
+        await reaper.run_once()
+        assert status(db, task) == "RUNNING"
+        season(reaper)
+        await reaper.run_once()
+    assert status(db, task) == "FAILED"
+
+
+async def failing(*_: Any) -> None:
+    raise OSError("away")
+
+
+@pytest.mark.parametrize(
+    ("switch", "kept"), [("auto_fail_stale_running", "RUNNING"), ("auto_requeue_stale_claimed", "CLAIMED")]
+)
+async def test_each_judgement_can_be_switched_off(db: Database, switch: str, kept: str) -> None:
+    running = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    claimed = factories.task(db, "CLAIMED", **OVER)
+    async with reaping(db, **{switch: False}) as reaper:
+        await reaper.run_once()
+    assert {status(db, running), status(db, claimed)} == {kept, "FAILED" if kept == "CLAIMED" else "PENDING"}
+    db.execute("DELETE FROM horsies_tasks WHERE status = %s", kept)  # which T8 would rightly call left behind
+
+
+async def test_one_reaper_sweeps_at_a_time(db: Database) -> None:
+    task = factories.task(db, good_until=ago(seconds=1))
+    other = await asyncpg.connect(db.url)
+    transaction = other.transaction()
+    await transaction.start()
+    assert await other.fetchval("SELECT pg_try_advisory_xact_lock($1, hashtext(current_schema()))", REAPER_LOCK)
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+        assert status(db, task) == "PENDING"
+        await transaction.rollback()
+        await reaper.run_once()
+    await other.close()
+    assert status(db, task) == "EXPIRED"
+
+
+async def test_reapers_side_by_side_recover_each_task_once(db: Database) -> None:
+    tasks = [factories.task(db, "RUNNING", **STALE) for _ in range(40)]
+    async with reaping(db) as one, reaping(db) as two, reaping(db) as three:
+        await asyncio.gather(*(reaper.run_once() for reaper in (one, two, three)))
+        await one.run_once()
+    assert {len(attempts(db, task)) for task in tasks} == {1}
+    assert {status(db, task) for task in tasks} == {"PENDING"}
+
+
+async def test_a_locked_row_is_in_somebodys_hands(db: Database) -> None:
+    held, free = (factories.task(db, "RUNNING", **STALE, task_options="{}") for _ in range(2))
+    holder = await asyncpg.connect(db.url)
+    transaction = holder.transaction()
+    await transaction.start()
+    await holder.execute("SELECT 1 FROM horsies_tasks WHERE id = $1 FOR UPDATE", held)
+    async with reaping(db) as reaper:
+        await asyncio.wait_for(reaper.run_once(), 2)
+        assert (status(db, held), status(db, free)) == ("RUNNING", "FAILED")
+        await transaction.rollback()
+        await reaper.run_once()
+    await holder.close()
+    assert status(db, held) == "FAILED"
+
+
+async def test_one_row_that_takes_no_end_does_not_stop_the_sweep(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = [factories.task(db, "RUNNING", **STALE, task_options="{}") for _ in range(9)]
+    factories.attempt(db, tasks[4], 1)  # which no worker of ours writes
+    overdue = factories.task(db, good_until=ago(seconds=1))
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert [status(db, task) for task in tasks] == ["FAILED"] * 4 + ["RUNNING"] + ["FAILED"] * 4
+    assert status(db, overdue) == "EXPIRED"
+    assert f"task {tasks[4]} cannot be ended" in caplog.text
+    db.execute("DELETE FROM horsies_tasks WHERE id = %s", tasks[4])
+
+
+@pytest.mark.parametrize("options", ["{", "[" * 50_000, '{"retry_policy":{"max_retries":-1}}'])
+async def test_hostile_options_do_not_stop_the_sweep(db: Database, options: str) -> None:
+    task = factories.task(db, "RUNNING", **STALE, task_name="nobody knows it", task_options=options)
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert status(db, task) == "FAILED"
