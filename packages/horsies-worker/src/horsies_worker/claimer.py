@@ -114,6 +114,7 @@ class Claimer:
         self._wake = asyncio.Event()
         self._news = True
         self._idle = False
+        self._missed_room = False
         self._stopped = False
         self._stopping = asyncio.Event()
         self._is_blocked = False
@@ -139,6 +140,9 @@ class Claimer:
         comes into them notifies. Without this an idle round trip would cost two statements more."""
         if not self._idle or len(self._starter):
             self._wake.set()
+        else:
+            # "just now" may be a look that is over: the one on its way may find work and no room for it
+            self._missed_room = True
 
     def on_queue_state(self, _payload: str = "") -> None:
         """A queue was paused or resumed."""
@@ -156,6 +160,7 @@ class Claimer:
     async def run(self) -> None:
         while not self._stopped:
             self._wake.clear()
+            self._missed_room = False
             woken_by_news = self._news
             try:
                 taken, self._idle = await self._claim_while_room()
@@ -171,6 +176,8 @@ class Claimer:
                 await self._pause(delay)
                 continue
             self._backoff.reset()
+            if self._missed_room and not self._idle:
+                self._wake.set()
             self._fruitless = 0 if taken or not woken_by_news else self._fruitless + 1
             try:
                 await asyncio.wait_for(self._wake.wait(), patience)

@@ -127,10 +127,6 @@ class Upkeep(Service):
         beats = [(*key, "runner", *places.get(key, (self._worker_pid, ""))) for key in due]
         beats += [(*key, "claimer", self._worker_pid, "") for key in claims]
         mine = await self._session.run(lambda connection: self._queries.beat(connection, beats))
-        missing = [key for key in (*due, *claims) if key[0] not in mine]
-        if missing:
-            # CLAIMED when we looked and RUNNING by now is not lost
-            mine |= (await self._session.run(lambda connection: self._queries.read_held(connection, missing))).keys()
         if claims:
             await self._session.run(lambda connection: self._queries.renew_claims(connection, claims, self._lease_ms))
         for key in (*due, *claims):
