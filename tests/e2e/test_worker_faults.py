@@ -20,7 +20,8 @@ import pytest
 
 from horsies import AttemptOutcome, TaskHandle, TaskStatus, gather
 from horsies_schema import embedded
-from tests.support.chaosproxy import ChaosProxy, When
+from horsies_worker.exit_codes import ExitCode
+from tests.support.chaosproxy import ChaosProxy, Mode, When
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 from tests.support.workers import Chaos, WorkerProcess, check_invariants, tasks_on, worker
@@ -203,6 +204,25 @@ def test_a_task_that_ignores_the_stop(db: Database, tmp_path: Path) -> None:
     check_invariants(db)
 
 
+def test_a_stop_without_a_database(db: Database, tmp_path: Path) -> None:
+    """A result that cannot be written is waited for; a second signal ends the wait, and the exit code says so."""
+    chaos = Chaos(db, tmp_path)
+    with ChaosProxy(db.url) as proxy, tasks_on(db) as tasks:
+        with worker(proxy.url, folder=tmp_path) as leaving:
+            (once,) = chaos.send(tasks.chaos, 1, 1.0)
+            started(chaos, once)
+            proxy.set(Mode.CUT)
+            leaving.wait_for_log("finalize:")
+            leaving.terminate()
+            leaving.wait_for_log("stopping")
+            leaving.terminate()
+            assert leaving.wait(15) == ExitCode.DATABASE
+            assert "1 results could not be written" in leaving.log
+        with worker(db, folder=tmp_path):
+            assert str(once.get(LONG_MS).err.error_code) == "WORKER_CRASHED"
+    chaos.check()
+
+
 # -- connections -------------------------------------------------------------------------------------
 
 
@@ -265,6 +285,26 @@ def test_an_answer_that_never_came(db: Database, tmp_path: Path, what: str, when
         eventually(lambda: proxy.cuts == 1, timeout=10)
         assert all_ok(handles)
         assert all(len(handle.attempts()) == 1 for handle in handles)
+    chaos.check()
+
+
+def test_cut_off_from_the_database(db: Database, tmp_path: Path) -> None:
+    """F38, D8: what others may run again is stopped here; the rest finishes, and its late result is refused."""
+    chaos = Chaos(db, tmp_path)
+    with ChaosProxy(db.url) as proxy, tasks_on(db) as tasks, worker(proxy.url, folder=tmp_path) as alone:
+        (once,), (again,) = chaos.send(tasks.chaos, 1, 6.0), chaos.send(tasks.chaos_retried, 1, 60.0)
+        started(chaos, once, again)
+        with worker(db, folder=tmp_path) as other:
+            proxy.set(Mode.CUT)
+            alone.wait_for_log(f"task {again.task_id} (chaos_retried) attempt 1: no contact with the database")
+            assert again.get(LONG_MS).is_ok()
+            assert str(once.get(LONG_MS).err.error_code) == "WORKER_CRASHED"
+            eventually(lambda: [line[2] for line in chaos.lines() if line[0] == 0] == ["start", "end"])
+            proxy.set(Mode.PASS)
+            alone.wait_for_log(f"task {once.task_id} attempt 1: CLAIM_LOST, its result is dropped")
+            assert other.stop() == 0
+            assert tasks.add.send(1, 1).get(LONG_MS).ok == 2  # it is a good worker again
+            assert [attempt.outcome for attempt in once.attempts()] == [AttemptOutcome.WORKER_FAILURE]
     chaos.check()
 
 

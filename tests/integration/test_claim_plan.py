@@ -237,7 +237,7 @@ UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
     "beat_batch": (("w", ["x"], [1], ["runner"], "h", [1], ["p"]), 10),
     "renew_claims": (("w", ["x"], [1], timedelta(minutes=1)), 10),
     "cancel_requests": (("w", ["x"]), 10),
-    "find_written_batch": ((["x"], [1], "w"), 10),
+    "find_written_batch": ((["x"], [1], "w", ["COMPLETED"]), 10),
     "expire_overdue": ((EXPIRED_RESULT, 500), 10),
 }
 # These read what is in flight, whoever's it is (3,000 tasks in 105 pages), and the last beat of what runs for long.

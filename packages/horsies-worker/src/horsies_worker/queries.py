@@ -145,7 +145,7 @@ class Queries:
         """Which of these attempts are in the database already, by this worker's hand."""
         rows = await connection.fetch(
             self.sql("find_written_batch"), [item.task_id for item in batch], [item.attempt for item in batch],
-            self._identity.worker_id,
+            self._identity.worker_id, [item.outcome.value if item.outcome is not None else None for item in batch],
         )  # fmt: skip
         return {row["id"] for row in rows}
 

@@ -49,6 +49,8 @@ _log = logging.getLogger("horsies.worker")
 
 SELF_TEST_CHANNEL = "horsies_self_test"
 SELF_TEST_S = 5.0
+LAST_WRITE_S = 1.0
+"""After a second signal, what was interrupted is still told to the database, if it is there."""
 
 
 class DatabaseGone(HorsiesError):
@@ -79,6 +81,7 @@ class Worker:
         self.last_contact = time.monotonic()
         self._started_at: datetime | None = None
         self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._fatal: HorsiesError | None = None
         self._self_test = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
@@ -110,6 +113,7 @@ class Worker:
         """Finish what runs and leave; a second call hurries."""
         if self._stop.is_set():
             _log.warning("second signal: interrupting what still runs")
+            self._hurry.set()
             if self._is_up:
                 self.pool.hurry()
         self._stop.set()
@@ -228,11 +232,26 @@ class Worker:
         self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
         await self.pool.stop(self.options.shutdown_timeout_s)
         await asyncio.gather(*self._background, return_exceptions=True)
+        # results exist only here now; a database that is away gets some time to come back
+        if not await self._written_within(self.options.drain_timeout_s):
+            self._fatal = self._fatal or DatabaseGone(
+                f"{self.finalizer.backlog} results could not be written, the database is away; the reaper of another "
+                "worker will recover their tasks"
+            )
+
+    async def _written_within(self, seconds: float) -> bool:
+        """False when there are results that could not be written in time, or before somebody became impatient."""
+        written = asyncio.ensure_future(self.finalizer.drained())
+        hurried = asyncio.ensure_future(self._hurry.wait())
         try:
-            # results exist only here now; a database that is away gets as long as the reaper would wait at most
-            await asyncio.wait_for(self.finalizer.drained(), self.options.drain_timeout_s)
-        except TimeoutError:
-            _log.error("%d results could not be written; the reaper will recover their tasks", self.finalizer.backlog)
+            await asyncio.wait({written, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not written.done():
+                await asyncio.wait({written}, timeout=LAST_WRITE_S)
+            return written.done()
+        finally:
+            for task in (written, hurried):
+                task.cancel()
+            await asyncio.gather(written, hurried, return_exceptions=True)
 
     async def _close_sessions(self) -> None:
         for session in (self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper):

@@ -74,11 +74,13 @@ WITH mine AS MATERIALIZED (
 SELECT id, target AS status, is_workflow_task FROM moved;
 
 -- name: find_written_batch :many
--- params: ids, attempts, worker_id
--- After an answer that was lost: which of these attempts did this worker write already?
-SELECT x.id FROM unnest($1::text[], $2::int[]) AS x (id, attempt)
+-- params: ids, attempts, worker_id, outcomes
+-- After an answer that was lost: which of these attempts did this worker write already? The outcome tells its own hand
+-- from that of a reaper, which writes WORKER_FAILURE in its name.
+SELECT x.id FROM unnest($1::text[], $2::int[], $4::text[]) AS x (id, attempt, outcome)
  CROSS JOIN LATERAL (SELECT FROM horsies_task_attempts a
-                      WHERE a.task_id = x.id AND a.attempt = x.attempt AND a.worker_id = $3 LIMIT 1) AS a;
+                      WHERE a.task_id = x.id AND a.attempt = x.attempt AND a.worker_id = $3 AND a.outcome = x.outcome
+                      LIMIT 1) AS a;
 
 -- name: read_held_batch :many
 -- params: worker_id, ids, generations
