@@ -20,8 +20,9 @@ from horsies_worker.child.logs import about
 from horsies_worker.claims import ClaimedTask, claimed_task
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
+from horsies_worker.lookout import Lookout
 from horsies_worker.pool import ChildPool
-from horsies_worker.queries import ClaimRequest, Hint, Queries
+from horsies_worker.queries import ClaimRequest, Queries
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.session import Session
 from horsies_worker.starter import Starter
@@ -30,10 +31,6 @@ from horsies_worker.unknown import UnknownNames
 
 _log = logging.getLogger("horsies.worker")
 
-DISCOVER_EVERY_S = 1.0
-"""Rows that came back with an old enqueued_at, or at another priority, are seen by the next discovery."""
-DISCOVER_SHARE = 20
-"""But discovery takes at most a twentieth of the time: with dead entries pinned by a long transaction it is slow."""
 LOOK = 200
 """Where there are tasks of several kinds, those of one that has no room must not hide the others behind them: so far
 a claim looks, without a lock."""
@@ -112,7 +109,8 @@ class Claimer:
         self._poll_s = config.resilience.notify_poll_interval_ms / 1000
         self._backoff = Backoff(config.resilience)
         self._wake = asyncio.Event()
-        self._news = True
+        self._lookout = Lookout()
+        self._put_off_s: float | None = None
         self._idle = False
         self._missed_room = False
         self._stopped = False
@@ -120,8 +118,6 @@ class Claimer:
         self._is_blocked = False
         self._paused: set[str] = set()
         self._pauses_known = False
-        self._hints: dict[tuple[str, int], Hint] = {}
-        self._next_discovery = 0.0
         self._fruitless = 0
         self._async_names = [task.name for task in registry if task.is_async and not task.is_stub]
         self._sync_names = [task.name for task in registry if not task.is_async and not task.is_stub]
@@ -132,7 +128,7 @@ class Claimer:
 
     def on_news(self, _payload: str = "") -> None:
         """Somewhere in our queues work became claimable, or may have while nobody listened."""
-        self._news = True
+        self._lookout.news()
         self._wake.set()
 
     def on_room(self) -> None:
@@ -161,15 +157,14 @@ class Claimer:
         while not self._stopped:
             self._wake.clear()
             self._missed_room = False
-            woken_by_news = self._news
+            woken_by_news = self._lookout.has_news
             try:
                 taken, self._idle = await self._claim_while_room()
                 patience = await self._patience(self._idle)
             except Exception as error:
                 delay = self._backoff.next()
-                self._hints.clear()
+                self._lookout.forget()
                 self._pauses_known = False
-                self._news = True
                 if not _is_caps_lock(error):
                     self._reconciler.doubt()
                 _tell(error, delay)
@@ -182,7 +177,7 @@ class Claimer:
             try:
                 await asyncio.wait_for(self._wake.wait(), patience)
             except TimeoutError:
-                self._news = True
+                self._lookout.news()
                 self._pauses_known = False
             if self._fruitless >= FRUITLESS:
                 await asyncio.sleep(random.uniform(0, HERD_S))
@@ -202,11 +197,14 @@ class Claimer:
     async def _claim_while_room(self) -> tuple[int, bool]:
         """Claim until the room is full or the queues are empty; (how many, whether the queues are empty)."""
         taken = 0
+        self._put_off_s = None
         await self._reconciler.settle()
         if not self._pauses_known:
-            self._paused = await self._session.run(self._queries.paused_queues)
+            paused = await self._session.run(self._queries.paused_queues)
             self._pauses_known = True
-            self._hints.clear()
+            if paused != self._paused:
+                self._paused = paused
+                self._lookout.forget()
         self._is_blocked = await self._starter.start_waiting()
         while not self._stopped:
             request = self._request()
@@ -217,7 +215,10 @@ class Claimer:
             if not rows and request.discover:
                 return taken, self._had_room_for_all(request)
             if len(rows) < request.limit:
-                self._hints.clear()  # the known pairs may be empty: look everywhere
+                self._lookout.news()  # the known pairs may be empty: look everywhere
+                if not rows and (wait_s := self._lookout.wait_s()) is not None:
+                    self._put_off_s = wait_s
+                    return taken, False
             self._dispatch(rows)
         return taken, False
 
@@ -244,14 +245,13 @@ class Claimer:
         queues = [name for name in settings.queues if name not in self._paused]
         if limit <= 0 or not queues:
             return None
-        discover = self._news or not self._hints or time.monotonic() >= self._next_discovery
-        self._news = False
+        discover = self._lookout.looks_everywhere()
         known = self._pool.short_names() if ahead else frozenset[str]()
         short = [name for name in self._sync_names if name in known]
         kinds = bool(self._async_names) + bool(short) + (len(short) < len(self._sync_names))
         return ClaimRequest(
             discover=queues if discover else (),
-            hints=() if discover else tuple(self._hints.values()),
+            hints=() if discover else self._lookout.hints,
             limit=limit,
             room_sync=sync,
             room_ahead=ahead,
@@ -277,15 +277,11 @@ class Claimer:
                 pooled=self._session.pooled,
             )
         )
-        now = time.monotonic()
+        took_s = time.monotonic() - began
         self.statements += 1
         self._on_contact()
-        if request.discover:
-            self._next_discovery = now + max(DISCOVER_EVERY_S, DISCOVER_SHARE * (now - began))
-            self._hints.clear()
-        pairs = {(row["queue_name"], row["priority"]): row["since"] for row in rows}
-        self._hints |= {pair: Hint(*pair, since) for pair, since in pairs.items()}
-        if len(pairs) > 1 or request.look:
+        pairs = self._lookout.saw(rows, everywhere=bool(request.discover), took_s=took_s)
+        if pairs > 1 or request.look:
             # they come back by queue and by kind; what is handed ahead runs in this order
             rows = sorted(rows, key=lambda row: (row["priority"], row["enqueued_at"], row["id"]))
         await reached("after_claim")
@@ -322,6 +318,8 @@ class Claimer:
         poll = self._poll_s * random.uniform(0.8, 1.2)
         if self._is_blocked:
             return BLOCKED_S
+        if self._put_off_s is not None:
+            return min(poll, self._put_off_s)
         queues = [name for name in self._settings.queues if name not in self._paused]
         if not idle or self._stopped or not queues:
             return poll
@@ -329,7 +327,7 @@ class Claimer:
         if due is None:
             return poll
         if due < poll:
-            self._news = True  # it will be another pair than the hinted ones
+            self._lookout.news()  # it will be another pair than the hinted ones
         # a few random milliseconds, or every worker of the fleet wakes for the same task
         return min(poll, max(0.0, due) + random.uniform(0.001, 0.004))
 

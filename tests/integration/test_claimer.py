@@ -1,0 +1,458 @@
+"""The service that turns free slots into running tasks, on a real database; the pool is a stand-in."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from horsies import AppConfig, CustomQueueConfig, PostgresConfig, QueueMode, ResilienceConfig, TaskError, TaskResult
+from horsies.app import Horsies
+from horsies_worker import lookout as lookout_module
+from horsies_worker.claimer import Claimer, claim_settings
+from horsies_worker.finalizer import Finalizer
+from horsies_worker.held import Held
+from horsies_worker.identity import Identity
+from horsies_worker.jobs import Job, Room
+from horsies_worker.queries import ClaimRequest, Queries
+from horsies_worker.reconciler import Reconciler
+from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.starter import Starter
+from horsies_worker.unknown import UnknownNames
+from tests.support import factories, invariants, postgres
+from tests.support.chaosproxy import ChaosProxy, When
+from tests.support.factories import ago, ahead
+from tests.support.hands import Hands, empty, end_of
+from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+def db(database: Database) -> Database:
+    return empty(database)
+
+
+@pytest.fixture(autouse=True)
+def no_rule_is_broken(db: Database) -> Iterator[None]:
+    yield
+    assert invariants.check(db) == []
+
+
+@dataclass
+class Pool:
+    """Has so many places, and keeps what it is given until the test takes it out."""
+
+    sync: int = 2
+    asynchronous: int = 0
+    ahead: int = 0
+    short: frozenset[str] = frozenset()
+    jobs: list[Job] = field(default_factory=list)
+
+    def room(self) -> Room:
+        busy = sum(not job.is_async for job in self.jobs)
+        waiting = sum(job.is_async for job in self.jobs)
+        free = max(0, self.sync - busy)
+        return Room(free, max(0, self.ahead - max(0, busy - self.sync)), max(0, self.asynchronous - waiting))
+
+    def short_names(self) -> frozenset[str]:
+        return self.short
+
+    def submit(self, jobs: list[Job]) -> None:
+        self.jobs += jobs
+
+    @property
+    def ids(self) -> list[str]:
+        return [job.task_id for job in self.jobs]
+
+
+@dataclass
+class Yard:
+    db: Database
+    claimer: Claimer
+    pool: Pool
+    held: Held
+    starter: Starter
+    finalizer: Finalizer
+    failed: list[str]
+    requests: list[ClaimRequest]
+
+    def finish(self, *ids: str) -> None:
+        """These ended well; their places are free."""
+        for job in [job for job in self.pool.jobs if job.task_id in (ids or self.pool.ids)]:
+            self.pool.jobs.remove(job)
+            row = {"id": job.task_id, "claim_generation": job.generation, "retry_count": 0, "max_retries": 0}
+            self.finalizer.add(end_of(row))
+        self.claimer.on_room()
+
+    async def has(self, *ids: str, timeout: float = 3) -> None:
+        await eventually_async(lambda: sorted(self.pool.ids) == sorted(ids), timeout=timeout, interval=0.005)
+
+
+@asynccontextmanager
+async def claiming(
+    db: Database, pool: Pool, *, url: str | None = None, grace_ms: int = 300_000, poll_ms: int = 5_000,
+    max_per_worker: int | None = None, hears: bool = False, **config: Any,
+) -> AsyncIterator[Yard]:  # fmt: skip
+    app = Horsies(
+        AppConfig(
+            PostgresConfig(url or db.url),
+            resilience=ResilienceConfig(reconnect_initial_ms=10, reconnect_max_ms=100, notify_poll_interval_ms=poll_ms),
+            unknown_task_grace_ms=grace_ms,
+            **config,
+        )
+    )
+
+    queue = None if app.config.queue_mode is QueueMode.DEFAULT else app.config.queue_names[0]
+
+    @app.task("add", queue_name=queue)
+    def add(a: int, b: int = 0) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=a + b)
+
+    @app.task("noop", queue_name=queue)
+    def noop() -> TaskResult[None, TaskError]:
+        return TaskResult(ok=None)
+
+    if pool.asynchronous:
+
+        @app.task("poll")
+        async def poll() -> TaskResult[None, TaskError]:
+            return TaskResult(ok=None)
+
+    queries = Queries(None, Identity("worker-1", "host-1", 4711))
+    session = Session(app.config.broker, "claim", settings=CLAIM_SETTINGS)
+    writing = Session(PostgresConfig(db.url), "finalize", settings=CLAIM_SETTINGS)
+    held, failed = Held(), list[str]()
+    the_pool: Any = pool
+
+    def on_done(keys: Any) -> None:
+        held.drop(task.job for key in keys if (task := held.find(*key)) is not None)
+        claimer.on_news() if app.config.cluster_wide_cap or config.get("custom_queues") else claimer.on_room()
+
+    finalizer = Finalizer(writing, queries, app.config.resilience, on_done=on_done)
+    starter = Starter(session, queries, the_pool, held)
+    settings = claim_settings(
+        app.config, queues=app.config.queue_names, max_batch=None, max_per_worker=max_per_worker, run_ahead=True
+    )
+    claimer = Claimer(
+        settings, app.config, app.registry, session, queries, the_pool, held, starter, finalizer,
+        UnknownNames(grace_ms, finalizer, fail=lambda row: failed.append(row["id"])),
+        Reconciler(session, queries, held, finalizer, is_ending=lambda _: False), on_contact=lambda: None,
+    )  # fmt: skip
+    requests: list[ClaimRequest] = []
+    real = claimer._claim
+
+    async def recorded(request: ClaimRequest) -> Any:
+        requests.append(request)
+        return await real(request)
+
+    claimer._claim = recorded  # type: ignore[method-assign]
+    listener = await asyncpg.connect(db.url)
+    if hears:
+        await listener.add_listener("task_new", lambda *_: claimer.on_news())
+    services = [asyncio.create_task(claimer.run()), asyncio.create_task(finalizer.run())]
+    try:
+        yield Yard(db, claimer, pool, held, starter, finalizer, failed, requests)
+        assert not any(service.done() for service in services)
+    finally:
+        claimer.stop()
+        await asyncio.wait_for(services[0], 10)
+        services[1].cancel()
+        await asyncio.gather(*services, return_exceptions=True)
+        for connection in (session, writing, listener):
+            await connection.close()
+
+
+# -- room ------------------------------------------------------------------------------------------------------
+
+
+async def test_it_takes_as_many_as_there_is_room_for_and_more_when_there_is(db: Database) -> None:
+    tasks = [factories.task(db, id=f"{number}", enqueued_at=ago(minutes=9 - number)) for number in range(5)]
+    async with claiming(db, Pool(sync=2)) as yard:
+        await yard.has(*tasks[:2])
+        assert len(yard.held) == 2
+        yard.finish("0")
+        await yard.has("1", "2")
+        yard.finish()
+        await yard.has("3", "4")
+        yard.finish()
+        await yard.has()
+        await asyncio.wait_for(yard.finalizer.drained(), 5)
+        assert len(yard.held) == 0
+    assert set(db.execute("SELECT status FROM horsies_tasks")) == {("COMPLETED",)}
+
+
+async def test_a_notification_wakes_it_at_once(db: Database) -> None:
+    async with claiming(db, Pool()) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        task = factories.task(db)
+        yard.claimer.on_news()
+        await yard.has(task, timeout=1)
+        yard.finish()
+
+
+async def test_without_a_notification_the_poll_finds_it(db: Database) -> None:
+    async with claiming(db, Pool(), poll_ms=1_000) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        task = factories.task(db)
+        await yard.has(task, timeout=2)
+        yard.finish()
+
+
+async def test_a_delayed_task_starts_when_it_is_due(db: Database) -> None:
+    task = factories.task(db, enqueued_at=ahead(seconds=0.6))
+    async with claiming(db, Pool()) as yard:
+        await yard.has(task)
+        stored = factories.read(db, task)
+        assert 0 <= (stored["started_at"] - stored["enqueued_at"]).total_seconds() < 0.2
+        yard.finish()
+
+
+async def test_an_idle_worker_asks_for_nothing(db: Database) -> None:
+    async with claiming(db, Pool()) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        before = yard.claimer.statements
+        yard.claimer.on_room()
+        await asyncio.sleep(0.3)
+        assert yard.claimer.statements == before
+
+
+async def test_what_is_handed_ahead_comes_in_the_order_of_its_priority(db: Database) -> None:
+    queues = [CustomQueueConfig(name="a", priority=50), CustomQueueConfig(name="b", priority=50)]
+    for number, (queue, priority, minutes) in enumerate(
+        [("a", 50, 5), ("b", 50, 4), ("a", 50, 3), ("b", 1, 1), ("a", 9, 2), ("b", 50, 6)]
+    ):
+        factories.task(
+            db, id=str(number), task_name="noop", queue_name=queue, priority=priority, enqueued_at=ago(minutes=minutes)
+        )
+    pool = Pool(sync=1, ahead=10, short=frozenset({"noop"}))
+    async with claiming(db, pool, queue_mode=QueueMode.CUSTOM, custom_queues=queues) as yard:
+        await yard.has(*"012345")
+        assert pool.ids == ["3", "4", "5", "0", "1", "2"]
+        yard.finish()
+
+
+async def test_a_worker_holds_no_more_than_its_limit(db: Database) -> None:
+    for number in range(9):
+        factories.task(db, id=str(number), enqueued_at=ago(minutes=9 - number))
+    async with claiming(db, Pool(sync=5), max_per_worker=3) as yard:
+        await yard.has("0", "1", "2")
+        await asyncio.sleep(0.1)
+        assert len(yard.pool.jobs) == 3
+        yard.finish("1")
+        await yard.has("0", "2", "3")
+        yard.finish()
+        await yard.has("4", "5", "6")
+
+
+async def test_results_that_wait_for_the_database_hold_the_claims_back(db: Database) -> None:
+    """And when they are written the claims go on, without waiting for a poll."""
+    for number in range(9):
+        factories.task(db, id=str(number), enqueued_at=ago(minutes=9 - number))
+    async with claiming(db, Pool(sync=3), max_claim_batch=1) as yard:
+        await yard.has("0", "1", "2")
+        held = yard.finalizer._write
+        gate = asyncio.Event()
+
+        async def waiting(batch: Any) -> None:
+            await gate.wait()
+            await held(batch)
+
+        yard.finalizer._write = waiting  # type: ignore[method-assign]
+        yard.finish("0", "1")
+        await asyncio.sleep(0.2)
+        assert yard.pool.ids == ["2"]
+        gate.set()
+        await yard.has("2", "3", "4", timeout=2)
+
+
+# -- the buffer ------------------------------------------------------------------------------------------------
+
+
+async def test_the_buffer_is_started_before_anything_new(db: Database) -> None:
+    for number in range(6):
+        factories.task(db, id=str(number), enqueued_at=ago(minutes=9 - number))
+    async with claiming(db, Pool(sync=1), prefetch_buffer=2, claim_lease_ms=60_000) as yard:
+        await yard.has("0")
+        await eventually_async(lambda: len(yard.starter) == 2)
+        assert dict(db.execute("SELECT id, status FROM horsies_tasks WHERE claimed")) == {
+            "1": "CLAIMED",
+            "2": "CLAIMED",
+        }
+        yard.finish()
+        await yard.has("1")
+        await eventually_async(lambda: [task.job.task_id for task in yard.starter.waiting()] == ["2", "3"])
+
+
+# -- kinds -----------------------------------------------------------------------------------------------------
+
+
+async def test_synchronous_tasks_do_not_hide_async_ones(db: Database) -> None:
+    for number in range(30):
+        factories.task(db, id=f"sync {number:02}", enqueued_at=ago(minutes=60 - number))
+    factories.task(db, id="async", task_name="poll")
+    async with claiming(db, Pool(sync=1, asynchronous=5)) as yard:
+        await yard.has("sync 00", "async")
+
+
+async def test_what_one_worker_passes_over_another_can_take_at_the_same_time(db: Database) -> None:
+    """A claim that only has async places does not lock the synchronous tasks that it looks at."""
+    factories.task(db, id="sync")
+    factories.task(db, id="async", task_name="poll")
+    async with Hands.on(db, "asynchronous") as one, Hands.on(db) as two:
+        transaction = one.connection.transaction()
+        await transaction.start()
+        names = {"async_names": ["poll"], "other_names": ["add"]}
+        assert len(await one.claim(5, room_sync=0, room_async=5, **names)) == 1
+        assert [row["id"] for row in await two.claim(5, **names)] == ["sync"]
+        await transaction.rollback()
+
+
+# -- where it looks --------------------------------------------------------------------------------------------
+
+
+async def test_a_backlog_is_worked_off_by_hints_and_everything_else_is_found_within_a_second(db: Database) -> None:
+    """An older task, and a more urgent one, that appear behind the hints' back: without any notification."""
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, priority, enqueued_at) SELECT to_char(i, 'FM0000'), 'add', 50,"
+        " now() - interval '1 hour' + i * interval '1 ms' FROM generate_series(1, 9000) AS i"
+    )
+    async with claiming(db, Pool(sync=5)) as yard:
+        began = time.monotonic()
+        while time.monotonic() - began < 0.4:
+            await eventually_async(lambda: len(yard.pool.jobs) == 5, interval=0)
+            yard.finish()
+        hinted = [request for request in yard.requests if not request.discover]
+        assert len(hinted) > 0.8 * len(yard.requests)
+        factories.task(db, id="older", priority=50, enqueued_at=ago(days=1))
+        factories.task(db, id="urgent", priority=1)
+        placed, found = time.monotonic(), dict[str, float]()
+        while len(found) < 2 and time.monotonic() - placed < 5:
+            await eventually_async(lambda: len(yard.pool.jobs) == 5, interval=0)
+            found |= {id: time.monotonic() - placed for id in yard.pool.ids if id in ("older", "urgent")}
+            yard.finish()
+        assert found.keys() == {"older", "urgent"}
+        assert max(found.values()) < 1.5
+
+
+async def test_while_a_discovery_is_slow_tasks_are_found_by_hints(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's long transaction keeps thousands of dead entries at the front of the queue."""
+    monkeypatch.setattr(lookout_module, "SLOW_S", 0.001)
+    monkeypatch.setattr(lookout_module, "SHARE", 1_000)
+    with psycopg.connect(db.url) as holder:
+        holder.execute("SELECT txid_current()")
+        db.execute(
+            "INSERT INTO horsies_tasks (id, task_name, enqueued_at) SELECT 'dead ' || i, 'add', now() - interval '1 h'"
+            " FROM generate_series(1, 5000) AS i"
+        )
+        db.execute("UPDATE horsies_tasks SET enqueued_at = now() + interval '1 day'")
+        async with claiming(db, Pool(sync=2)) as yard:
+            first = factories.task(db)
+            yard.claimer.on_news()
+            await yard.has(first)
+            yard.finish()
+            for _ in range(20):
+                task = factories.task(db)
+                yard.claimer.on_news()
+                await yard.has(task, timeout=1)
+                yard.finish()
+            discoveries = [request for request in yard.requests if request.discover]
+            assert len(discoveries) <= 4
+            await asyncio.wait_for(yard.finalizer.drained(), 5)
+
+
+# -- pause and caps --------------------------------------------------------------------------------------------
+
+
+async def test_a_paused_queue_is_left_alone_until_it_is_resumed(db: Database) -> None:
+    queues = [CustomQueueConfig(name="mail"), CustomQueueConfig(name="video")]
+    control: Mapping[str, Any] = Queries(None, Identity())._statements
+    async with claiming(db, Pool(sync=5), queue_mode=QueueMode.CUSTOM, custom_queues=queues) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        db.execute(control["pause_queue"].sql.replace("$1", "'mail'"))
+        yard.claimer.on_queue_state()
+        factories.task(db, id="mail", queue_name="mail")
+        factories.task(db, id="video", queue_name="video")
+        yard.claimer.on_news()
+        await yard.has("video")
+        yard.finish()
+        await yard.has()
+        yard.claimer.on_news()
+        await asyncio.sleep(0.1)
+        assert yard.pool.ids == []
+        db.execute(control["resume_queue"].sql.replace("$1", "'mail'"))
+        yard.claimer.on_queue_state()
+        await yard.has("mail")
+        yard.finish()
+
+
+async def test_a_cap_is_used_again_as_soon_as_it_is_free(db: Database) -> None:
+    queues = [CustomQueueConfig(name="mail", max_concurrency=2)]
+    for number in range(6):
+        factories.task(db, id=str(number), queue_name="mail", enqueued_at=ago(minutes=9 - number))
+    async with claiming(db, Pool(sync=5), queue_mode=QueueMode.CUSTOM, custom_queues=queues) as yard:
+        await yard.has("0", "1")
+        for pair in (("2", "3"), ("4", "5")):
+            yard.finish()
+            await yard.has(*pair, timeout=1)
+        yard.finish()
+    assert invariants.check(db, qcap=2) == []
+
+
+# -- trouble ---------------------------------------------------------------------------------------------------
+
+
+async def test_names_that_nobody_knows_go_back_and_fail_after_the_grace(db: Database) -> None:
+    task = factories.task(db, task_name="ghost")
+    async with claiming(db, Pool(), grace_ms=300_000) as yard:
+        await eventually_async(lambda: db.value("SELECT enqueued_at > now() FROM horsies_tasks"))
+        stored = factories.read(db, task)
+        assert (stored["status"], stored["claim_generation"], yard.failed) == ("PENDING", 1, [])
+        assert 3 < (stored["enqueued_at"] - stored["updated_at"]).total_seconds() <= 5
+    db.execute("UPDATE horsies_tasks SET enqueued_at = now()")
+    async with claiming(db, Pool(), grace_ms=0) as yard:
+        await eventually_async(lambda: yard.failed == [task])
+    db.execute("DELETE FROM horsies_tasks")
+
+
+@pytest.mark.parametrize("when", When)
+async def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(db: Database, when: When) -> None:
+    """RUNNING in the database, in nobody's hands: not left to the reaper, which would call it a crash."""
+    tasks = [factories.task(db) for _ in range(3)]
+    with ChaosProxy(db.url) as proxy:
+        proxy.cut_at("UPDATE horsies_tasks t\\s+SET status = c.status", when)
+        async with claiming(db, Pool(sync=3), url=proxy.url, hears=True) as yard:
+            await yard.has(*tasks)
+            assert proxy.cuts == 1
+            yard.finish()
+            await asyncio.wait_for(yard.finalizer.drained(), 5)
+    assert db.execute("SELECT status, count(*) FROM horsies_tasks GROUP BY 1") == [("COMPLETED", 3)]
+    assert db.value("SELECT count(*) FROM horsies_task_attempts") == 3
+
+
+async def test_an_unexpected_error_does_not_end_the_loop(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([RuntimeError("a bug"), KeyError("another")])
+    real = Queries.claim
+
+    async def failing(self: Queries, *args: Any, **kwargs: Any) -> Any:
+        if error := next(failures, None):
+            raise error
+        return await real(self, *args, **kwargs)
+
+    monkeypatch.setattr(Queries, "claim", failing)
+    task = factories.task(db)
+    async with claiming(db, Pool()) as yard:
+        await yard.has(task)
+        yard.finish()
