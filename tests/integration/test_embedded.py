@@ -71,21 +71,26 @@ def store() -> Iterator[Path]:
     shutil.rmtree(parent)
 
 
-def processes(directory: Path) -> list[psutil.Process]:
-    """Keepers, postmasters and initdbs of servers below `directory`."""
-    found: list[psutil.Process] = []
+def commands(directory: Path) -> list[tuple[psutil.Process, list[str]]]:
+    """Keepers, postmasters and initdbs of servers below `directory`, each with the words of its command line, read once:
+    a short-lived one may be gone before a second look."""
+    found: list[tuple[psutil.Process, list[str]]] = []
     for process in psutil.process_iter():
         try:
-            programs = process.cmdline()
+            words = process.cmdline()
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
-        if any(str(directory) in word for word in programs) and process.pid != os.getpid():
-            found.append(process)
+        if any(str(directory) in word for word in words) and process.pid != os.getpid():
+            found.append((process, words))
     return found
 
 
+def processes(directory: Path) -> list[psutil.Process]:
+    return [process for process, _ in commands(directory)]
+
+
 def keeper_of(directory: Path) -> psutil.Process:
-    (keeper,) = [p for p in processes(directory) if "horsies_schema.embedded.keeper" in p.cmdline()]
+    (keeper,) = [process for process, words in commands(directory) if "horsies_schema.embedded.keeper" in words]
     return keeper
 
 
