@@ -72,8 +72,8 @@ def store() -> Iterator[Path]:
 
 
 def commands(directory: Path) -> list[tuple[psutil.Process, list[str]]]:
-    """Keepers, postmasters and initdbs of servers below `directory`, each with the words of its command line, read once:
-    a short-lived one may be gone before a second look."""
+    """Keepers, postmasters and initdbs of servers below `directory`, each with the words of its command line, read
+    once: a short-lived one may be gone before a second look."""
     found: list[tuple[psutil.Process, list[str]]] = []
     for process in psutil.process_iter():
         try:
