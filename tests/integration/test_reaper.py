@@ -303,6 +303,8 @@ async def test_nobody_is_judged_before_the_reaper_has_been_in_contact_for_the_th
     claimed = factories.task(db, "CLAIMED", **OVER)
     async with reaping(db, seasoned=False) as reaper:
         began = time.monotonic()
+        await reaper.run_once()
+        assert (status(db, running), status(db, claimed)) == ("RUNNING", "CLAIMED")
         while status(db, running) == "RUNNING":
             await reaper.run_once()
             await asyncio.sleep(0.1)
