@@ -442,12 +442,12 @@ def test_one_task_per_child(db: Database, tmp_path: Path) -> None:
 
 
 def test_hard_caps_are_never_exceeded(db: Database) -> None:
-    """Two workers with room for eight; the queue takes two, the cluster three."""
+    """Two workers with two slots each; the queue takes two, the cluster three, so that both are needed."""
     config: dict[str, Any] = {"queues": {"narrow": 2, "wide": None}, "cluster_wide_cap": 3}
     with (
         tasks_on(db, **config) as tasks,
-        worker(db, processes=4, **config) as one,
-        worker(db, processes=4, **config) as other,
+        worker(db, **config) as one,
+        worker(db, **config) as other,
     ):
         calls = [(0.03,)] * 60
         handles = [*tasks.sleep.with_options(queue_name="narrow").send_many(calls),
