@@ -1,6 +1,6 @@
 """What must not break a worker: frozen, stopped, poisoned; its connections cut, its server gone, its tables locked.
 
-Numbers are those of the catalogue in docs/internals; every test ends with the invariants.
+The F numbers are those of the project's catalogue of faults; every test ends with the invariants.
 """
 
 import random
