@@ -243,38 +243,42 @@ async def claimers(stack: AsyncExitStack, db: Database, count: int) -> list[Hand
     return [await stack.enter_async_context(Hands.on(db, f"worker-{number}")) for number in range(count)]
 
 
+IN_FLIGHT = "SELECT queue_name, count(*) FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING') GROUP BY 1"
+
+
 async def test_caps_of_queues_are_never_exceeded_and_are_used(db: Database) -> None:
-    """Eight claimers, caps 10 and 5, three priorities each; tasks end all the time."""
+    """Eight claimers, caps 10 and 5, three priorities each."""
     caps = {"mail": 10, "video": 5}
     fill(db, 450, queue_name="CASE i % 3 WHEN 0 THEN 'video' ELSE 'mail' END", priority="1 + 49 * (i % 2 + i % 5 % 2)")
     seen: list[dict[str, int]] = []
     stop = asyncio.Event()
 
-    async def work(hands: Hands) -> None:
-        while not stop.is_set():
-            rows = await hands.claim(8, discover=["mail", "video"], queue_caps=caps)
+    async def claim(hands: Hands) -> Sequence[Row]:
+        return await hands.claim(8, discover=["mail", "video"], queue_caps=caps)
+
+    async def work(hands: Hands, rows: Sequence[Row]) -> None:
+        """Tasks end all the time, until there are none."""
+        while rows or await hands.connection.fetchval("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING'"):
             await asyncio.sleep(random.uniform(0, 0.01))
             await hands.end(rows)
-            if not rows and not await hands.connection.fetchval(
-                "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING'"
-            ):
-                return
+            rows = await claim(hands)
 
     async def watch() -> None:
         connection = await asyncpg.connect(db.url)
         while not stop.is_set():
-            rows = await connection.fetch(
-                "SELECT queue_name, count(*) FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING') GROUP BY 1"
-            )
-            seen.append(dict(rows))
+            seen.append(dict(await connection.fetch(IN_FLIGHT)))
         await connection.close()
 
-    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-        group.create_task(watch())
-        workers = [group.create_task(work(hands)) for hands in await claimers(stack, db, 8)]
-        await asyncio.wait(workers)
+    async with AsyncExitStack() as stack:
+        workers = await claimers(stack, db, 8)
+        first = [await asyncio.gather(*map(claim, workers)) for _ in range(2)]
+        assert dict(db.execute(IN_FLIGHT)) == caps
+        watching = asyncio.create_task(watch())
+        held = [[*one, *two] for one, two in zip(*first, strict=True)]
+        await asyncio.gather(*(work(hands, rows) for hands, rows in zip(workers, held, strict=True)))
         stop.set()
-    assert {queue: max(counts.get(queue, 0) for counts in seen) for queue in caps} == caps
+        await watching
+    assert all(counts.get(queue, 0) <= cap for counts in seen for queue, cap in caps.items())
     assert set(statuses(db).values()) == {"COMPLETED"}
     assert invariants.check(db, qcap=caps) == []
 
@@ -307,20 +311,26 @@ async def test_the_cluster_cap_counts_everything_in_flight(db: Database) -> None
     cap = 7
     factories.task(db, "CLAIMED", id="claimed elsewhere")
     factories.task(db, "RUNNING", id="running elsewhere")
-    most = 0
+    seen: list[int] = []
+
+    async def in_flight(hands: Hands) -> int:
+        return sum(dict(await hands.connection.fetch(IN_FLIGHT)).values())
 
     async def work(hands: Hands) -> None:
-        nonlocal most
+        rows: Sequence[Row] = []
         for _ in range(12):
-            rows = await hands.claim(4, cluster_cap=cap)
-            most = max(most, await hands.connection.fetchval(
-                "SELECT count(*) FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING')"))  # fmt: skip
+            rows = [*rows, *await hands.claim(4, cluster_cap=cap)]
+            seen.append(await in_flight(hands))
             await asyncio.sleep(random.uniform(0, 0.003))
-            await hands.end(rows)
+            await hands.end(rows[:3])
+            rows = rows[3:]
 
     async with AsyncExitStack() as stack:
-        await asyncio.gather(*(work(hands) for hands in await claimers(stack, db, 8)))
-    assert most == cap
+        workers = await claimers(stack, db, 8)
+        await asyncio.gather(*map(work, workers))
+        await asyncio.gather(*(hands.claim(4, cluster_cap=cap) for hands in workers))
+        assert await in_flight(workers[0]) == cap
+    assert max(seen) <= cap
     assert invariants.check(db, cap=cap - 2) == []
 
 

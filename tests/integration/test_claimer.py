@@ -95,7 +95,7 @@ class Yard:
             self.finalizer.add(end_of(row))
         self.claimer.on_room()
 
-    async def has(self, *ids: str, timeout: float = 3) -> None:
+    async def has(self, *ids: str, timeout: float = 4) -> None:
         await eventually_async(lambda: sorted(self.pool.ids) == sorted(ids), timeout=timeout, interval=0.005)
 
 
@@ -189,6 +189,8 @@ async def test_it_takes_as_many_as_there_is_room_for_and_more_when_there_is(db: 
         await yard.has()
         await asyncio.wait_for(yard.finalizer.drained(), 5)
         assert len(yard.held) == 0
+        await eventually_async(lambda: yard.claimer._idle)
+        assert yard.claimer.statements <= 2 * 4  # each wake: what there was, and that there is no more
     assert set(db.execute("SELECT status FROM horsies_tasks")) == {("COMPLETED",)}
 
 
@@ -197,7 +199,7 @@ async def test_a_notification_wakes_it_at_once(db: Database) -> None:
         await eventually_async(lambda: yard.claimer._idle)
         task = factories.task(db)
         yard.claimer.on_news()
-        await yard.has(task, timeout=1)
+        await yard.has(task)
         yard.finish()
 
 
@@ -205,7 +207,7 @@ async def test_without_a_notification_the_poll_finds_it(db: Database) -> None:
     async with claiming(db, Pool(), poll_ms=1_000) as yard:
         await eventually_async(lambda: yard.claimer._idle)
         task = factories.task(db)
-        await yard.has(task, timeout=2)
+        await yard.has(task)
         yard.finish()
 
 
@@ -214,7 +216,9 @@ async def test_a_delayed_task_starts_when_it_is_due(db: Database) -> None:
     async with claiming(db, Pool()) as yard:
         await yard.has(task)
         stored = factories.read(db, task)
-        assert 0 <= (stored["started_at"] - stored["enqueued_at"]).total_seconds() < 0.2
+        assert (
+            0 <= (stored["started_at"] - stored["enqueued_at"]).total_seconds() < 2
+        )  # not a poll of five seconds later
         yard.finish()
 
 
@@ -273,7 +277,7 @@ async def test_results_that_wait_for_the_database_hold_the_claims_back(db: Datab
         await asyncio.sleep(0.2)
         assert yard.pool.ids == ["2"]
         gate.set()
-        await yard.has("2", "3", "4", timeout=2)
+        await yard.has("2", "3", "4")
 
 
 # -- the buffer ------------------------------------------------------------------------------------------------
@@ -342,7 +346,7 @@ async def test_a_backlog_is_worked_off_by_hints_and_everything_else_is_found_wit
             found |= {id: time.monotonic() - placed for id in yard.pool.ids if id in ("older", "urgent")}
             yard.finish()
         assert found.keys() == {"older", "urgent"}
-        assert max(found.values()) < 1.5
+        assert max(found.values()) < 2.5  # within a second of looking by hints, and what a busy machine adds
 
 
 async def test_while_a_discovery_is_slow_tasks_are_found_by_hints(
@@ -366,7 +370,7 @@ async def test_while_a_discovery_is_slow_tasks_are_found_by_hints(
             for _ in range(20):
                 task = factories.task(db)
                 yard.claimer.on_news()
-                await yard.has(task, timeout=1)
+                await yard.has(task)
                 yard.finish()
             discoveries = [request for request in yard.requests if request.discover]
             assert len(discoveries) <= 4
@@ -406,7 +410,7 @@ async def test_a_cap_is_used_again_as_soon_as_it_is_free(db: Database) -> None:
         await yard.has("0", "1")
         for pair in (("2", "3"), ("4", "5")):
             yard.finish()
-            await yard.has(*pair, timeout=1)
+            await yard.has(*pair)
         yard.finish()
     assert invariants.check(db, qcap=2) == []
 

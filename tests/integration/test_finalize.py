@@ -533,7 +533,7 @@ async def test_a_locked_row_keeps_nobody_waiting_and_is_written_when_free(db: Da
         await eventually_async(lambda: finalizer.backlog == 2)
         assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == 48
         finalizer.add(end_of(running(db, id="later")))
-        await eventually_async(lambda: factories.read(db, "later")["status"] == "COMPLETED", timeout=2)
+        await eventually_async(lambda: factories.read(db, "later")["status"] == "COMPLETED", timeout=5)
         await transaction.rollback()
         await drained(finalizer)
     await holder.close()

@@ -4,7 +4,6 @@ The database is real; only the pool is a stand-in, which says what runs and reco
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.factories import NOW
 from tests.support.hands import Hands, empty, end_of
 from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
 
 Key = tuple[str, int]
 LEASE_MS = 60_000
@@ -324,15 +324,13 @@ async def test_a_cancel_request_is_found_by_its_notification(db: Database) -> No
 
 async def test_a_notification_wakes_the_loop(db: Database) -> None:
     async with watching(db) as watch:
+        watch.upkeep._interval_s = 600
         task = watch.hold()
         loop = asyncio.create_task(watch.upkeep.run())
-        await asyncio.sleep(0.1)
+        await eventually_async(lambda: watch.upkeep._first_seen)
         db.execute("UPDATE horsies_tasks SET cancel_requested_at = now()")
-        asked = time.monotonic()
         watch.upkeep.on_cancel(task)
-        while not watch.pool.cancelled:
-            await asyncio.sleep(0.005)
-        assert time.monotonic() - asked < 0.25
+        await eventually_async(lambda: watch.pool.cancelled == [(task, 1)])
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)
 
