@@ -13,7 +13,7 @@ ROUNDS = 3
 STATEMENTS = """
 SELECT calls, rows, mean_exec_time, shared_blks_hit / calls AS hits,
        CASE WHEN query LIKE 'WITH RECURSIVE found%room AS%' THEN 'claim'
-            WHEN query LIKE 'WITH input AS%' THEN 'finalize'
+            WHEN query LIKE 'WITH mine AS%horsies_task_attempts%' THEN 'finalize'
             WHEN query LIKE 'WITH mine AS%unwanted%' THEN 'hand back'
             ELSE 'other' END AS what
   FROM pg_stat_statements WHERE query LIKE '%horsies_tasks%' AND query NOT LIKE '%pg_stat_statements%'
