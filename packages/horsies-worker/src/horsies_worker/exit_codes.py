@@ -15,7 +15,7 @@ class ExitCode(IntEnum):
     SCHEMA = 4
     """The tables are missing or too old and may not, or cannot, be upgraded from here. Run `horsies-migrate up`."""
     DATABASE = 5
-    """The database refuses this worker (password, missing database), was away for longer than --database-timeout, or was
-    away when the worker left, so that results were lost. Start it again, after a while."""
+    """The database refuses this worker (password, missing database), was away for longer than --database-timeout, or
+    was away when the worker left, so that results were lost. Start it again, after a while."""
     CHILDREN = 6
     """No child process can be started: the app fails to import there, or the machine has no room. Back off."""
