@@ -56,11 +56,13 @@ class Waiters:
         self._wake = asyncio.Event()
         self._service: asyncio.Task[None] | None = None
         self.last_error: BaseException | None = None
+        self._era = 0
 
     async def wait(self, task_id: str) -> Seen | None:
         """Wait without a bound; callers bring their own time-out, by cancelling."""
         if not self._waiting:
-            self.last_error = None  # whatever went wrong for earlier ones
+            self.last_error = None  # whatever went wrong for earlier ones,
+            self._era += 1  # and whatever is still going wrong in a read that began for them
         future: asyncio.Future[Seen | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, set()).add(future)
         self._look_at((task_id,))
@@ -124,10 +126,12 @@ class Waiters:
             self._due.clear()
             if not batch:
                 continue
+            era = self._era
             try:
                 await self._host.run_once(lambda connection: self._read(connection, batch))  # noqa: B023  (awaited here)
             except Exception as error:
-                self.last_error = error
+                if era == self._era:
+                    self.last_error = error
                 if not is_transient(error):
                     self._fail(batch, error)
                     continue
