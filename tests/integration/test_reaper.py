@@ -16,6 +16,7 @@ from horsies.options import TaskOptions
 from horsies_worker.identity import Identity
 from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
 from horsies_worker.reaper import BATCH, Reaper
+from horsies_worker.recovery import Recovery
 from horsies_worker.session import CLAIM_SETTINGS, Session
 from tests.support import factories, invariants, postgres
 from tests.support.apps import add_task, make_app
@@ -56,7 +57,8 @@ async def reaping(db: Database, *, seasoned: bool = True, **recovery: Any) -> As
     app = make_app(db, recovery=RecoveryConfig(**{**FAST, **recovery}))
     add_task(app, retry_policy=CRASHES_ARE_RETRIED.retry_policy)
     session = Session(app.config.broker, "reaper", settings=CLAIM_SETTINGS)
-    reaper = Reaper(app.config, app.registry, session, Queries(None, Identity("reaper-1", "host-9", 1)))
+    queries = Queries(None, Identity("reaper-1", "host-9", 1))
+    reaper = Reaper(app.config, Recovery(app.registry, queries), session, queries)
     if seasoned:
         season(reaper)
     try:
@@ -168,7 +170,7 @@ async def test_a_crash_fails_the_task(db: Database) -> None:
         await reaper.run_once()
     stored = factories.read(db, task)
     assert (stored["status"], stored["error_code"]) == ("FAILED", "WORKER_CRASHED")
-    assert "no sign of life from worker worker-1, process 4711" in stored["failed_reason"]
+    assert "no sign of life (worker worker-1, process 4711)" in stored["failed_reason"]
     assert stored["result"] == encode_error(TaskError("WORKER_CRASHED", stored["failed_reason"]))
     assert attempts(db, task) == [(1, "WORKER_FAILURE", "WORKER_CRASHED", False, "worker-1", 4711)]
     span = db.execute("SELECT started_at, finished_at FROM horsies_task_attempts")[0]

@@ -272,6 +272,39 @@ class WorkerState(Base):
     )
 
 
+class WorkerInstance(Base):
+    """One worker process: that it lives, that it left, or that it was judged dead. See migration 0008."""
+
+    __tablename__ = "horsies_worker_instances"
+
+    worker_id: Mapped[str] = mapped_column(String(255))
+    lock_key: Mapped[int | None] = mapped_column(BigInteger)
+    backend_pid: Mapped[int | None]
+    period_ms: Mapped[int]
+    beats: Mapped[int] = mapped_column(BigInteger, server_default=text("0"))
+    started_at: Mapped[datetime] = mapped_column(server_default=text("statement_timestamp()"))
+    beat_at: Mapped[datetime] = mapped_column(server_default=text("statement_timestamp()"))
+    stopped_at: Mapped[datetime | None]
+    judged_dead_at: Mapped[datetime | None]
+    judged_by: Mapped[str | None] = mapped_column(String(255))
+    recovered_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        PrimaryKeyConstraint("worker_id", name="pk_horsies_worker_instances"),
+        CheckConstraint("period_ms > 0", name="ck_horsies_worker_instances_period"),
+        CheckConstraint(
+            "(judged_dead_at IS NULL) = (judged_by IS NULL) AND (recovered_at IS NULL OR judged_dead_at IS NOT NULL)",
+            name="ck_horsies_worker_instances_verdict",
+        ),
+        Index(
+            "ix_horsies_worker_instances_open",
+            "worker_id",
+            postgresql_where=text("stopped_at IS NULL AND recovered_at IS NULL"),
+        ),
+        {"postgresql_with": {"fillfactor": 50}},
+    )
+
+
 class ScheduleState(Base):
     """What the scheduler remembers of one schedule."""
 

@@ -1,4 +1,4 @@
--- The horsies schema at revision 0007, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0008, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
@@ -166,6 +166,23 @@ END)),
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
 
+CREATE TABLE public.horsies_worker_instances (
+    worker_id character varying(255) NOT NULL,
+    lock_key bigint,
+    backend_pid integer,
+    period_ms integer NOT NULL,
+    beats bigint DEFAULT 0 NOT NULL,
+    started_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    beat_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    stopped_at timestamp with time zone,
+    judged_dead_at timestamp with time zone,
+    judged_by character varying(255),
+    recovered_at timestamp with time zone,
+    CONSTRAINT ck_horsies_worker_instances_period CHECK ((period_ms > 0)),
+    CONSTRAINT ck_horsies_worker_instances_verdict CHECK ((((judged_dead_at IS NULL) = (judged_by IS NULL)) AND ((recovered_at IS NULL) OR (judged_dead_at IS NOT NULL))))
+)
+WITH (fillfactor='50');
+
 CREATE TABLE public.horsies_worker_states (
     id bigint NOT NULL,
     worker_id character varying(255) NOT NULL,
@@ -277,6 +294,9 @@ ALTER TABLE ONLY public.horsies_task_attempts
 ALTER TABLE ONLY public.horsies_tasks
     ADD CONSTRAINT pk_horsies_tasks PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.horsies_worker_instances
+    ADD CONSTRAINT pk_horsies_worker_instances PRIMARY KEY (worker_id);
+
 ALTER TABLE ONLY public.horsies_worker_states
     ADD CONSTRAINT pk_horsies_worker_states PRIMARY KEY (id);
 
@@ -312,6 +332,8 @@ CREATE INDEX ix_horsies_tasks_in_flight ON public.horsies_tasks USING btree (que
 CREATE INDEX ix_horsies_tasks_next_retry_at ON public.horsies_tasks USING btree (next_retry_at) WHERE ((next_retry_at IS NOT NULL) AND ((status)::text = 'PENDING'::text));
 
 CREATE INDEX ix_horsies_tasks_terminal_at ON public.horsies_tasks USING btree (terminal_at) WHERE (terminal_at IS NOT NULL);
+
+CREATE INDEX ix_horsies_worker_instances_open ON public.horsies_worker_instances USING btree (worker_id) WHERE ((stopped_at IS NULL) AND (recovered_at IS NULL));
 
 CREATE INDEX ix_horsies_worker_states_worker ON public.horsies_worker_states USING btree (worker_id, snapshot_at DESC);
 

@@ -1,22 +1,25 @@
-"""A snapshot of this worker every few seconds, for the dashboard and for whoever asks whether it lives."""
+"""A snapshot of this worker every few seconds, for the dashboard and for whoever asks whether it lives.
+
+It is also the beat of the process itself: others judge by it. Late, it must come again soon, so the reporter gives up
+on a statement after one period, and never waits longer than that for its next try.
+"""
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import psutil
 
 from horsies.config import AppConfig
 from horsies_worker.claimer import ClaimSettings
 from horsies_worker.identity import Identity
+from horsies_worker.instance import WorkerInstance
 from horsies_worker.pool import ChildPool
 from horsies_worker.queries import Queries
 from horsies_worker.service import Service
 from horsies_worker.session import Session
-
-SNAPSHOT_EVERY_S: Final = 5.0
 
 
 class Reporter(Service):
@@ -30,11 +33,16 @@ class Reporter(Service):
         pool: ChildPool,
         identity: Identity,
         settings: ClaimSettings,
+        instance: WorkerInstance,
         *,
+        on_judged: Callable[[], None],
         counts: Callable[[], tuple[int, int]],
         started_at: Callable[[], datetime],
     ) -> None:
-        super().__init__(SNAPSHOT_EVERY_S, config.resilience)
+        super().__init__(config.recovery.worker_state_interval_ms / 1000, config.resilience)
+        self._longest_delay_s = self._interval_s
+        self._instance = instance
+        self._on_judged = on_judged
         self._config = config
         self._session = session
         self._queries = queries
@@ -48,7 +56,12 @@ class Reporter(Service):
 
     async def run_once(self) -> None:
         values = self._values()
-        await self._session.run(lambda connection: connection.execute(self._queries.sql("insert_snapshot"), *values))
+        statement = self._queries.sql("insert_snapshot")
+        mine = await self._session.run(
+            lambda connection: connection.fetchval(statement, *values, timeout=max(1.0, self._interval_s))
+        )
+        if mine is None:
+            self._on_judged()
 
     def _values(self) -> tuple[Any, ...]:
         running, claimed = self._counts()
@@ -61,5 +74,6 @@ class Reporter(Service):
             list(self._settings.queues), running, claimed, memory, children, self._process.cpu_percent(),
             100 * (memory + children) / total, self._settings.max_batch, self._settings.max_per_worker,
             self._settings.cluster_cap, json.dumps(priorities), json.dumps(dict(self._settings.queue_caps)),
-            json.dumps(asdict(self._config.recovery)), self._started_at(),
+            json.dumps(asdict(self._config.recovery)), self._started_at(), self._instance.lock_key,
+            self._instance.backend_pid,
         )  # fmt: skip

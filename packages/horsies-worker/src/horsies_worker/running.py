@@ -61,16 +61,19 @@ def complain(text: str) -> None:
 
 
 async def _serve(app: Horsies, options: WorkerOptions) -> None:
-    worker = Worker(app, options)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, worker.stop)
-    banner(worker)
-    try:
-        await worker.run()
-    finally:
+    is_over = False
+    while not is_over:
+        worker = Worker(app, options)
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+            loop.add_signal_handler(number, worker.stop)
+        banner(worker)
+        try:
+            await worker.run()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        is_over = not worker.is_judged
 
 
 def banner(worker: Worker) -> None:

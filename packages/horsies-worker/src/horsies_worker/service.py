@@ -19,6 +19,7 @@ class Service:
     def __init__(self, interval_s: float, resilience: ResilienceConfig) -> None:
         self._interval_s = interval_s
         self._backoff = Backoff(resilience)
+        self._longest_delay_s: float | None = None
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -37,7 +38,7 @@ class Service:
                 await self.run_once()
                 self._backoff.reset()
             except Exception as error:
-                delay = self._backoff.next()
+                delay = min(self._backoff.next(), self._longest_delay_s or float("inf"))
                 if is_transient(error):
                     _log.warning("%s: %s: %s; trying again in %.1f s", self.name, type(error).__name__, error, delay)
                 else:

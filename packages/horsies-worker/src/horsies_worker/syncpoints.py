@@ -12,7 +12,7 @@ from typing import Final
 
 NAMES: Final = (
     "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
-    "before_hand_back", "in_sweep",
+    "before_hand_back", "in_sweep", "before_verdict", "after_verdict",
 )  # fmt: skip
 
 

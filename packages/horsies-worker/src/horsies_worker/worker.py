@@ -1,6 +1,6 @@
 """One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
 
-listener ──> claimer ──> pool ──> decide ──> finalizer          upkeep, reaper, reporter beside it
+listener ──> claimer ──> pool ──> decide ──> finalizer          upkeep, reaper, judge, reporter beside it
 """
 
 import asyncio
@@ -33,12 +33,15 @@ from horsies_worker.decide import decide
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.identity import Identity
+from horsies_worker.instance import WorkerInstance
 from horsies_worker.jobs import ChildSpec, Job, Outcome, OutcomeKind
+from horsies_worker.judge import Judge
 from horsies_worker.options import WorkerOptions
 from horsies_worker.pool import ChildPool
 from horsies_worker.queries import Queries
 from horsies_worker.reaper import Reaper
 from horsies_worker.reconciler import Reconciler
+from horsies_worker.recovery import Recovery
 from horsies_worker.reporter import Reporter
 from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
 from horsies_worker.starter import Starter
@@ -87,7 +90,11 @@ class Worker:
         self._background: set[asyncio.Task[None]] = set()
         self._ending: set[str] = set()
         self._is_up = False
+        self.is_judged = False
+        """Other workers have declared this one dead and taken its tasks: it must go on as another one."""
         self._broker = app.config.broker
+        self.queries = Queries(app.schema, self.identity)
+        self.instance = WorkerInstance(self.identity, self.queries, app.config.recovery.worker_state_interval_ms)
         self.pool = ChildPool(
             ChildSpec(
                 app_locator=options.locator,
@@ -126,8 +133,12 @@ class Worker:
         self._build()
         try:
             if not await self._unless_stopped(self.pool.start()):
+                await self._leave()
+                await self._close_sessions()
                 return
         except HorsiesError as error:
+            await self._leave()
+            await self._close_sessions()
             raise ChildrenCannotStart(str(error)) from error
         self._is_up = True
         services = {name: asyncio.create_task(work, name=name) for name, work in self._services().items()}
@@ -137,12 +148,14 @@ class Worker:
         try:
             await self._stop.wait()
             await self._drain(services["claimer"])
+            if self._fatal is None:
+                await self._leave()
         finally:
             for service in services.values():
                 service.cancel()
             await asyncio.gather(*services.values(), *self._background, return_exceptions=True)
             await self._close_sessions()
-        if self._fatal is not None:
+        if self._fatal is not None and not self.is_judged:
             raise self._fatal
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
@@ -174,7 +187,6 @@ class Worker:
             run_ahead=self.options.run_ahead,
         )
         self.settings = settings
-        self.queries = Queries(self.app.schema, self.identity)
         self.sessions = _Sessions(
             Session(broker, "claim", settings=CLAIM_SETTINGS),
             Session(broker, "finalize", settings=CLAIM_SETTINGS),
@@ -195,9 +207,12 @@ class Worker:
             config, self.sessions.upkeep, self.queries, self.pool, self.held, self.starter, self.finalizer,
             worker_pid=self.identity.pid, lease_ms=settings.lease_ms, on_lost=lambda job: self.held.drop([job]),
         )  # fmt: skip
-        self.reaper = Reaper(config, self.app.registry, self.sessions.reaper, self.queries)
+        recovery = Recovery(self.app.registry, self.queries)
+        self.reaper = Reaper(config, recovery, self.sessions.reaper, self.queries)
+        self.judge = Judge(config, recovery, self.sessions.reaper, self.queries, self.identity)
         self.reporter = Reporter(
-            config, self.sessions.upkeep, self.queries, self.pool, self.identity, settings,
+            config, self.sessions.upkeep, self.queries, self.pool, self.identity, settings, self.instance,
+            on_judged=self._on_judged,
             counts=lambda: (len(self.held) - len(self.starter), len(self.starter)),
             started_at=self._start_time,
         )  # fmt: skip
@@ -215,7 +230,10 @@ class Worker:
             channels.QUEUE_STATE: self.claimer.on_queue_state,
             SELF_TEST_CHANNEL: self._on_self_test,
         }
+        # who must not fail what runs must not call anybody dead either
+        judging = {"judge": self.judge.run()} if self.app.config.recovery.auto_fail_stale_running else {}
         return {
+            **judging,
             "listener": self.listener.run(heard, on_live=self._on_listening),
             "claimer": self.claimer.run(),
             "finalizer": self.finalizer.run(),
@@ -252,6 +270,14 @@ class Worker:
             for task in (written, hurried):
                 task.cancel()
             await asyncio.gather(written, hurried, return_exceptions=True)
+
+    async def _leave(self) -> None:
+        """Everything is written: nobody needs to watch for us. If this is not told, we are found to be gone."""
+        try:
+            async with asyncio.timeout(LAST_WRITE_S):
+                await self.sessions.upkeep.run(self.instance.close)
+        except Exception as error:
+            _log.debug("the end of this worker could not be recorded: %s", error)
 
     async def _close_sessions(self) -> None:
         for session in (self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper):
@@ -296,6 +322,7 @@ class Worker:
                     raise
                 await self._migrate()
             await self.clock.read(connection)
+            await self.instance.register(connection)
             self._started_at = await connection.fetchval("SELECT clock_timestamp()")
         finally:
             await connection.close()
@@ -334,6 +361,9 @@ class Worker:
                 "%.1f s only. Set PostgresConfig.direct_url to the server itself.",
                 self.app.config.resilience.notify_poll_interval_ms / 1000,
             )
+            return
+        await self.instance.take_lock(connection)
+        self.reporter.wake()  # others see the lock from now on; and we hear at once if we were judged meanwhile
 
     def _on_self_test(self, payload: str) -> None:
         if payload == self.identity.worker_id:
@@ -392,6 +422,14 @@ class Worker:
             self.claimer.on_news()  # a place under a cap came free: the queue that looked empty may not be
         else:
             self.claimer.on_room()
+
+    def _on_judged(self) -> None:
+        if self.is_judged or self._stop.is_set():
+            return
+        _log.error("this worker was judged dead by another one, and its tasks were taken: going on under a new id")
+        self.is_judged = True
+        self.stop()
+        self.stop()  # nothing that it runs is its own any more
 
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)

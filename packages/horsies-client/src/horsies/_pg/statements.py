@@ -20,8 +20,8 @@ from types import MappingProxyType
 from typing import Final
 
 _TABLES: Final = (
-    "tasks", "task_attempts", "heartbeats", "worker_states", "schedule_state", "queue_state", "workflows",
-    "workflow_tasks", "alembic_version",
+    "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
+    "queue_state", "workflows", "workflow_tasks", "alembic_version",
 )  # fmt: skip
 _TABLE: Final = re.compile(rf"(?<![\w.\"])horsies_(?:{'|'.join(_TABLES)})\b")
 _HEADER: Final = re.compile(r"^-- name: (?P<name>\w+) :(?P<kind>one|many|value|none)$", re.MULTILINE)

@@ -44,6 +44,10 @@ class RecoveryConfig:
     claimer_heartbeat_interval_ms: int = 30_000
     """How often a worker vouches for its CLAIMED tasks. 1 s to 2 min."""
 
+    worker_state_interval_ms: int = 5_000
+    """How often a worker writes its snapshot. One whose snapshots and session are gone for three of these is known to
+    be dead, and its tasks are recovered then, long before the thresholds. 1 s to 1 min."""
+
     heartbeat_retention_hours: int | None = 24
     """Age at which heartbeat rows are pruned; None keeps them."""
 
@@ -64,6 +68,7 @@ class RecoveryConfig:
         runner_ok = in_ms("runner_heartbeat_interval_ms", _SECOND, 2 * _MINUTE)
         claimer_ok = in_ms("claimer_heartbeat_interval_ms", _SECOND, 2 * _MINUTE)
         in_ms("check_interval_ms", _SECOND, 10 * _MINUTE)
+        in_ms("worker_state_interval_ms", _SECOND, _MINUTE)
         in_ms("crashed_worker_recovery_grace_ms", 0, None)
         # A threshold is compared with its heartbeat only when both make sense alone: two complaints
         # about one typo would hide which of the two values is wrong.

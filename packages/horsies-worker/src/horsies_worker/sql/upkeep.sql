@@ -49,12 +49,20 @@ SELECT id, claim_generation FROM horsies_tasks
  WHERE id = ANY ($2::text[]) AND status || '' = 'RUNNING' AND claimed_by_worker_id = $1
    AND cancel_requested_at IS NOT NULL;
 
--- name: insert_snapshot :none
--- params: worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed, memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker, cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at
+-- name: insert_snapshot :value
+-- params: worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed, memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker, cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at, lock_key, backend_pid
+-- The snapshot and the beat of the worker itself. No row back: it was judged dead, and must go on under another id.
+WITH beat AS (
+    UPDATE horsies_worker_instances
+       SET beats = beats + 1, beat_at = statement_timestamp(), lock_key = $19, backend_pid = $20
+     WHERE worker_id = $1 AND judged_dead_at IS NULL
+    RETURNING worker_id
+)
 INSERT INTO horsies_worker_states (worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed,
     memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker,
     cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18);
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18 FROM beat
+RETURNING worker_id;
 
 -- name: wait_until_writable :none
 -- Returns when a beat could be written: at once, or when a lock that stops them (REINDEX, VACUUM FULL, ALTER TABLE) is

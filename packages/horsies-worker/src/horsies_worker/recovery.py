@@ -1,0 +1,118 @@
+"""How a task ends whose worker is gone: with the outcome that was staged, or as a crash. `decide` decides, as ever."""
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from horsies.codec import DecodeError, decode_untyped_result, encode_error
+from horsies.errors import OperationalErrorCode, OutcomeCode
+from horsies.options import TaskOptions
+from horsies.registry import Registry
+from horsies.result import TaskError
+from horsies_worker.child.logs import about
+from horsies_worker.claims import options_of
+from horsies_worker.decide import Transition, decide
+from horsies_worker.finalizer import is_data_error
+from horsies_worker.jobs import Outcome, OutcomeKind
+from horsies_worker.queries import Queries
+
+_log = logging.getLogger("horsies.worker")
+
+_END_OF_TIME: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""As "finished" of a crash: the statement brings it back to its own now."""
+_KIND_OF: Final[Mapping[str, OutcomeKind]] = {
+    OperationalErrorCode.WORKER_CRASHED: OutcomeKind.CRASHED,
+    OutcomeCode.TASK_CANCELLED: OutcomeKind.CANCELLED,
+    OutcomeCode.TASK_TIMEOUT: OutcomeKind.TIMEOUT,
+}
+"""A staged row keeps the result alone; these codes are reserved, so they tell how the attempt ended."""
+
+
+class Recovery:
+    """Ends RUNNING rows that the caller's transaction has locked."""
+
+    def __init__(self, registry: Registry, queries: Queries) -> None:
+        self._registry = registry
+        self._queries = queries
+
+    async def end(self, connection: Any, rows: Sequence[Mapping[str, Any]], why: str) -> list[Any]:
+        """End these; returns the ones that were. One that takes no end is told of and left: it must not keep the sweep
+        from all others. `why` is what became of their worker."""
+        if not rows:
+            return []
+        ends = [self._end_of(row, why) for row in rows]
+        try:
+            async with connection.transaction():  # a savepoint
+                written = await self._queries.finalize(connection, ends, [row["claimed_by_worker_id"] for row in rows])
+            return [row for row in rows if row["id"] in written]
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            if len(rows) == 1:
+                _log.critical("reaper: task %s cannot be ended: %s", rows[0]["id"], error, extra=about(rows[0]["id"]))
+                return []
+        half = len(rows) // 2
+        return await self.end(connection, rows[:half], why) + await self.end(connection, rows[half:], why)
+
+    def _end_of(self, row: Mapping[str, Any], why: str) -> Transition:
+        in_hand_since: datetime | None = row["finalizing_at"]
+        staged = None if in_hand_since is None else _staged(row)
+        definition = self._registry.get(row["task_name"])
+        registered = definition.options if definition is not None else TaskOptions()
+        budget: int = row["max_retries"]
+        if row["task_options"] is None:
+            budget = max(budget, registered.max_retries)
+        return decide(
+            task_id=row["id"],
+            generation=row["claim_generation"],
+            attempt=row["retry_count"] + 1,
+            options=options_of(row["task_name"], row["task_options"], registered),
+            budget=budget,
+            # a staged outcome is work that was done; without one it is a crash
+            outcome=staged or _crash(row, why),
+            started=row["started_at"],
+            finished=_END_OF_TIME if staged is None or in_hand_since is None else in_hand_since,
+            random=random.random,
+        )
+
+
+def _crash(row: Mapping[str, Any], why: str) -> Outcome:
+    reason = f"{why} (worker {row['claimed_by_worker_id']}, process {row['worker_pid']})"
+    return Outcome(
+        kind=OutcomeKind.CRASHED,
+        result=encode_error(TaskError(OperationalErrorCode.WORKER_CRASHED, reason)),
+        error_code=OperationalErrorCode.WORKER_CRASHED.value,
+        error_message=reason,
+        failed_reason=reason,
+        retry_after_ms=None,
+        started_mono=0.0,
+        finished_mono=0.0,
+        pid=row["worker_pid"],
+        process_name=row["worker_process_name"] or "",
+    )
+
+
+def _staged(row: Mapping[str, Any]) -> Outcome | None:
+    text = row["result"]
+    if text is None:
+        return None
+    try:
+        result = decode_untyped_result(text, task_name=row["task_name"])
+    except DecodeError:
+        return None
+    error = result.err
+    code = None if error is None else str(error.error_code)
+    return Outcome(
+        kind=OutcomeKind.OK if code is None else _KIND_OF.get(code, OutcomeKind.ERR),
+        result=text,
+        error_code=code,
+        error_message=None if error is None else error.message,
+        failed_reason=error.message if error is not None and code in _KIND_OF else None,
+        retry_after_ms=None if error is None else error.retry_after_ms,
+        started_mono=0.0,
+        finished_mono=0.0,
+        pid=row["worker_pid"],
+        process_name=row["worker_process_name"] or "",
+    )

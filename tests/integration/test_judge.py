@@ -1,0 +1,299 @@
+"""Known dead: which workers are judged, that a beat and a verdict exclude each other, and what becomes of the tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from horsies import RecoveryConfig, RetryPolicy
+from horsies_worker import vigil
+from horsies_worker.identity import Identity
+from horsies_worker.instance import WorkerInstance
+from horsies_worker.judge import BATCH, Judge
+from horsies_worker.queries import Queries
+from horsies_worker.recovery import Recovery
+from horsies_worker.session import CLAIM_SETTINGS, Session
+from tests.support import factories, invariants, postgres
+from tests.support.apps import add_task, make_app
+from tests.support.factories import ago, ahead
+from tests.support.hands import empty
+from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
+
+PERIOD_MS = 1_000
+VICTIM = Identity(hostname="host-1", pid=4711)
+HELD = {"claimed_by_worker_id": VICTIM.worker_id}
+ONCE = {**HELD, "task_name": "once"}  # no registration, no policy
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+def db(database: Database) -> Database:
+    return empty(database)
+
+
+@pytest.fixture(autouse=True)
+def no_rule_is_broken(db: Database) -> Iterator[None]:
+    yield
+    assert invariants.check(db) == []
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The times of `Vigil` are its own test's business: here a second look is enough."""
+    monkeypatch.setattr(vigil, "MISSED", 0)
+    monkeypatch.setattr(vigil, "MISSED_UNSEEN", 0)
+
+
+@asynccontextmanager
+async def judging(db: Database, name: str = "judge-1", **recovery: Any) -> AsyncIterator[Judge]:
+    app = make_app(db, recovery=RecoveryConfig(**recovery))
+    add_task(app, retry_policy=RetryPolicy.fixed(30, max_retries=2, auto_retry_for=["WORKER_CRASHED"]))
+    session = Session(app.config.broker, "reaper", settings=CLAIM_SETTINGS)
+    identity = Identity(name, "host-9", 1)
+    queries = Queries(None, identity)
+    try:
+        yield Judge(app.config, Recovery(app.registry, queries), session, queries, identity)
+    finally:
+        await session.close()
+
+
+@asynccontextmanager
+async def living(db: Database, identity: Identity = VICTIM) -> AsyncIterator[tuple[WorkerInstance, Any]]:
+    """A worker's part in it: its row, its lock on a connection that dies with the block, one beat."""
+    instance = WorkerInstance(identity, Queries(None, identity), PERIOD_MS)
+    connection = await asyncpg.connect(db.url)
+    try:
+        await instance.register(connection)
+        await instance.take_lock(connection)
+        await beat(db, instance, identity)
+        yield instance, connection
+    finally:
+        connection.terminate()
+        await eventually_async(lambda: db.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0)
+
+
+async def beat(db: Database, instance: WorkerInstance, identity: Identity = VICTIM) -> str | None:
+    """The reporter's statement; None when it was judged."""
+    connection = await asyncpg.connect(db.url)
+    try:
+        return await connection.fetchval(
+            Queries(None, identity).sql("insert_snapshot"), identity.worker_id, "host-1", 4711, 2, ["default"], 0, 0,
+            1.0, 1.0, 1.0, 1.0, 500, None, None, "{}", "{}", "{}", await connection.fetchval("SELECT now()"),
+            instance.lock_key, instance.backend_pid,
+        )  # fmt: skip
+    finally:
+        await connection.close()
+
+
+def verdict(db: Database) -> tuple[bool, bool]:
+    """Judged, and recovered."""
+    ((judged, recovered),) = db.execute(
+        "SELECT judged_dead_at IS NOT NULL, recovered_at IS NOT NULL FROM horsies_worker_instances "
+        "WHERE worker_id = %s",
+        VICTIM.worker_id,
+    )
+    return judged, recovered
+
+
+async def look(judge: Judge, times: int = 2) -> None:
+    for _ in range(times):
+        await judge.run_once()
+
+
+def status(db: Database, task: str) -> tuple[Any, ...]:
+    row = factories.read(db, task)
+    return row["status"], row["claimed_by_worker_id"], row["error_code"]
+
+
+async def test_the_tasks_of_a_dead_worker_are_recovered_at_once(db: Database) -> None:
+    claimed = factories.task(db, "CLAIMED", **HELD)
+    once = factories.task(db, "RUNNING", **ONCE)
+    again = factories.task(db, "RUNNING", max_retries=2, **HELD)
+    staged = factories.task(db, "RUNNING", finalizing_at=ago(seconds=0.5), finalizing_by_worker_id=VICTIM.worker_id,
+                            result='{"ok":3}', **HELD)  # fmt: skip
+    others = factories.task(db, "RUNNING", claimed_by_worker_id="another")
+    async with judging(db) as judge:
+        async with living(db):
+            await look(judge, 3)
+            assert verdict(db) == (False, False)  # its lock is held: it may be frozen, it is not dead
+        await look(judge)
+    assert verdict(db) == (True, True)
+    assert status(db, claimed) == ("PENDING", None, None)
+    assert status(db, once) == ("FAILED", VICTIM.worker_id, "WORKER_CRASHED")
+    assert "its worker died" in factories.read(db, once)["failed_reason"]
+    assert status(db, again) == ("PENDING", None, None)
+    assert factories.read(db, again)["retry_count"] == 1
+    assert (status(db, staged)[0], factories.read(db, staged)["result"]) == ("COMPLETED", '{"ok":3}')
+    assert status(db, others)[0] == "RUNNING"
+
+
+async def test_a_beat_and_a_verdict_exclude_each_other(db: Database) -> None:
+    async with judging(db) as judge:
+        async with living(db) as (instance, _):
+            pass  # the connection is lost, the worker lives
+        await look(judge, 1)
+        assert await beat(db, instance) == VICTIM.worker_id
+        await look(judge, 1)
+        assert verdict(db) == (False, False)
+        await look(judge, 1)
+        assert verdict(db) == (True, True)
+        snapshots = db.value("SELECT count(*) FROM horsies_worker_states")
+        assert await beat(db, instance) is None  # this is how it learns
+        assert db.value("SELECT count(*) FROM horsies_worker_states") == snapshots
+
+
+async def test_a_beat_in_the_middle_of_the_verdict_wins_or_loses_whole(db: Database) -> None:
+    """The judge has read; the beat comes before its write."""
+    async with living(db) as (instance, _):
+        pass
+    async with judging(db) as judge:
+        await look(judge, 1)
+        (suspect,) = await judge._session.run(judge._read)
+        assert await beat(db, instance) == VICTIM.worker_id
+        assert not await judge._session.run(lambda connection: judge._judge(connection, suspect))
+    assert verdict(db) == (False, False)
+
+
+async def test_one_that_left_is_not_judged(db: Database) -> None:
+    async with judging(db) as judge, living(db) as (instance, connection):
+        await instance.close(connection)
+        connection.terminate()
+        await look(judge, 3)
+        assert verdict(db) == (False, False)
+        assert await beat(db, instance) == VICTIM.worker_id  # a last snapshot on its way out is no verdict
+
+
+async def test_one_without_a_lock_is_left_to_the_thresholds(db: Database) -> None:
+    task = factories.task(db, "RUNNING", **HELD)
+    instance = WorkerInstance(VICTIM, Queries(None, VICTIM), PERIOD_MS)
+    async with judging(db) as judge:
+        await judge._session.run(instance.register)
+        assert await beat(db, instance) == VICTIM.worker_id
+        await look(judge, 3)
+    assert verdict(db) == (False, False)
+    assert status(db, task)[0] == "RUNNING"
+
+
+async def test_what_it_claimed_after_the_verdict_is_its_own(db: Database) -> None:
+    """It lives after all, and has not heard yet."""
+    async with living(db):
+        pass
+    async with judging(db) as judge:
+        await look(judge)
+        db.execute("UPDATE horsies_worker_instances SET recovered_at = NULL")
+        late = factories.task(db, "RUNNING", **HELD, **dict.fromkeys(("claimed_at", "started_at"), factories.NOW))
+        await look(judge, 1)
+    assert status(db, late)[0] == "RUNNING"
+    assert verdict(db) == (True, True)
+
+
+async def test_a_verdict_is_carried_out_by_whoever_sees_it(db: Database) -> None:
+    """Its judge died between the verdict and the last task."""
+    task = factories.task(db, "RUNNING", **ONCE)
+    async with living(db):
+        pass
+    async with judging(db) as first:
+        await look(first, 1)
+        (suspect,) = await first._session.run(first._read)
+        assert await first._session.run(lambda connection: first._judge(connection, suspect))
+    assert status(db, task)[0] == "RUNNING"
+    async with judging(db, "judge-2") as second:
+        await look(second, 1)
+    assert status(db, task)[0] == "FAILED"
+    assert verdict(db) == (True, True)
+
+
+async def test_a_locked_row_is_recovered_when_it_is_free(db: Database) -> None:
+    task = factories.task(db, "RUNNING", **ONCE)
+    async with living(db):
+        pass
+    async with judging(db) as judge:
+        connection = await asyncpg.connect(db.url)
+        try:
+            async with connection.transaction():
+                await connection.execute("SELECT 1 FROM horsies_tasks FOR UPDATE")
+                await look(judge)
+                assert verdict(db) == (True, False)
+        finally:
+            await connection.close()
+        await look(judge, 1)
+    assert verdict(db) == (True, True)
+    assert status(db, task)[0] == "FAILED"
+
+
+async def test_many_tasks_go_in_batches(db: Database) -> None:
+    task = factories.task(db, "RUNNING", **ONCE)
+    db.execute(
+        """INSERT INTO horsies_tasks (id, task_name, status, enqueued_at, claimed_at, started_at, claimed_by_worker_id,
+                claim_generation, worker_pid)
+           SELECT gen_random_uuid()::text, task_name, status, enqueued_at, claimed_at, started_at,
+                  claimed_by_worker_id, 1, 1
+             FROM horsies_tasks, generate_series(1, %s) WHERE id = %s""",
+        BATCH + 10,
+        task,
+    )
+    async with living(db):
+        pass
+    async with judging(db) as judge:
+        await look(judge)
+    assert verdict(db) == (True, True)
+    assert db.value("SELECT count(*) FROM horsies_tasks WHERE status <> 'FAILED'") == 0
+
+
+async def test_claims_are_left_where_the_switch_says_so(db: Database) -> None:
+    claimed = factories.task(db, "CLAIMED", claim_expires_at=ahead(hours=1), **HELD)
+    running = factories.task(db, "RUNNING", **ONCE)
+    async with living(db):
+        pass
+    async with judging(db, auto_requeue_stale_claimed=False) as judge:
+        await look(judge)
+    assert (status(db, claimed)[0], status(db, running)[0]) == ("CLAIMED", "FAILED")
+    assert verdict(db) == (True, True)
+
+
+async def test_judges_side_by_side_recover_each_task_once(db: Database) -> None:
+    tasks = [factories.task(db, "RUNNING", max_retries=2, **HELD) for _ in range(20)]
+    async with living(db):
+        pass
+    async with judging(db, "judge-1") as one, judging(db, "judge-2") as two:
+        await asyncio.gather(look(one), look(two))
+        await look(one, 1)
+    assert {factories.read(db, task)["retry_count"] for task in tasks} == {1}
+    assert verdict(db) == (True, True)
+
+
+async def test_a_lost_connection_does_not_keep_the_lock_from_its_owner(db: Database) -> None:
+    """Half-open: the server still has the former session, which holds our key."""
+    async with living(db) as (instance, former):
+        fresh = await asyncpg.connect(db.url)
+        try:
+            await instance.take_lock(fresh)
+            assert instance.backend_pid == fresh.get_server_pid()
+            await eventually_async(former.is_closed)
+        finally:
+            fresh.terminate()
+
+
+async def test_an_unknown_session_that_holds_the_key_is_not_ended(db: Database, caplog: Any) -> None:
+    """A judge in the middle of its verdict, say."""
+    instance = WorkerInstance(VICTIM, Queries(None, VICTIM), PERIOD_MS)
+    holder = await asyncpg.connect(db.url)
+    fresh = await asyncpg.connect(db.url)
+    try:
+        await holder.fetchval("SELECT pg_try_advisory_lock($1)", instance._key)
+        await instance.take_lock(fresh)
+        assert instance.lock_key is None
+        assert not holder.is_closed()
+        assert "held by another session" in caplog.text
+    finally:
+        await holder.close()
+        await fresh.close()
