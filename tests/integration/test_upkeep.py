@@ -23,7 +23,7 @@ from horsies_worker.jobs import Job, Room
 from horsies_worker.queries import Queries
 from horsies_worker.session import CLAIM_SETTINGS, Session
 from horsies_worker.starter import Starter
-from horsies_worker.upkeep import Upkeep
+from horsies_worker.upkeep import MAX_CLAIM_LEASES, Upkeep
 from tests.support import factories, invariants, postgres
 from tests.support.apps import make_app
 from tests.support.chaosproxy import ChaosProxy, Mode
@@ -110,7 +110,7 @@ class Watch:
             self.starter.hold([claimed])
         return task
 
-    def age(self, seconds: float = 3_600) -> None:
+    def age(self, seconds: float = 300) -> None:
         """As if everything that it remembers had happened so much earlier."""
         for memory in (self.upkeep._first_seen, self.upkeep._last_beat):
             for key in memory:
@@ -242,6 +242,21 @@ async def test_a_claim_in_the_buffer_keeps_its_lease(db: Database) -> None:
     stored = factories.read(db, task)
     assert stored["claim_expires_at"] - before["claim_expires_at"] > timedelta(milliseconds=LEASE_MS - 2_000)
     assert stored["status"] == "CLAIMED"
+
+
+async def test_a_claim_is_not_renewed_for_ever(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """F23: held by a worker that lives and never starts it."""
+    async with watching(db) as watch:
+        task = watch.hold("CLAIMED")
+        await watch.beat()
+        before = factories.read(db, task)["claim_expires_at"]
+        assert len(watch.beats(task)) == 1
+        watch.age(MAX_CLAIM_LEASES * LEASE_MS / 1000)
+        await watch.upkeep.run_once()
+        await watch.upkeep.run_once()
+    assert len(watch.beats(task)) == 1
+    assert factories.read(db, task)["claim_expires_at"] == before
+    assert caplog.text.count("its claim is not renewed") == 1
 
 
 async def test_a_lost_claim_leaves_the_buffer(db: Database) -> None:

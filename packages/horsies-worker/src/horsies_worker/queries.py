@@ -13,9 +13,10 @@ from horsies_worker.decide import Transition
 from horsies_worker.identity import Identity
 from horsies_worker.session import SET_LOCAL_CLAIM_SETTINGS
 
-# "hors" and "caps" / "reap" in ASCII; the other half of each key is the schema
+# "caps", "reap" and "prun" in ASCII; the other half of each key is the schema
 CAPS_LOCK: Final = 0x63617073
 REAPER_LOCK: Final = 0x72656170
+PRUNE_LOCK: Final = 0x7072756E
 
 EXPIRED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_EXPIRED, "its good_until passed before it could start"))
 CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before it started"))
@@ -61,6 +62,7 @@ class Queries:
             **load("horsies_worker", "finalize.sql", schema),
             **load("horsies_worker", "upkeep.sql", schema),
             **load("horsies_worker", "liveness.sql", schema),
+            **load("horsies_worker", "prune.sql", schema),
             **load("horsies._pg", "control.sql", schema),
         }
 

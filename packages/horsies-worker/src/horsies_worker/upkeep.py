@@ -29,6 +29,8 @@ TICK_S: Final = 0.5
 FIRST_BEAT_S: Final = 1.0
 """A task that runs longer gets its first beat now: shorter ones cost no beat at all."""
 STAGE_AFTER_S: Final = 2.0
+MAX_CLAIM_LEASES: Final = 10
+"""So many leases long a claim is renewed; a task that could not be started by then goes back to everybody."""
 
 
 class Upkeep(Service):
@@ -57,6 +59,7 @@ class Upkeep(Service):
         self._finalizer = finalizer
         self._worker_pid = worker_pid
         self._lease_ms = lease_ms
+        self._max_claim_s = MAX_CLAIM_LEASES * lease_ms / 1000
         self._on_lost = on_lost
         self._runner_s = config.recovery.runner_heartbeat_interval_ms / 1000
         self._claimer_s = config.recovery.claimer_heartbeat_interval_ms / 1000
@@ -120,7 +123,7 @@ class Upkeep(Service):
         waiting = {(task.job.task_id, task.job.generation): task.job for task in self._starter.waiting()}
         self._forget_others(running.keys() | unwritten.keys() | waiting.keys())
         due = [key for key in (running.keys() | unwritten.keys()) if self._is_due(key, now, self._runner_s)]
-        claims = [key for key in waiting if self._is_due(key, now, self._claimer_s)]
+        claims = [key for key in waiting if self._is_due(key, now, self._claimer_s) and not self._is_too_old(key, now)]
         if not due and not claims:
             return
         places = {key: (end.pid, end.process_name) for key, end in unwritten.items()} | self._pool.places()
@@ -145,6 +148,19 @@ class Upkeep(Service):
             return now - last >= interval
         # half an interval: found by the first tick, beaten by a later one, the first beat must still be in time
         return now - self._first_seen.setdefault(key, now) >= min(FIRST_BEAT_S, interval / 2)
+
+    def _is_too_old(self, key: tuple[str, int], now: float) -> bool:
+        """A claim that is held for so long is behind something that does not move. It is not handed back from here,
+        where it may be on its way to a child: nobody vouches for it any more, its lease ends, and the reaper requeues
+        it; a start that comes later finds the claim lost."""
+        is_too_old = now - self._first_seen[key] > self._max_claim_s
+        if is_too_old:
+            self._last_beat[key] = now  # not due again before another interval has passed: one line in the log for each
+            _log.warning(
+                "task %s: claimed for more than %.0f s and not started; its claim is not renewed", key[0],
+                self._max_claim_s, extra=about(key[0]),
+            )  # fmt: skip
+        return is_too_old
 
     def _forget_others(self, known: Iterable[tuple[str, int]]) -> None:
         keep = set(known)

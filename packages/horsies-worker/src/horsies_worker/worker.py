@@ -1,6 +1,6 @@
 """One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
 
-listener ──> claimer ──> pool ──> decide ──> finalizer          upkeep, reaper, judge, reporter beside it
+listener ──> claimer ──> pool ──> decide ──> finalizer          upkeep, reaper, judge, pruner, reporter beside it
 """
 
 import asyncio
@@ -38,6 +38,7 @@ from horsies_worker.jobs import ChildSpec, Job, Outcome, OutcomeKind
 from horsies_worker.judge import Judge
 from horsies_worker.options import WorkerOptions
 from horsies_worker.pool import ChildPool
+from horsies_worker.pruner import Pruner
 from horsies_worker.queries import Queries
 from horsies_worker.reaper import Reaper
 from horsies_worker.reconciler import Reconciler
@@ -70,6 +71,7 @@ class _Sessions:
     finalize: Session
     upkeep: Session
     reaper: Session
+    pruner: Session
 
 
 class Worker:
@@ -192,6 +194,7 @@ class Worker:
             Session(broker, "finalize", settings=CLAIM_SETTINGS),
             Session(broker, "upkeep", settings=CLAIM_SETTINGS),
             Session(broker, "reaper", settings=CLAIM_SETTINGS),
+            Session(broker, "pruner", settings=CLAIM_SETTINGS),
         )
         self.finalizer = Finalizer(self.sessions.finalize, self.queries, config.resilience, on_done=self._on_done)
         self.starter = Starter(self.sessions.claim, self.queries, self.pool, self.held)
@@ -210,6 +213,7 @@ class Worker:
         recovery = Recovery(self.app.registry, self.queries)
         self.reaper = Reaper(config, recovery, self.sessions.reaper, self.queries)
         self.judge = Judge(config, recovery, self.sessions.reaper, self.queries, self.identity)
+        self.pruner = Pruner(config, self.sessions.pruner, self.queries)
         self.reporter = Reporter(
             config, self.sessions.upkeep, self.queries, self.pool, self.identity, settings, self.instance,
             on_judged=self._on_judged,
@@ -240,6 +244,7 @@ class Worker:
             "upkeep": self.upkeep.run(),
             "reaper": self.reaper.run(),
             "reporter": self.reporter.run(),
+            "pruner": self.pruner.run(),
         }
 
     async def _drain(self, claiming: "asyncio.Task[None]") -> None:
@@ -280,7 +285,8 @@ class Worker:
             _log.debug("the end of this worker could not be recorded: %s", error)
 
     async def _close_sessions(self) -> None:
-        for session in (self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper):
+        sessions = self.sessions
+        for session in (sessions.claim, sessions.finalize, sessions.upkeep, sessions.reaper, sessions.pruner):
             await session.close()
 
     def _service_ended(self, service: "asyncio.Task[None]") -> None:

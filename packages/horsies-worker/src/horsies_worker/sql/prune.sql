@@ -1,0 +1,97 @@
+-- Retention: what is old enough goes, a few hundred rows at a time, oldest first. Rows that somebody holds are left for
+-- the next round. Every statement begins where the last one ended: without that each would walk again over the index
+-- entries of everything that was deleted before it, for as long as a long transaction keeps them from being vacuumed.
+
+-- name: try_prune_lock :value
+-- params: key
+SELECT pg_try_advisory_xact_lock($1, hashtext(coalesce(current_schema(), '')));
+
+-- name: prune_heartbeats :one
+-- params: max_age, after_id, row_limit
+-- The primary key is the order of time; the first row that is young ends the round.
+WITH oldest AS MATERIALIZED (
+    SELECT ctid AS tid, id, sent_at FROM horsies_heartbeats WHERE id > $2::bigint ORDER BY id LIMIT $3
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_heartbeats
+     WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest WHERE sent_at < statement_timestamp() - $1::interval))
+    RETURNING id
+)
+SELECT count(*) AS deleted, coalesce(max(id), $2) AS reached FROM gone;
+
+-- name: prune_worker_states :one
+-- params: max_age, after_id, row_limit
+WITH oldest AS MATERIALIZED (
+    SELECT ctid AS tid, id, snapshot_at FROM horsies_worker_states WHERE id > $2::bigint ORDER BY id LIMIT $3
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_worker_states
+     WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest WHERE snapshot_at < statement_timestamp() - $1::interval))
+    RETURNING id
+)
+SELECT count(*) AS deleted, coalesce(max(id), $2) AS reached FROM gone;
+
+-- name: prune_worker_instances :one
+-- params: max_age, row_limit
+-- Those that left, were judged, or fell silent so long ago. The table is as long as the list of starts in that time.
+WITH oldest AS MATERIALIZED (
+    SELECT ctid AS tid FROM horsies_worker_instances WHERE beat_at < statement_timestamp() - $1::interval LIMIT $2
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_worker_instances WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING worker_id
+)
+SELECT count(*) AS deleted FROM gone;
+
+-- name: prune_tasks :one
+-- params: max_age, since, row_limit
+-- Only ended tasks have a terminal_at; the status is asked all the same. A node of a workflow stays as long as its
+-- workflow, and as the workflow that this one is a part of. Attempts go with their task.
+WITH oldest AS MATERIALIZED (
+    SELECT t.ctid AS tid, t.terminal_at FROM horsies_tasks t
+     WHERE t.terminal_at >= $2::timestamptz AND t.terminal_at < statement_timestamp() - $1::interval
+       AND t.status || '' IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+       AND (NOT t.is_workflow_task OR NOT EXISTS (
+            SELECT 1 FROM horsies_workflow_tasks n
+              JOIN horsies_workflows w ON w.id = n.workflow_id
+              LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+             WHERE n.task_id = t.id
+               AND (w.completed_at IS NULL OR w.completed_at >= statement_timestamp() - $1::interval
+                    OR r.id IS NOT NULL AND (r.completed_at IS NULL
+                                             OR r.completed_at >= statement_timestamp() - $1::interval))))
+     ORDER BY t.terminal_at LIMIT $3 FOR UPDATE OF t SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_tasks WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING id
+)
+SELECT (SELECT count(*) FROM gone) AS deleted, coalesce((SELECT max(terminal_at) FROM oldest), $2) AS reached;
+
+-- name: prune_workflow_nodes :one
+-- params: max_age, row_limit
+-- After its task, and before its workflow: a workflow of ten thousand nodes must not go in one statement.
+WITH oldest AS MATERIALIZED (
+    SELECT n.ctid AS tid FROM horsies_workflows w
+      LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+      JOIN horsies_workflow_tasks n ON n.workflow_id = w.id
+     WHERE w.completed_at < statement_timestamp() - $1::interval
+       AND (r.id IS NULL OR r.completed_at < statement_timestamp() - $1::interval)
+       AND NOT EXISTS (SELECT 1 FROM horsies_tasks t WHERE t.id = n.task_id)
+     ORDER BY w.completed_at LIMIT $2 FOR UPDATE OF n SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_workflow_tasks WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING id
+)
+SELECT count(*) AS deleted FROM gone;
+
+-- name: prune_workflows :one
+-- params: max_age, row_limit
+-- Without nodes and without parts: the innermost go first.
+WITH oldest AS MATERIALIZED (
+    SELECT w.ctid AS tid FROM horsies_workflows w
+      LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+     WHERE w.completed_at < statement_timestamp() - $1::interval
+       AND (r.id IS NULL OR r.completed_at < statement_timestamp() - $1::interval)
+       AND NOT EXISTS (SELECT 1 FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id)
+       AND NOT EXISTS (SELECT 1 FROM horsies_workflows part WHERE part.parent_workflow_id = w.id)
+     ORDER BY w.completed_at LIMIT $2 FOR UPDATE OF w SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_workflows WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING id
+)
+SELECT count(*) AS deleted FROM gone;

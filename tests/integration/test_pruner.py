@@ -1,0 +1,261 @@
+"""Retention: what goes, what stays, and that nobody has to wait for it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from horsies import RecoveryConfig
+from horsies_worker import pruner
+from horsies_worker.identity import Identity
+from horsies_worker.pruner import BATCH, Pruner
+from horsies_worker.queries import PRUNE_LOCK, Queries
+from horsies_worker.session import CLAIM_SETTINGS, Session
+from tests.support import factories, invariants, postgres
+from tests.support.apps import make_app
+from tests.support.factories import ago
+from tests.support.hands import empty
+from tests.support.postgres import Database
+
+DAYS = 10
+HOURS = 24 * DAYS
+OLD = ago(days=DAYS, minutes=1)
+YOUNG = ago(days=DAYS, minutes=-1)
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+def db(database: Database) -> Database:
+    database.execute("TRUNCATE horsies_workflows CASCADE")
+    return empty(database)
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruner, "REST", 0.0)
+
+
+@asynccontextmanager
+async def pruning(db: Database, **recovery: Any) -> AsyncIterator[Pruner]:
+    given = {
+        "heartbeat_retention_hours": HOURS, "worker_state_retention_hours": HOURS,
+        "terminal_record_retention_hours": HOURS, **recovery,
+    }  # fmt: skip
+    app = make_app(db, recovery=RecoveryConfig(**given))
+    session = Session(app.config.broker, "pruner", settings=CLAIM_SETTINGS)
+    try:
+        yield Pruner(app.config, session, Queries(None, Identity("worker-9", "host-9", 1)))
+    finally:
+        await session.close()
+
+
+async def prune(db: Database, **recovery: Any) -> None:
+    async with pruning(db, **recovery) as one:
+        await one.run_once()
+    assert invariants.check(db) == []
+
+
+def ids(db: Database, table: str = "horsies_tasks") -> set[str]:
+    return {row[0] for row in db.execute(f"SELECT id FROM {table}")}
+
+
+def ended(db: Database, status: str, at: str, **columns: Any) -> str:
+    """A task that ended then; its other times are those of its whole life."""
+    task = factories.task(db, status, **columns)
+    db.execute(
+        f"UPDATE horsies_tasks SET terminal_at = {at}, created_at = {at}, enqueued_at = {at}, "
+        f"claimed_at = CASE WHEN claimed_at IS NOT NULL THEN {at} END, "
+        f"started_at = CASE WHEN started_at IS NOT NULL THEN {at} END, "
+        f"completed_at = CASE WHEN completed_at IS NOT NULL THEN {at} END, "
+        f"failed_at = CASE WHEN failed_at IS NOT NULL THEN {at} END WHERE id = %s",
+        task,
+    )
+    return task
+
+
+def workflow(db: Database, workflow_id: str, completed_at: str | None, *tasks: str, **columns: Any) -> None:
+    row = {"id": workflow_id, "name": "w", "root_workflow_id": workflow_id, **columns}
+    row |= {"status": "COMPLETED", "completed_at": completed_at} if completed_at else {"status": "RUNNING"}
+    factories.insert(db, "horsies_workflows", **row)
+    for index, task in enumerate(tasks):
+        factories.insert(
+            db, "horsies_workflow_tasks", id=f"{workflow_id}-{index}", workflow_id=workflow_id, task_index=index,
+            node_id=f"n{index}", task_name="add", status="COMPLETED", task_id=task, completed_at=factories.NOW,
+        )  # fmt: skip
+
+
+async def test_ended_tasks_go_by_the_age_of_their_end_and_live_ones_never(db: Database) -> None:
+    gone = {ended(db, status, OLD) for status in ENDED}
+    kept = {ended(db, status, YOUNG) for status in ENDED}
+    # however old: one that waits, one that is held, one that runs
+    live = {
+        factories.task(db, "PENDING", enqueued_at=ago(days=90), created_at=ago(days=90)),
+        factories.task(db, "CLAIMED", enqueued_at=ago(days=90), claimed_at=ago(days=80), created_at=ago(days=90)),
+        factories.task(db, "RUNNING", enqueued_at=ago(days=90), claimed_at=ago(days=80), started_at=ago(days=80),
+                       created_at=ago(days=90)),
+    }  # fmt: skip
+    async with pruning(db) as one:
+        await one.run_once()
+    assert ids(db) == kept | live
+    assert not gone & {row[0] for row in db.execute("SELECT task_id FROM horsies_task_attempts")}
+    assert db.value("SELECT count(*) FROM horsies_task_attempts") == 2  # of the completed and the failed one
+
+
+async def test_beats_and_snapshots_go_by_their_own_settings(db: Database) -> None:
+    for at in (OLD, YOUNG):
+        factories.heartbeat(db, "gone", sent_at=at)
+        factories.worker_state(db, snapshot_at=at)
+        factories.insert(db, "horsies_worker_instances", worker_id=f"w {at}", period_ms=5_000, beat_at=at)
+    await prune(db)
+    for table in ("heartbeats", "worker_states", "worker_instances"):
+        assert db.value(f"SELECT count(*) FROM horsies_{table}") == 1, table
+
+
+@pytest.mark.parametrize(
+    ("switch", "kept"),
+    [
+        ("heartbeat_retention_hours", {"heartbeats"}),
+        ("worker_state_retention_hours", {"worker_states", "worker_instances"}),
+        ("terminal_record_retention_hours", {"tasks", "workflows", "workflow_tasks"}),
+    ],
+)
+async def test_none_keeps_everything_of_its_kind(db: Database, switch: str, kept: set[str]) -> None:
+    factories.heartbeat(db, "gone", sent_at=OLD)
+    factories.worker_state(db, snapshot_at=OLD)
+    factories.insert(db, "horsies_worker_instances", worker_id="w", period_ms=5_000, beat_at=OLD)
+    workflow(db, "w1", OLD, ended(db, "COMPLETED", OLD, is_workflow_task=True))
+    await prune(db, **{switch: None})
+    tables = ("heartbeats", "worker_states", "worker_instances", "tasks", "workflows", "workflow_tasks")
+    assert {table for table in tables if db.value(f"SELECT count(*) FROM horsies_{table}")} == kept
+
+
+async def test_the_tasks_of_a_workflow_stay_as_long_as_the_workflow(db: Database) -> None:
+    def node() -> str:
+        return ended(db, "COMPLETED", OLD, is_workflow_task=True)
+
+    of_live, of_young, of_old, of_part, of_orphan = node(), node(), node(), node(), node()
+    workflow(db, "live", None, of_live)
+    workflow(db, "young", YOUNG, of_young)
+    workflow(db, "old", OLD, of_old)
+    # a part that ended long ago of a whole that has not
+    workflow(db, "part", OLD, of_part, parent_workflow_id="live", parent_task_index=1, depth=1, root_workflow_id="live")
+    async with pruning(db) as one:
+        await one.run_once()
+    assert ids(db) == {of_live, of_young, of_part}
+    assert ids(db, "horsies_workflows") == {"live", "young", "part"}
+    assert ids(db, "horsies_workflow_tasks") == {"live-0", "young-0", "part-0"}
+    assert of_orphan not in ids(db)
+
+
+async def test_a_whole_family_goes_innermost_first(db: Database) -> None:
+    def node() -> str:
+        return ended(db, "COMPLETED", OLD, is_workflow_task=True)
+
+    workflow(db, "root", OLD, node())
+    workflow(db, "child", OLD, node(), parent_workflow_id="root", parent_task_index=1, depth=1, root_workflow_id="root")
+    workflow(db, "grandchild", OLD, node(), parent_workflow_id="child", parent_task_index=1, depth=2,
+             root_workflow_id="root")  # fmt: skip
+    await prune(db)
+    assert (ids(db), ids(db, "horsies_workflows"), ids(db, "horsies_workflow_tasks")) == (set(), set(), set())
+
+
+async def test_many_rows_go_in_batches(db: Database) -> None:
+    task = ended(db, "COMPLETED", OLD)
+    db.execute(
+        """INSERT INTO horsies_tasks (id, task_name, status, result, completed_at, terminal_at, started_at, claimed_at,
+                                      created_at, enqueued_at)
+           SELECT gen_random_uuid()::text, 'add', status, result, completed_at, terminal_at - i * interval '1 ms',
+                  started_at, claimed_at, created_at, enqueued_at
+             FROM horsies_tasks, generate_series(1, %s) AS i WHERE id = %s""",
+        2 * BATCH + 10,
+        task,
+    )
+    db.execute(
+        "INSERT INTO horsies_heartbeats (task_id, sender_id, role, sent_at) "
+        f"SELECT 'x', 'w', 'runner', {OLD} FROM generate_series(1, {BATCH + 10})"
+    )
+    young = ended(db, "COMPLETED", YOUNG)
+    async with pruning(db) as one:
+        await one.run_once()
+    assert ids(db) == {young}
+    assert db.value("SELECT count(*) FROM horsies_heartbeats") == 0
+
+
+async def test_a_locked_row_is_left_for_the_next_round(db: Database) -> None:
+    held, free = ended(db, "COMPLETED", OLD), ended(db, "COMPLETED", OLD)
+    connection = await asyncpg.connect(db.url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT 1 FROM horsies_tasks WHERE id = $1 FOR UPDATE", held)
+            async with pruning(db) as one:
+                await asyncio.wait_for(one.run_once(), 30)
+            assert ids(db) == {held}
+            assert free not in ids(db)
+    finally:
+        await connection.close()
+    async with pruning(db) as one:
+        await one.run_once()
+    assert ids(db) == set()
+
+
+async def test_one_prunes_at_a_time(db: Database) -> None:
+    task = ended(db, "COMPLETED", OLD)
+    connection = await asyncpg.connect(db.url)
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1, hashtext('public'))", PRUNE_LOCK)
+            async with pruning(db) as one:
+                await one.run_once()
+            assert ids(db) == {task}
+    finally:
+        await connection.close()
+
+
+async def test_nothing_is_kept_open_between_two_rounds(db: Database) -> None:
+    async with pruning(db) as one:
+        await one.run_once()
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '%pruner%'"
+        assert db.value(sessions) == 0
+
+
+PLANS = {
+    "prune_heartbeats": (timedelta(hours=1), 0, BATCH),
+    "prune_worker_states": (timedelta(hours=1), 0, BATCH),
+    "prune_tasks": (timedelta(hours=1), "2000-01-01+00", BATCH),
+    "prune_workflow_nodes": (timedelta(hours=1), BATCH),
+    "prune_workflows": (timedelta(hours=1), BATCH),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+async def test_a_round_that_finds_nothing_old_reads_next_to_nothing(db: Database, name: str) -> None:
+    """Through the session's own settings, on tables that were filled without ANALYZE."""
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, status, result, completed_at, terminal_at) "
+        "SELECT gen_random_uuid()::text, 'add', 'COMPLETED', '{}', now(), now() FROM generate_series(1, 20000)"
+    )
+    db.execute("INSERT INTO horsies_heartbeats (task_id, sender_id, role) SELECT 'x', 'w', 'runner' "
+               "FROM generate_series(1, 20000)")  # fmt: skip
+    queries = Queries(None, Identity("worker-9", "host-9", 1))
+    connection = await asyncpg.connect(db.url, server_settings=CLAIM_SETTINGS)
+    try:
+        literals = ", ".join(f"'{value}'" for value in PLANS[name])
+        await connection.execute(f"PREPARE pruned AS {queries.sql(name)}")
+        told = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) EXECUTE pruned ({literals})")
+        plan = "\n".join(row[0] for row in told)
+        await connection.execute("DEALLOCATE pruned")
+    finally:
+        await connection.close()
+    assert "Seq Scan" not in plan, plan
+    hits = int(plan.split("Buffers: shared hit=")[1].split()[0])
+    assert hits < 100 + BATCH, plan
