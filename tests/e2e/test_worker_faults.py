@@ -412,20 +412,22 @@ def test_the_server_comes_late_and_crashes(server_folder: Path, tmp_path: Path) 
     with own_server(server_folder) as server:
         db = server.db
         server.down()
-        with worker(db, folder=tmp_path, wait=False) as one:
+        # the silence is longer than what makes a worker known to be dead, as well
+        quick = {"recovery": {"worker_state_interval_ms": 1_000}}
+        with worker(db, folder=tmp_path, wait=False, **quick) as one:
             one.wait_for_log("trying again")
             assert one.is_running
             server.up()
             one.wait_up()
             one.wait_for_log("schema upgraded to revision")
             chaos = Chaos(db, tmp_path)
-            with tasks_on(db) as tasks, worker(db, folder=tmp_path) as other:
-                long = chaos.send(tasks.chaos, 2, THRESHOLD_S + 4.0)  # ends when the server is back
+            with tasks_on(db) as tasks, worker(db, folder=tmp_path, **quick) as other:
+                long = chaos.send(tasks.chaos, 2, THRESHOLD_S + 7.0)  # ends when the server is back
                 short = chaos.send(tasks.chaos, 2, 2.0)  # ends while it is away
                 started(chaos, *long, *short)
                 waiting = chaos.send(tasks.chaos, 30, 0.01)
                 server.down()
-                pause(THRESHOLD_S + 1.5)
+                pause(THRESHOLD_S + 3.5)
                 server.up()
                 assert all_ok([*long, *short, *waiting])
                 assert all_ok(chaos.send(tasks.chaos, 10))
@@ -434,6 +436,7 @@ def test_the_server_comes_late_and_crashes(server_folder: Path, tmp_path: Path) 
                 assert "recovered" not in one.log + other.log
             assert db.value("SELECT count(*) FROM horsies_tasks WHERE status <> 'COMPLETED'") == 0
             assert counts(db, "WORKER_FAILURE") == 0
+            assert db.value("SELECT count(judged_dead_at) FROM horsies_worker_instances") == 0
             chaos.check()
 
 

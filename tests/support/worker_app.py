@@ -146,6 +146,13 @@ def register(app: Horsies) -> SimpleNamespace:
         time.sleep(seconds)
         return TaskResult(ok=0)
 
+    @app.task("burn", **queue)
+    def burn(seconds: float) -> Number:
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            pass
+        return TaskResult(ok=0)
+
     @app.task("in_c", **queue)
     def in_c(seconds: float) -> Number:
         hold_gil(seconds)
