@@ -1,6 +1,7 @@
 """What a worker says of itself every few seconds: every column of the snapshot, true."""
 
 from pathlib import Path
+from typing import Any
 
 from psycopg.rows import dict_row
 
@@ -16,7 +17,7 @@ CONFIG = {
 }
 
 
-def newest(db: Database) -> dict[str, object]:
+def newest(db: Database) -> dict[str, Any]:
     import psycopg
 
     with psycopg.connect(db.url, row_factory=dict_row) as connection:

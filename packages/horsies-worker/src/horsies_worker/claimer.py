@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from horsies._pg.backoff import Backoff
-from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
 from horsies.registry import Registry
 from horsies_worker.child.logs import about
@@ -24,6 +23,7 @@ from horsies_worker.lookout import Lookout
 from horsies_worker.pool import ChildPool
 from horsies_worker.queries import ClaimRequest, Queries
 from horsies_worker.reconciler import Reconciler
+from horsies_worker.service import tell_trouble
 from horsies_worker.session import Session
 from horsies_worker.starter import Starter
 from horsies_worker.syncpoints import reached
@@ -340,7 +340,5 @@ def _is_caps_lock(error: Exception) -> bool:
 def _tell(error: Exception, delay: float) -> None:
     if _is_caps_lock(error):
         _log.info("claim: another worker holds the lock of the caps; trying again in %.1f s", delay)
-    elif is_transient(error):
-        _log.warning("claim: %s: %s; trying again in %.1f s", type(error).__name__, error, delay)
     else:
-        _log.exception("claim failed unexpectedly; trying again in %.1f s", delay)
+        tell_trouble("claim", error, delay)

@@ -18,6 +18,7 @@ from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.child.logs import about
 from horsies_worker.decide import NO_RETRY, Transition
 from horsies_worker.queries import Queries
+from horsies_worker.service import tell_trouble
 from horsies_worker.session import Session
 from horsies_worker.syncpoints import reached
 
@@ -139,10 +140,7 @@ class Finalizer:
                 except Exception as error:
                     # never let one failed batch end this loop: results are kept and tried again
                     delay = self._backoff.next()
-                    if not is_transient(error):
-                        _log.exception("finalize failed unexpectedly; trying again in %.1f s", delay)
-                    else:
-                        _log.warning("finalize: %s: %s; trying again in %.1f s", type(error).__name__, error, delay)
+                    tell_trouble("finalize", error, delay)
                     await asyncio.sleep(delay)
             self._idle.set()
 

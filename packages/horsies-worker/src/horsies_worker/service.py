@@ -5,10 +5,18 @@ import logging
 import random
 
 from horsies._pg.backoff import Backoff
-from horsies._pg.transient import is_transient
+from horsies._pg.transient import is_refusal, is_transient
 from horsies.config import ResilienceConfig
 
 _log = logging.getLogger("horsies.worker")
+
+
+def tell_trouble(what: str, error: Exception, delay: float) -> None:
+    """One line for what passes by itself or is in an administrator's hands; a traceback for what should not happen."""
+    if is_transient(error) or is_refusal(error):
+        _log.warning("%s: %s: %s; trying again in %.1f s", what, type(error).__name__, error, delay)
+    else:
+        _log.error("%s failed unexpectedly; trying again in %.1f s", what, delay, exc_info=error)
 
 
 class Service:
@@ -39,10 +47,7 @@ class Service:
                 self._backoff.reset()
             except Exception as error:
                 delay = min(self._backoff.next(), self._longest_delay_s or float("inf"))
-                if is_transient(error):
-                    _log.warning("%s: %s: %s; trying again in %.1f s", self.name, type(error).__name__, error, delay)
-                else:
-                    _log.exception("%s failed unexpectedly; trying again in %.1f s", self.name, delay)
+                tell_trouble(self.name, error, delay)
             try:
                 await asyncio.wait_for(self._wake.wait(), delay)
             except TimeoutError:

@@ -38,6 +38,12 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
+def is_refusal(error: BaseException) -> bool:
+    """True when the server does not let this role in: a changed password, a role that may no longer log in."""
+    sqlstate = getattr(error, "sqlstate", None)
+    return isinstance(sqlstate, str) and sqlstate.startswith("28")
+
+
 def is_from_driver(error: BaseException) -> bool:
     """True for what the server said, and for what asyncpg says by itself."""
     from asyncpg import InterfaceError, InternalClientError, PostgresError
