@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from psycopg.rows import dict_row
 
 from horsies import RecoveryConfig
@@ -18,10 +19,8 @@ CONFIG = {
 
 
 def newest(db: Database) -> dict[str, Any]:
-    import psycopg
-
-    with psycopg.connect(db.url, row_factory=dict_row) as connection:
-        found = connection.execute("SELECT * FROM horsies_worker_states ORDER BY id DESC LIMIT 1").fetchone()
+    with psycopg.connect(db.url) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute("SELECT * FROM horsies_worker_states ORDER BY id DESC LIMIT 1").fetchone()
     return found or {}
 
 
