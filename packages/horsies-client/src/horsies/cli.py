@@ -104,6 +104,17 @@ def _check(argv: Sequence[str]) -> int:
     return OK
 
 
+def _command(name: str) -> Command:
+    """A command with a module of its own, imported when it is called for."""
+
+    def run(argv: Sequence[str]) -> int | None:
+        from importlib import import_module
+
+        return import_module(f"horsies.commands.{name}").main(argv)
+
+    return run
+
+
 _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
     "check": (_check, "import an app and say what is wrong with it"),
     "version": (_version, "print the versions of the installed packages"),
