@@ -104,8 +104,8 @@ LOOKUPS = {
     "control.sql:retry_batch": (IDS,),
     "control.sql:requeue_claimed_batch": (IDS,),
     "recover.sql:stale_tasks": (MINUTE,),
-    "recover.sql:requeue_stale_claimed": (MINUTE,),
-    "recover.sql:fail_stale_running": (MINUTE, "'{}'", "'x'"),
+    "recover.sql:requeue_stale_claimed": (MINUTE, "NULL"),
+    "recover.sql:fail_stale_running": (MINUTE, "'{}'", "'x'", "NULL"),
     "recover.sql:expired_tasks": ("100",),
     "recover.sql:worker_stats": (MINUTE,),
 }

@@ -4,16 +4,14 @@ Coroutines all; `TaskHandle` and the command line offer what people need of it w
 that change rows return how many, or what became of the one.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
 
-from horsies._pg.statements import Statement, load
+from horsies._operations import Operations
 from horsies.config.queues import queue_name_problem
 from horsies.errors import (
     BrokerError,
     ConfigurationError,
-    HorsiesError,
     OperationalErrorCode,
     OutcomeCode,
     UsageError,
@@ -23,29 +21,13 @@ from horsies.info import ExpiredTask, StaleTask, TaskAttempt, TaskInfo, WorkerSt
 from horsies.result import TaskError
 from horsies.status import TaskStatus
 
-if TYPE_CHECKING:
-    from horsies._pg.pool import Database
-    from horsies.config import AppConfig
-
-R = TypeVar("R")
-
 _UNIQUE_VIOLATION = "23505"
 _CANCEL_ROUNDS = 5
 """A task may move between our two looks (claimed, retried); each round tries both again."""
 
 
-class PostgresBroker:
+class PostgresBroker(Operations):
     """The operations of one app's database. Get it with `app.get_broker()`."""
-
-    def __init__(self, database: "Database", config: "AppConfig") -> None:
-        self._database = database
-        self._redact = config.broker.redact
-        schema = config.broker.schema
-        self._statements: Mapping[str, Statement] = {
-            **load("horsies._pg", "tasks.sql", schema),
-            **load("horsies._pg", "control.sql", schema),
-            **load("horsies._pg", "recover.sql", schema),
-        }
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -135,18 +117,25 @@ class PostgresBroker:
 
     # -- recovering by hand ----------------------------------------------------------------------
 
-    async def mark_stale_tasks_as_failed(self, stale_threshold_ms: int = 300_000) -> int:
+    async def mark_stale_tasks_as_failed(
+        self, stale_threshold_ms: int = 300_000, task_ids: Iterable[str] | None = None
+    ) -> int:
         """End RUNNING tasks without a sign of life as FAILED, WORKER_CRASHED; returns how many.
 
-        Never retries: that is the reaper's part. Use it when the workers that would are gone.
+        `task_ids`: only those of them. Never retries: that is the reaper's part. Use it when the workers that would
+        are gone.
         """
         reason = f"no sign of life from its worker for {stale_threshold_ms} ms; failed by hand"
         result = _error_json(OperationalErrorCode.WORKER_CRASHED, reason)
-        return len(await self._rows("fail_stale_running", timedelta(milliseconds=stale_threshold_ms), result, reason))
+        threshold = timedelta(milliseconds=stale_threshold_ms)
+        return len(await self._rows("fail_stale_running", threshold, result, reason, _ids(task_ids)))
 
-    async def requeue_stale_claimed(self, stale_threshold_ms: int = 120_000) -> int:
+    async def requeue_stale_claimed(
+        self, stale_threshold_ms: int = 120_000, task_ids: Iterable[str] | None = None
+    ) -> int:
         """Send CLAIMED tasks without a sign of life back to their queue; returns how many."""
-        return len(await self._rows("requeue_stale_claimed", timedelta(milliseconds=stale_threshold_ms)))
+        threshold = timedelta(milliseconds=stale_threshold_ms)
+        return len(await self._rows("requeue_stale_claimed", threshold, _ids(task_ids)))
 
     # -- queues ----------------------------------------------------------------------------------
 
@@ -158,29 +147,15 @@ class PostgresBroker:
         """Workers claim from it again."""
         await self._rows("resume_queue", _checked_queue(queue_name))
 
-    # -- statements ------------------------------------------------------------------------------
-
-    async def _rows(self, name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
-        sql = self._statements[name].sql
-        return await self._run(lambda connection: connection.fetch(sql, *values))
-
-    async def _row(self, name: str, *values: Any) -> Mapping[str, Any] | None:
-        sql = self._statements[name].sql
-        return await self._run(lambda connection: connection.fetchrow(sql, *values))
-
-    async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
-        try:
-            return await self._database.here().run(action)
-        except HorsiesError:
-            raise
-        except Exception as error:
-            raise BrokerError(self._redact(f"{type(error).__name__}: {error}")) from error
-
 
 def _error_json(code: OutcomeCode | OperationalErrorCode, message: str) -> str:
     from horsies.codec import encode_error
 
     return encode_error(TaskError(code, message))
+
+
+def _ids(task_ids: Iterable[str] | None) -> list[str] | None:
+    return None if task_ids is None else sorted(set(task_ids))
 
 
 def _checked_queue(name: str) -> str:

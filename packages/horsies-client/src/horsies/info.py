@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime
-from typing import Any, Self
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
 
 from horsies.status import AttemptOutcome, TaskStatus
+
+if TYPE_CHECKING:
+    from horsies.filters import TaskCursor
 
 
 class _FromRow:
@@ -97,6 +101,8 @@ class StaleTask(_FromRow):
     retry_count: int
     max_retries: int
     last_sign: datetime
+    silence: timedelta
+    """How long ago that is, on the database's clock."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", TaskStatus(self.status))
@@ -135,3 +141,141 @@ class WorkerStats(_FromRow):
     cpu_percent: float | None
     memory_percent: float | None
     worker_started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary(_FromRow):
+    """One line of a list of tasks."""
+
+    id: str
+    task_name: str
+    queue_name: str
+    priority: int
+    status: TaskStatus
+    since: datetime
+    """When it came into its state; a waiting task, when it is due."""
+    age: timedelta
+    """How long ago that is, on the database's clock; negative for what is due later."""
+    retry_count: int
+    max_retries: int
+    manual_retries: int
+    claimed_by_worker_id: str | None
+    worker_hostname: str | None
+    error_code: str | None
+    is_workflow_task: bool
+    terminal_at: datetime | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", TaskStatus(self.status))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Some tasks, and where to go on when there may be more."""
+
+    tasks: tuple[TaskSummary, ...]
+    next: "TaskCursor | None"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState(_FromRow):
+    """Why something can or cannot be done with a task."""
+
+    id: str
+    status: TaskStatus
+    is_workflow_task: bool
+    workflow_id: str | None
+    key_is_taken: bool
+    """A live task holds the same unique key: this one cannot be retried now."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", TaskStatus(self.status))
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(_FromRow):
+    """One sign of life for a task."""
+
+    role: str
+    sender_id: str
+    hostname: str | None
+    pid: int | None
+    sent_at: datetime
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDetail:
+    """Everything about one task. `payload` is None for a role that may not see arguments and results."""
+
+    task: Mapping[str, Any]
+    """The row, by column, without what `payload` has."""
+    payload: Mapping[str, Any] | None
+    """args, kwargs, result, progress and task_options as text, each cut, and each one's length as `<name>_chars`."""
+    attempts: tuple[TaskAttempt, ...]
+    heartbeats: tuple[Heartbeat, ...]
+    """The newest few, newest first."""
+
+
+class WorkerLiveness(StrEnum):
+    """What a worker's newest snapshot says of it."""
+
+    ALIVE = "alive"
+    LATE = "late"
+    """It has missed a few snapshots: busy, cut off, or about to be judged."""
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus(_FromRow):
+    """A worker's newest snapshot, and what it says of the worker now."""
+
+    worker_id: str
+    snapshot_at: datetime
+    age: timedelta
+    hostname: str
+    pid: int
+    processes: int
+    queues: list[str]
+    tasks_running: int
+    tasks_claimed: int
+    memory_usage_mb: float | None
+    children_memory_mb: float | None
+    cpu_percent: float | None
+    memory_percent: float | None
+    max_claim_batch: int | None
+    max_claim_per_worker: int | None
+    cluster_wide_cap: int | None
+    queue_max_concurrency: Any
+    recovery_config: Any
+    worker_started_at: datetime
+    up_for: timedelta
+    liveness: WorkerLiveness
+    holds_claimed: int
+    """What the task table says it holds, which is the truth when it is dead."""
+    holds_running: int
+
+    def __post_init__(self) -> None:
+        for name in ("queue_max_concurrency", "recovery_config"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                import json
+
+                object.__setattr__(self, name, json.loads(value))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue: what waits and runs in it. Counts stop at a bound; `is_bounded` says that there may be more."""
+
+    name: str
+    ready: int
+    delayed: int
+    claimed: int
+    running: int
+    is_bounded: bool
+    oldest_ready: timedelta | None
+    paused_at: datetime | None
+    paused_for: timedelta | None
+    served_by: int
+    """Live workers that serve it."""

@@ -5,7 +5,8 @@
 -- name: stale_tasks :many
 -- params: threshold
 SELECT t.id, t.task_name, t.queue_name, t.status, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid,
-       t.claimed_at, t.started_at, t.retry_count, t.max_retries, life.last_sign
+       t.claimed_at, t.started_at, t.retry_count, t.max_retries, life.last_sign,
+       statement_timestamp() - life.last_sign AS silence
   FROM horsies_tasks t
   CROSS JOIN LATERAL (
        SELECT greatest(t.claimed_at, t.started_at, t.finalizing_at, (
@@ -18,10 +19,10 @@ SELECT t.id, t.task_name, t.queue_name, t.status, t.claimed_by_worker_id, t.work
 
 -- name: requeue_stale_claimed :many
 -- edge: CLAIMED -> PENDING
--- params: threshold
+-- params: threshold, ids
 WITH target AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
-     WHERE t.status = 'CLAIMED'
+     WHERE t.status = 'CLAIMED' AND ($2::text[] IS NULL OR t.id = ANY ($2::text[]))
        AND greatest(t.claimed_at, (
            SELECT h.sent_at FROM horsies_heartbeats h
             WHERE h.task_id = t.id AND h.role = 'claimer' AND h.sent_at >= t.claimed_at
@@ -37,12 +38,12 @@ RETURNING t.id;
 
 -- name: fail_stale_running :many
 -- edge: RUNNING -> FAILED
--- params: threshold, result, reason
+-- params: threshold, result, reason, ids
 -- Task row and attempt row in one statement. The generation is not touched: a late write of the lost worker
 -- fails on the status, a later claim bumps it. A staged outcome (finalizing) counts as a sign of life.
 WITH target AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
-     WHERE t.status = 'RUNNING'
+     WHERE t.status = 'RUNNING' AND ($4::text[] IS NULL OR t.id = ANY ($4::text[]))
        AND greatest(t.started_at, t.finalizing_at, (
            SELECT h.sent_at FROM horsies_heartbeats h
             WHERE h.task_id = t.id AND h.role = 'runner' AND h.sent_at >= t.started_at

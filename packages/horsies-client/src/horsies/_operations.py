@@ -1,0 +1,333 @@
+"""The half of the broker that serves operators' tools: lists by filter, counts, purges, workers and queues.
+
+Reads run in a read-only transaction of their own, bounded in time, with a plan made for their very parameters: an
+operator's question must never hold up the queue, and most of its conditions are not asked.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from horsies._pg.statements import Statement, load
+from horsies.errors import BrokerError, HorsiesError
+from horsies.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
+from horsies.info import (
+    Heartbeat,
+    QueueStatus,
+    TaskAttempt,
+    TaskDetail,
+    TaskPage,
+    TaskState,
+    TaskSummary,
+    WorkerLiveness,
+    WorkerStatus,
+)
+from horsies.status import TaskStatus
+
+if TYPE_CHECKING:
+    from horsies._pg.pool import Database
+    from horsies.config import AppConfig
+
+R = TypeVar("R")
+
+READ_TIMEOUT_MS: Final = 5_000
+PURGE_TIMEOUT_MS: Final = 15_000
+PURGE_BATCH: Final = 500
+"""Rows of one purging statement: small enough that its locks and its commit are not felt."""
+COUNT_BOUND: Final = 100_000
+QUEUE_BOUND: Final = 10_000
+SNAPSHOT_PERIOD: Final = timedelta(seconds=5)
+LATE_AFTER: Final = 3
+"""Snapshots that a worker misses before it counts as late; three times as many, as dead."""
+DEAD_AFTER: Final = 9
+
+_PERMISSION_DENIED: Final = "42501"
+_UNIQUE_VIOLATION: Final = "23505"
+
+
+class RetryResult(StrEnum):
+    """What became of an operator's retry of one task."""
+
+    RETRIED = "RETRIED"
+    NOT_ENDED = "NOT_ENDED"
+    """It waits or runs."""
+    SUCCEEDED = "SUCCEEDED"
+    """It is COMPLETED; there is nothing to repeat."""
+    IN_WORKFLOW = "IN_WORKFLOW"
+    """It is a node of a workflow, and is retried through that."""
+    KEY_TAKEN = "KEY_TAKEN"
+    """Another live task has its unique key."""
+    CHANGED = "CHANGED"
+    """It moved while it was looked at; ask again."""
+    NOT_FOUND = "NOT_FOUND"
+
+
+class Operations:
+    """Base of the broker: statements, and what operators' tools need of them."""
+
+    def __init__(self, database: "Database", config: "AppConfig") -> None:
+        self._database = database
+        self._config = config
+        self._redact = config.broker.redact
+        schema = config.broker.schema
+        self._statements: Mapping[str, Statement] = {
+            name: statement
+            for file in ("tasks.sql", "control.sql", "recover.sql", "operate.sql")
+            for name, statement in load("horsies._pg", file, schema).items()
+        }
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    async def list_tasks(
+        self, filter: TaskFilter | None = None, limit: int = 100, after: TaskCursor | None = None
+    ) -> TaskPage:
+        """A page of tasks: live ones first, the newest id first; then ended ones, the last ended first.
+
+        `after` is the `next` of the page before. Nothing of arguments or results is read.
+        """
+        filter = filter or TaskFilter()
+        found: list[TaskSummary] = []
+        if filter.live and (after is None or after.terminal_at is None):
+            rows = await self._look(
+                "list_live_tasks", *_common(filter, filter.live), after.id if after else None, limit
+            )
+            found += [TaskSummary.from_row(row) for row in rows]
+            after = None
+        if filter.ended and len(found) < limit:
+            rows = await self._look(
+                "list_ended_tasks", *_common(filter, filter.ended), *_codes(filter), False,
+                after.terminal_at if after else None, after.id if after else None, limit - len(found),
+            )  # fmt: skip
+            found += [TaskSummary.from_row(row) for row in rows]
+        last = found[-1] if len(found) >= limit > 0 else None
+        return TaskPage(tuple(found), TaskCursor(last.id, last.terminal_at) if last else None)
+
+    async def count_tasks(self, filter: TaskFilter | None = None, bound: int = COUNT_BOUND) -> int:
+        """How many tasks match; counting stops at `bound`."""
+        filter = filter or TaskFilter()
+        count = 0
+        if filter.live:
+            count += (await self._look("count_live_tasks", *_common(filter, filter.live), bound))[0][0]
+        if filter.ended and count < bound:
+            count += await self._count_ended(filter, bound - count, purgeable=False)
+        return count
+
+    async def get_task_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
+        """The state of each of them, by id; what is not there is left out."""
+        rows = await self._look("task_states", sorted(set(task_ids)))
+        return {row["id"]: TaskState.from_row(row) for row in rows}
+
+    async def get_task_detail(
+        self, task_id: str, max_chars: int | None = 2_000, heartbeats: int = 5
+    ) -> TaskDetail | None:
+        """Everything about one task; None when there is no such task. Long texts are cut to `max_chars`."""
+        rows = await self._look("show_task", task_id)
+        if not rows:
+            return None
+        try:
+            payload = (await self._look("show_payload", task_id, max_chars if max_chars is not None else 2**30))[0]
+        except BrokerError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _PERMISSION_DENIED:
+                raise
+            payload = None
+        except IndexError:  # purged between the two looks
+            return None
+        attempts = await self._look("read_attempts", task_id)
+        beats = await self._look("show_heartbeats", task_id, heartbeats)
+        return TaskDetail(
+            dict(rows[0].items()), dict(payload.items()) if payload is not None else None,
+            tuple(TaskAttempt.from_row(row) for row in attempts), tuple(Heartbeat.from_row(row) for row in beats),
+        )  # fmt: skip
+
+    async def retry_tasks(self, task_ids: Iterable[str]) -> dict[str, RetryResult]:
+        """Run ended tasks again, each that can be, and say what became of every one."""
+        left = set(task_ids)
+        try:
+            done = [row["id"] for row in await self._rows("retry_batch", sorted(left))]
+        except BrokerError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _UNIQUE_VIOLATION:
+                raise
+            done = [task_id for task_id in sorted(left) if await self._retry_alone(task_id)]
+        results = dict.fromkeys(done, RetryResult.RETRIED)
+        left.difference_update(done)
+        states = await self.get_task_states(left) if left else {}
+        return {**results, **{task_id: _not_retried(states.get(task_id)) for task_id in sorted(left)}}
+
+    async def purge_tasks(self, filter: TaskFilter, limit: int | None = None) -> int:
+        """Delete ended tasks and their attempts, the oldest first, in small batches; returns how many.
+
+        Live tasks are never touched, nor those of a workflow that has not ended, nor what somebody holds just now.
+        """
+        purged = 0
+        async for count in self.purge_in_batches(filter, limit):
+            purged += count
+        return purged
+
+    async def purge_in_batches(self, filter: TaskFilter, limit: int | None = None) -> AsyncGenerator[int]:
+        """`purge_tasks`, told batch by batch: what was deleted stays deleted when the caller stops."""
+        if not filter.ended:
+            return
+        from_at: datetime | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PURGE_BATCH if left is None else min(PURGE_BATCH, left)
+            rows = await self._act(
+                "purge_batch", *_common(filter, filter.ended), *_codes(filter), from_at, size,
+                timeout_ms=PURGE_TIMEOUT_MS,
+            )  # fmt: skip
+            if rows:
+                yield len(rows)
+            if len(rows) < size:
+                return
+            from_at = max(row["terminal_at"] for row in rows)
+            left = None if left is None else left - len(rows)
+
+    async def count_purgeable(self, filter: TaskFilter, bound: int = COUNT_BOUND) -> int:
+        """How many tasks `purge_tasks` would delete; counting stops at `bound`."""
+        return await self._count_ended(filter, bound, purgeable=True) if filter.ended else 0
+
+    async def list_purgeable(self, filter: TaskFilter, limit: int = 10) -> list[TaskSummary]:
+        """Some of the tasks that `purge_tasks` would delete."""
+        rows = await self._look(
+            "list_ended_tasks", *_common(filter, filter.ended), *_codes(filter), True, None, None, limit
+        )
+        return [TaskSummary.from_row(row) for row in rows]
+
+    async def _count_ended(self, filter: TaskFilter, bound: int, *, purgeable: bool) -> int:
+        values = (*_common(filter, filter.ended), *_codes(filter), purgeable, bound)
+        return (await self._look("count_ended_tasks", *values))[0][0]
+
+    async def _retry_alone(self, task_id: str) -> bool:
+        try:
+            return bool(await self._rows("retry_batch", [task_id]))
+        except BrokerError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _UNIQUE_VIOLATION:
+                raise
+            return False
+
+    # -- workers and queues ----------------------------------------------------------------------
+
+    async def get_workers(self, seen_within: timedelta | None = timedelta(hours=1)) -> list[WorkerStatus]:
+        """Every worker that was seen within the window (None: ever), with what it holds now."""
+        snapshots = await self._look("worker_snapshots", seen_within)
+        held: dict[str, tuple[int, int]] = {}
+        for row in await self._look("in_flight_counts"):
+            claimed, running = held.get(row["claimed_by_worker_id"], (0, 0))
+            held[row["claimed_by_worker_id"]] = (claimed + row["claimed"], running + row["running"])
+        return [
+            WorkerStatus.from_row(
+                {
+                    **row,
+                    "liveness": liveness(row["age"]),
+                    "holds_claimed": held.get(row["worker_id"], (0, 0))[0],
+                    "holds_running": held.get(row["worker_id"], (0, 0))[1],
+                }
+            )
+            for row in snapshots
+        ]
+
+    async def get_queues(self, bound: int = QUEUE_BOUND) -> list[QueueStatus]:
+        """Every queue that has tasks, a live worker or a mark, by name. Counts stop at `bound` per priority."""
+        waiting = await self._look("waiting_pairs", bound)
+        flying = await self._look("in_flight_counts")
+        states = {row["queue_name"]: row for row in await self._look("queue_states")}
+        workers = [one for one in await self.get_workers() if one.liveness is not WorkerLiveness.DEAD]
+        names = {row["queue_name"] for row in (*waiting, *flying)} | states.keys()
+        names.update(queue for worker in workers for queue in worker.queues)
+        return [
+            _queue(
+                name,
+                [row for row in waiting if row["queue_name"] == name],
+                [row for row in flying if row["queue_name"] == name],
+                states.get(name),
+                served_by=sum(name in worker.queues for worker in workers),
+                bound=bound,
+            )
+            for name in sorted(names)
+        ]
+
+    # -- statements ------------------------------------------------------------------------------
+
+    async def _rows(self, name: str, *values: Any) -> Sequence[Any]:
+        sql = self._statements[name].sql
+        return await self._run(lambda connection: connection.fetch(sql, *values))
+
+    async def _row(self, name: str, *values: Any) -> Mapping[str, Any] | None:
+        sql = self._statements[name].sql
+        return await self._run(lambda connection: connection.fetchrow(sql, *values))
+
+    async def _look(self, name: str, *values: Any) -> Sequence[Any]:
+        """Read, bounded."""
+        return await self._act(name, *values, timeout_ms=READ_TIMEOUT_MS, readonly=True)
+
+    async def _act(self, name: str, *values: Any, timeout_ms: int, readonly: bool = False) -> Sequence[Any]:
+        """One statement in a transaction with bounds of its own: behind a pooler, a session keeps no settings."""
+        sql = self._statements[name].sql
+        bounds = f"SET LOCAL statement_timeout = {timeout_ms}; SET LOCAL plan_cache_mode = force_custom_plan"
+
+        async def action(connection: Any) -> Sequence[Any]:
+            async with connection.transaction(readonly=readonly):
+                await connection.execute(bounds)
+                return await connection.fetch(sql, *values)
+
+        return await self._run(action)
+
+    async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
+        try:
+            return await self._database.here().run(action)
+        except HorsiesError:
+            raise
+        except Exception as error:
+            raise BrokerError(self._redact(f"{type(error).__name__}: {error}")) from error
+
+
+def liveness(age: timedelta, period: timedelta = SNAPSHOT_PERIOD) -> WorkerLiveness:
+    """What the age of a worker's newest snapshot says of it."""
+    if age <= LATE_AFTER * period:
+        return WorkerLiveness.ALIVE
+    return WorkerLiveness.LATE if age <= DEAD_AFTER * period else WorkerLiveness.DEAD
+
+
+def _common(filter: TaskFilter, statuses: frozenset[TaskStatus]) -> tuple[Any, ...]:
+    return (
+        _listed(filter.ids), sorted(statuses), _listed(filter.queues), _listed(filter.task_names), filter.worker_id,
+        filter.older_than, filter.newer_than, filter.in_workflow,
+    )  # fmt: skip
+
+
+def _codes(filter: TaskFilter) -> tuple[Any, ...]:
+    return _listed(filter.error_codes), filter.has_code
+
+
+def _listed(values: Iterable[str] | None) -> list[str] | None:
+    return None if values is None else list(values)
+
+
+def _not_retried(state: TaskState | None) -> RetryResult:
+    if state is None:
+        return RetryResult.NOT_FOUND
+    if state.status is TaskStatus.COMPLETED:
+        return RetryResult.SUCCEEDED
+    if state.status not in RETRYABLE_STATES:
+        return RetryResult.NOT_ENDED
+    if state.is_workflow_task:
+        return RetryResult.IN_WORKFLOW
+    return RetryResult.KEY_TAKEN if state.key_is_taken else RetryResult.CHANGED
+
+
+def _queue(
+    name: str, waiting: Sequence[Any], flying: Sequence[Any], state: Any, *, served_by: int, bound: int
+) -> QueueStatus:
+    return QueueStatus(
+        name=name,
+        ready=sum(row["ready"] for row in waiting),
+        delayed=sum(row["delayed"] for row in waiting),
+        claimed=sum(row["claimed"] for row in flying),
+        running=sum(row["running"] for row in flying),
+        is_bounded=any(row["ready"] >= bound or row["delayed"] >= bound for row in waiting),
+        oldest_ready=max((row["oldest_ready"] for row in waiting if row["oldest_ready"] is not None), default=None),
+        paused_at=state["paused_at"] if state is not None else None,
+        paused_for=state["paused_for"] if state is not None else None,
+        served_by=served_by,
+    )
