@@ -96,7 +96,7 @@ class Operations:
             after = None
         if filter.ended and len(found) < limit:
             rows = await self._look(
-                "list_ended_tasks", *_common(filter, filter.ended), *_codes(filter), False,
+                "list_ended_tasks", *_common(filter, filter.ended), *_codes(filter),
                 after.terminal_at if after else None, after.id if after else None, limit - len(found),
             )  # fmt: skip
             found += [TaskSummary.from_row(row) for row in rows]
@@ -188,10 +188,8 @@ class Operations:
         return await self._count_ended(filter, bound, purgeable=True) if filter.ended else 0
 
     async def list_purgeable(self, filter: TaskFilter, limit: int = 10) -> list[TaskSummary]:
-        """Some of the tasks that `purge_tasks` would delete."""
-        rows = await self._look(
-            "list_ended_tasks", *_common(filter, filter.ended), *_codes(filter), True, None, None, limit
-        )
+        """The first tasks that `purge_tasks` would delete."""
+        rows = await self._look("list_purgeable_tasks", *_common(filter, filter.ended), *_codes(filter), limit)
         return [TaskSummary.from_row(row) for row in rows]
 
     async def _count_ended(self, filter: TaskFilter, bound: int, *, purgeable: bool) -> int:

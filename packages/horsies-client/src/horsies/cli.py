@@ -117,6 +117,10 @@ def _command(name: str) -> Command:
 
 _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
     "check": (_check, "import an app and say what is wrong with it"),
+    "tasks": (_command("tasks"), "list, show, retry, cancel and purge tasks"),
+    "stale": (_command("stale"), "tasks whose worker fell silent: list, fail, requeue"),
+    "workers": (_command("workers"), "which workers there are, and how they fare"),
+    "queues": (_command("queues"), "what waits in which queue; pause and resume"),
     "version": (_version, "print the versions of the installed packages"),
 }
 

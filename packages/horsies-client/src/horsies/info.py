@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from horsies.status import AttemptOutcome, TaskStatus
 
@@ -185,6 +185,8 @@ class TaskState(_FromRow):
     status: TaskStatus
     is_workflow_task: bool
     workflow_id: str | None
+    workflow_is_live: bool
+    """Its workflow, or the one that this is a part of, has not ended."""
     key_is_taken: bool
     """A live task holds the same unique key: this one cannot be retried now."""
 
@@ -246,8 +248,9 @@ class WorkerStatus(_FromRow):
     max_claim_batch: int | None
     max_claim_per_worker: int | None
     cluster_wide_cap: int | None
-    queue_max_concurrency: Any
-    recovery_config: Any
+    queue_max_concurrency: Mapping[str, Any]
+    recovery_config: Mapping[str, Any]
+    """As the worker was set; empty when it did not say."""
     worker_started_at: datetime
     up_for: timedelta
     liveness: WorkerLiveness
@@ -257,11 +260,21 @@ class WorkerStatus(_FromRow):
 
     def __post_init__(self) -> None:
         for name in ("queue_max_concurrency", "recovery_config"):
-            value = getattr(self, name)
-            if isinstance(value, str):
-                import json
+            object.__setattr__(self, name, _mapping(getattr(self, name)))
 
-                object.__setattr__(self, name, json.loads(value))
+    def recovery(self, name: str) -> int | None:
+        """One of its RecoveryConfig's numbers, as it told it."""
+        value = self.recovery_config.get(name)
+        return value if isinstance(value, int) else None
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """A jsonb column as asyncpg gives it; whatever else stands there is nothing."""
+    if isinstance(value, str):
+        import json
+
+        value = json.loads(value)
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ UNION ALL
 ORDER BY id DESC LIMIT $10::int;
 
 -- name: list_ended_tasks :many
--- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, purgeable, after_at, after_id, row_limit
+-- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, after_at, after_id, row_limit
 -- `has_code` says that every wanted state has an error code (a CHECK holds it to that): it opens the way through the
 -- index over error codes, where the failures of a table of successes are few.
 SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS since,
@@ -53,13 +53,32 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS s
    AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
    AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
    AND (NOT $10::boolean OR t.error_code IS NOT NULL)
-   AND (NOT $11::boolean OR NOT (t.is_workflow_task AND EXISTS (
+   AND ($11::timestamptz IS NULL OR (t.terminal_at, t.id) < ($11::timestamptz, $12::text))
+ ORDER BY t.terminal_at DESC, t.id DESC LIMIT $13::int;
+
+-- name: list_purgeable_tasks :many
+-- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, row_limit
+-- The first ones that purge_batch would delete, by the same conditions in the same order.
+SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS since,
+       statement_timestamp() - t.terminal_at AS age, t.retry_count, t.max_retries, t.manual_retries,
+       t.claimed_by_worker_id, t.worker_hostname, t.error_code, t.is_workflow_task, t.terminal_at
+  FROM horsies_tasks t
+ WHERE t.terminal_at IS NOT NULL AND t.status = ANY ($2::text[])
+   AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
+   AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
+   AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
+   AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
+   AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
+   AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
+   AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+   AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
+   AND (NOT $10::boolean OR t.error_code IS NOT NULL)
+   AND NOT (t.is_workflow_task AND EXISTS (
            SELECT FROM horsies_workflow_tasks n
              JOIN horsies_workflows w ON w.id = n.workflow_id
              LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
-            WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL)))))
-   AND ($12::timestamptz IS NULL OR (t.terminal_at, t.id) < ($12::timestamptz, $13::text))
- ORDER BY t.terminal_at DESC, t.id DESC LIMIT $14::int;
+            WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))))
+ ORDER BY t.terminal_at LIMIT $11::int;
 
 -- name: count_live_tasks :value
 -- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, bound
@@ -138,12 +157,17 @@ RETURNING t.id, t.terminal_at;
 -- name: task_states :many
 -- params: ids
 -- Why something was not done with a task: its state, its workflow, and whether another live one has its key.
-SELECT t.id, t.status, t.is_workflow_task,
-       (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id) AS workflow_id,
+SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
+       w.id IS NOT NULL AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))
+           AS workflow_is_live,
        t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL AND EXISTS (
            SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
               AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING')) AS key_is_taken
-  FROM horsies_tasks t WHERE t.id = ANY ($1::text[]);
+  FROM horsies_tasks t
+  LEFT JOIN horsies_workflow_tasks n ON n.task_id = t.id
+  LEFT JOIN horsies_workflows w ON w.id = n.workflow_id
+  LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+ WHERE t.id = ANY ($1::text[]);
 
 -- name: show_task :one
 -- params: id

@@ -1,0 +1,80 @@
+"""`horsies queues [list]`, `horsies queues pause|resume NAME...`."""
+
+import argparse
+from collections.abc import Sequence
+
+from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, parser, run
+from horsies.commands._print import complain, say, say_json, say_table
+from horsies.errors import ConfigurationError
+from horsies.info import QueueStatus
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = list(argv)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+        arguments.insert(0, "list")
+    options = _parser().parse_args(arguments)
+    return run(options, lambda desk: _list(desk, options) if options.verb == "list" else _mark(desk, options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    found = parser("queues", "What waits and runs in which queue; pause and resume queues.")
+    verbs = Verbs(found, "list|pause|resume")
+    verbs.add("list", "list queues with what waits, what runs, and who serves them (this is what `queues` alone does)")
+    for name, text in (
+        ("pause", "let no worker claim from these queues; what runs goes on"),
+        ("resume", "let workers claim from these queues again"),
+    ):
+        verb = verbs.add(name, text)
+        verb.add_argument("names", nargs="+", metavar="NAME")
+    return found
+
+
+async def _list(desk: Desk, options: argparse.Namespace) -> int:
+    queues = await desk.broker.get_queues()
+    if options.json:
+        say_json({"queues": queues})
+        return OK
+    if not queues:
+        say("no queue has a task, a worker or a mark")
+        return OK
+    say_table(
+        ["QUEUE", "READY", "DELAYED", "CLAIMED", "RUNNING", "OLDEST READY", "PAUSED", "WORKERS"],
+        [_line(one) for one in queues],
+        right=("READY", "DELAYED", "CLAIMED", "RUNNING", "OLDEST READY", "WORKERS"),
+    )
+    return OK
+
+
+def _line(one: QueueStatus) -> tuple[object, ...]:
+    more = "≥ " if one.is_bounded else ""
+    return (
+        one.name, f"{more if one.ready else ''}{one.ready:,}", f"{more if one.delayed else ''}{one.delayed:,}",
+        one.claimed, one.running, one.oldest_ready, one.paused_for or "no", one.served_by or "none",
+    )  # fmt: skip
+
+
+async def _mark(desk: Desk, options: argparse.Namespace) -> int:
+    done: list[str] = []
+    problems: list[str] = []
+    served = {queue for worker in await desk.broker.get_workers() for queue in worker.queues}
+    known = served | {queue.name for queue in await desk.broker.get_queues()}
+    for name in dict.fromkeys(options.names):
+        try:
+            if options.verb == "pause":
+                await desk.broker.pause_queue(name)
+            else:
+                await desk.broker.resume_queue(name)
+            done.append(name)
+        except ConfigurationError as error:
+            problems.append("; ".join(f"{one.why}: {one.fix}" for one in error.problems))
+    if options.json:
+        say_json({"verb": options.verb, "done": done, "problems": problems})
+    else:
+        past = "paused" if options.verb == "pause" else "resumed"
+        for name in done:
+            note = "" if name in known else " (no task and no worker has this queue so far)"
+            say(f"{past} {name}{note}")
+        for text in problems:
+            complain(text)
+    return PROBLEMS if problems else OK

@@ -1,0 +1,141 @@
+"""`horsies stale list|fail|requeue`: tasks whose worker has given no sign of life for too long.
+
+The reaper of any live worker does this by itself; by hand it is for when all of them are gone, or it was switched off.
+"""
+
+import argparse
+from collections.abc import Sequence
+from datetime import timedelta
+
+from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, confirm, duration, parser, run
+from horsies.commands._print import complain, plural, say, say_json, say_table, span
+from horsies.info import StaleTask, WorkerLiveness
+from horsies.status import TaskStatus
+
+_FIELD = {TaskStatus.CLAIMED: "claimed_stale_threshold_ms", TaskStatus.RUNNING: "running_stale_threshold_ms"}
+
+
+def main(argv: Sequence[str]) -> int:
+    options = _parser().parse_args(argv)
+    match options.verb:
+        case "list":
+            return run(options, lambda desk: _list(desk, options))
+        case "fail":
+            return run(options, lambda desk: _act(desk, options, TaskStatus.RUNNING))
+        case _:
+            return run(options, lambda desk: _act(desk, options, TaskStatus.CLAIMED))
+
+
+def _parser() -> argparse.ArgumentParser:
+    found = parser("stale", "Tasks whose worker has given no sign of life for too long.")
+    verbs = Verbs(found, "list|fail|requeue")
+    for name, text in (
+        ("list", "list them, the longest silent first"),
+        ("fail", "end RUNNING ones as FAILED, WORKER_CRASHED; their user code may have run"),
+        ("requeue", "send CLAIMED ones back to their queue; always safe, their user code has not run"),
+    ):
+        verb = verbs.add(name, text)
+        verb.add_argument(
+            "--older-than", type=duration, metavar="SPAN",
+            help="silence that counts as stale (default: what the live workers are set to, else 2m for CLAIMED and "
+            "5m for RUNNING tasks)",
+        )  # fmt: skip
+        if name != "list":
+            verb.add_argument("ids", nargs="*", metavar="ID", help="only these of them (default: all)")
+            verb.add_argument("--dry-run", action="store_true", help="only say what would be done")
+            verb.add_argument("--yes", action="store_true", help="do not ask, however many there are")
+    return found
+
+
+async def _list(desk: Desk, options: argparse.Namespace) -> int:
+    found: list[StaleTask] = []
+    for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
+        found += await _stale(desk, status, await _threshold(desk, options, status))
+    found.sort(key=lambda task: task.silence, reverse=True)
+    if options.json:
+        say_json({"tasks": found})
+    elif not found:
+        say("no stale tasks")
+    else:
+        _say_stale(found)
+    return OK
+
+
+async def _act(desk: Desk, options: argparse.Namespace, status: TaskStatus) -> int:
+    threshold = await _threshold(desk, options, status)
+    stale = {task.id: task for task in await _stale(desk, status, threshold)}
+    wanted = list(dict.fromkeys(options.ids)) or list(stale)
+    meant = [task_id for task_id in wanted if task_id in stale]
+    left = {
+        task_id: f"it is not {status}, or its worker gave a sign of life within {span(threshold)}"
+        for task_id in wanted
+        if task_id not in stale
+    }
+    done = 0
+    if not options.dry_run and meant:
+        if not options.ids:
+            confirm(options.verb, len(meant), "task", yes=options.yes)
+        ms = round(threshold.total_seconds() * 1000)
+        verb = (
+            desk.broker.mark_stale_tasks_as_failed
+            if status is TaskStatus.RUNNING
+            else desk.broker.requeue_stale_claimed
+        )
+        done = await verb(ms, meant)
+    _tell(options, [stale[task_id] for task_id in meant], done, left)
+    if not meant or left:
+        return PROBLEMS
+    return OK if options.dry_run or done else PROBLEMS
+
+
+def _tell(options: argparse.Namespace, meant: Sequence[StaleTask], done: int, left: dict[str, str]) -> None:
+    past = "failed" if options.verb == "fail" else "requeued"
+    if options.json:
+        say_json(
+            {
+                "verb": options.verb, "dry_run": options.dry_run, "matched": len(meant), "done": done,
+                "ids": [task.id for task in meant], "not_done": [{"id": key, "why": why} for key, why in left.items()],
+            }
+        )  # fmt: skip
+        return
+    if not meant:
+        say(f"no stale task to {options.verb}")
+    elif options.dry_run:
+        say(f"would {'fail' if past == 'failed' else 'requeue'} {plural(len(meant), 'task')}")
+        _say_stale(meant)
+    else:
+        say(f"{past} {plural(done, 'task')}")
+        if done < len(meant):
+            say(f"{plural(len(meant) - done, 'task')} gave a sign of life, or moved, in the meantime")
+    for task_id, why in left.items():
+        complain(f"task {task_id} {'would not be' if options.dry_run else 'was not'} {past}: {why}")
+
+
+def _say_stale(tasks: Sequence[StaleTask]) -> None:
+    say_table(
+        ["ID", "TASK", "QUEUE", "STATUS", "SILENT", "TRIES", "WORKER", "HOST", "PID"],
+        [
+            (
+                task.id, task.task_name, task.queue_name, task.status, task.silence,
+                f"{task.retry_count}/{task.max_retries}", task.claimed_by_worker_id, task.worker_hostname,
+                task.worker_pid,
+            )
+            for task in tasks
+        ],
+        right=("SILENT",),
+    )  # fmt: skip
+
+
+async def _stale(desk: Desk, status: TaskStatus, threshold: timedelta) -> list[StaleTask]:
+    found = await desk.broker.get_stale_tasks(threshold.total_seconds() / 60)
+    return [task for task in found if task.status is status]
+
+
+async def _threshold(desk: Desk, options: argparse.Namespace, status: TaskStatus) -> timedelta:
+    """As given; else the longest that a live worker is set to; else the app's, or the default."""
+    if options.older_than is not None:
+        return options.older_than
+    field = _FIELD[status]
+    live = [worker for worker in await desk.broker.get_workers() if worker.liveness is not WorkerLiveness.DEAD]
+    told = [value for worker in live if (value := worker.recovery(field)) is not None]
+    return timedelta(milliseconds=max(told, default=getattr(desk.app.config.recovery, field)))
