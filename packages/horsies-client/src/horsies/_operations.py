@@ -28,6 +28,7 @@ from horsies.status import TaskStatus
 if TYPE_CHECKING:
     from horsies._pg.pool import Database
     from horsies.config import AppConfig
+    from horsies.doctor import Finding, Limits
 
 R = TypeVar("R")
 
@@ -39,7 +40,7 @@ COUNT_BOUND: Final = 100_000
 QUEUE_BOUND: Final = 10_000
 SNAPSHOT_PERIOD: Final = timedelta(seconds=5)
 LATE_AFTER: Final = 3
-"""Snapshots that a worker misses before it counts as late; three times as many, as dead."""
+"""Snapshots that a worker misses before it counts as late; three times as many, as dead without a verdict."""
 DEAD_AFTER: Final = 9
 
 _PERMISSION_DENIED: Final = "42501"
@@ -209,28 +210,14 @@ class Operations:
     async def get_workers(self, seen_within: timedelta | None = timedelta(hours=1)) -> list[WorkerStatus]:
         """Every worker that was seen within the window (None: ever), with what it holds now."""
         snapshots = await self._look("worker_snapshots", seen_within)
-        held: dict[str, tuple[int, int]] = {}
-        for row in await self._look("in_flight_counts"):
-            claimed, running = held.get(row["claimed_by_worker_id"], (0, 0))
-            held[row["claimed_by_worker_id"]] = (claimed + row["claimed"], running + row["running"])
-        return [
-            WorkerStatus.from_row(
-                {
-                    **row,
-                    "liveness": liveness(row["age"]),
-                    "holds_claimed": held.get(row["worker_id"], (0, 0))[0],
-                    "holds_running": held.get(row["worker_id"], (0, 0))[1],
-                }
-            )
-            for row in snapshots
-        ]
+        return worker_statuses(snapshots, await self._look("in_flight_counts"))
 
     async def get_queues(self, bound: int = QUEUE_BOUND) -> list[QueueStatus]:
         """Every queue that has tasks, a live worker or a mark, by name. Counts stop at `bound` per priority."""
         waiting = await self._look("waiting_pairs", bound)
         flying = await self._look("in_flight_counts")
         states = {row["queue_name"]: row for row in await self._look("queue_states")}
-        workers = [one for one in await self.get_workers() if one.liveness is not WorkerLiveness.DEAD]
+        workers = [one for one in await self.get_workers() if one.liveness.is_there]
         names = {row["queue_name"] for row in (*waiting, *flying)} | states.keys()
         names.update(queue for worker in workers for queue in worker.queues)
         return [
@@ -244,6 +231,15 @@ class Operations:
             )
             for name in sorted(names)
         ]
+
+    async def diagnose(self, *, limits: "Limits | None" = None, names: Iterable[str] | None = None) -> "list[Finding]":
+        """What is wrong with the database and its workers, and how to fix it. Never raises for what it finds.
+
+        `names`: the tasks that an app knows, to find waiting ones that it does not. Uses connections of its own.
+        """
+        from horsies.doctor import examine
+
+        return await examine(self._config, limits=limits, names=names)
 
     # -- statements ------------------------------------------------------------------------------
 
@@ -280,11 +276,33 @@ class Operations:
             raise BrokerError(self._redact(f"{type(error).__name__}: {error}")) from error
 
 
-def liveness(age: timedelta, period: timedelta = SNAPSHOT_PERIOD) -> WorkerLiveness:
-    """What the age of a worker's newest snapshot says of it."""
-    if age <= LATE_AFTER * period:
-        return WorkerLiveness.ALIVE
-    return WorkerLiveness.LATE if age <= DEAD_AFTER * period else WorkerLiveness.DEAD
+def worker_statuses(snapshots: Sequence[Mapping[str, Any]], flying: Sequence[Mapping[str, Any]]) -> list[WorkerStatus]:
+    """From the rows of `worker_snapshots` and `in_flight_counts`."""
+    held: dict[str, tuple[int, int]] = {}
+    for row in flying:
+        claimed, running = held.get(row["claimed_by_worker_id"], (0, 0))
+        held[row["claimed_by_worker_id"]] = (claimed + row["claimed"], running + row["running"])
+    return [
+        WorkerStatus.from_row(
+            {
+                **row,
+                "liveness": _liveness(row),
+                "holds_claimed": held.get(row["worker_id"], (0, 0))[0],
+                "holds_running": held.get(row["worker_id"], (0, 0))[1],
+            }
+        )
+        for row in snapshots
+    ]
+
+
+def _liveness(row: Mapping[str, Any]) -> WorkerLiveness:
+    """By what it said itself, by the verdict of another, else by the age of its newest snapshot."""
+    if row["stopped_at"] is not None:
+        return WorkerLiveness.STOPPED
+    period = timedelta(milliseconds=row["period_ms"]) if row["period_ms"] is not None else SNAPSHOT_PERIOD
+    if row["judged_dead_at"] is not None or row["age"] > DEAD_AFTER * period:
+        return WorkerLiveness.DEAD
+    return WorkerLiveness.LATE if row["age"] > LATE_AFTER * period else WorkerLiveness.ALIVE
 
 
 def _common(filter: TaskFilter, statuses: frozenset[TaskStatus]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 in one could retitle the window, rewrite what was printed before, or hide what follows."""
 
 import re
+from datetime import timedelta
 from typing import Final
 
 # C0 but tab and newline, DEL, C1, zero-width and bidirectional controls, line separators, halves of surrogate pairs
@@ -18,3 +19,24 @@ def printable(text: str) -> str:
 def _spelled(found: re.Match[str]) -> str:
     code = ord(found.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def span(value: timedelta) -> str:
+    """A duration in its two largest units: `4 d 2 h`, `35 s`; with a minus when it lies ahead."""
+    seconds = value.total_seconds()
+    sign = "-" if seconds < 0 else ""
+    seconds = abs(seconds)
+    if seconds < 10:
+        return f"{sign}{seconds:.1f} s" if seconds else "0 s"
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return sign + " ".join(part for part in parts[:2] if not part.startswith("0 "))
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 task`, `2,000 tasks`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

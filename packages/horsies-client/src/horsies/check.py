@@ -142,8 +142,8 @@ async def _schema(connection: Any, schema: str | None) -> list[Finding]:
         return [_problem(str(error))]
 
 
-async def _notify(connection: Any, listening: Any) -> list[Finding]:
-    """From the connection that sends to the one that listens: what a pooler in between would lose in silence."""
+async def notify_round_trip(connection: Any, listening: Any, patience_s: float) -> float | None:
+    """From the connection that sends to the one that listens, in ms; None when it does not arrive in time."""
     channel = f"horsies_check_{new_id()[-12:]}"
     heard = asyncio.Event()
 
@@ -154,16 +154,24 @@ async def _notify(connection: Any, listening: Any) -> list[Finding]:
     began = time.monotonic()
     await connection.execute("SELECT pg_notify($1, '')", channel)
     try:
-        async with asyncio.timeout(NOTIFY_PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             await heard.wait()
     except TimeoutError:
+        return None
+    return (time.monotonic() - began) * 1000
+
+
+async def _notify(connection: Any, listening: Any) -> list[Finding]:
+    """What a pooler in between would lose in silence."""
+    took = await notify_round_trip(connection, listening, NOTIFY_PATIENCE_S)
+    if took is None:
         return [
             _problem(
                 f"a notification did not arrive within {NOTIFY_PATIENCE_S:g} s: is there a pooler in between? "
                 "set pooler=True and direct_url to the server itself"
             )
         ]
-    return [Finding(f"notifications: arrive ({(time.monotonic() - began) * 1000:.0f} ms)")]
+    return [Finding(f"notifications: arrive ({took:.0f} ms)")]
 
 
 async def _clock(connection: Any) -> Finding:

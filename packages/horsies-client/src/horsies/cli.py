@@ -117,6 +117,7 @@ def _command(name: str) -> Command:
 
 _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
     "check": (_check, "import an app and say what is wrong with it"),
+    "doctor": (_command("doctor"), "say what is wrong with a database and its workers, and how to fix it"),
     "tasks": (_command("tasks"), "list, show, retry, cancel and purge tasks"),
     "stale": (_command("stale"), "tasks whose worker fell silent: list, fail, requeue"),
     "workers": (_command("workers"), "which workers there are, and how they fare"),

@@ -226,6 +226,13 @@ class WorkerLiveness(StrEnum):
     LATE = "late"
     """It has missed a few snapshots: busy, cut off, or about to be judged."""
     DEAD = "dead"
+    """Silent for long, or judged dead by another worker."""
+    STOPPED = "stopped"
+    """It said good-bye."""
+
+    @property
+    def is_there(self) -> bool:
+        return self in (WorkerLiveness.ALIVE, WorkerLiveness.LATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +260,9 @@ class WorkerStatus(_FromRow):
     """As the worker was set; empty when it did not say."""
     worker_started_at: datetime
     up_for: timedelta
+    stopped_at: datetime | None
+    judged_dead_at: datetime | None
+    judged_by: str | None
     liveness: WorkerLiveness
     holds_claimed: int
     """What the task table says it holds, which is the truth when it is dead."""

@@ -9,7 +9,9 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TextIO
 
-from horsies._text import printable
+from horsies._text import plural, printable, span
+
+__all__ = ["as_json", "cell", "complain", "plural", "say", "say_json", "say_pairs", "say_table", "span"]
 
 CELL: Final = 200
 """The longest cell; what is cut off is told by three dots."""
@@ -67,27 +69,6 @@ def cell(value: object, limit: int | None = CELL) -> str:
     if limit is not None and len(text) > limit:  # cut first: five megabytes are not looked at for one cell
         text = text[: limit - 3] + "..."
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def span(value: timedelta) -> str:
-    """A duration in its two largest units: `4 d 2 h`, `35 s`; with a minus when it lies ahead."""
-    seconds = value.total_seconds()
-    sign = "-" if seconds < 0 else ""
-    seconds = abs(seconds)
-    if seconds < 10:
-        return f"{sign}{seconds:.1f} s" if seconds else "0 s"
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or parts:
-            parts.append(f"{count} {unit}")
-    return sign + " ".join(part for part in parts[:2] if not part.startswith("0 "))
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 task`, `2,000 tasks`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def as_json(value: object) -> Any:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, confirm, duration, parser, run
 from horsies.commands._print import complain, plural, say, say_json, say_table, span
-from horsies.info import StaleTask, WorkerLiveness
+from horsies.info import StaleTask
 from horsies.status import TaskStatus
 
 _FIELD = {TaskStatus.CLAIMED: "claimed_stale_threshold_ms", TaskStatus.RUNNING: "running_stale_threshold_ms"}
@@ -136,6 +136,6 @@ async def _threshold(desk: Desk, options: argparse.Namespace, status: TaskStatus
     if options.older_than is not None:
         return options.older_than
     field = _FIELD[status]
-    live = [worker for worker in await desk.broker.get_workers() if worker.liveness is not WorkerLiveness.DEAD]
+    live = [worker for worker in await desk.broker.get_workers() if worker.liveness.is_there]
     told = [value for worker in live if (value := worker.recovery(field)) is not None]
     return timedelta(milliseconds=max(told, default=getattr(desk.app.config.recovery, field)))

@@ -7,7 +7,7 @@ from typing import Final
 
 from horsies.commands._common import OK, Desk, add_database, add_json, parser, run
 from horsies.commands._print import plural, say, say_json, say_table, span
-from horsies.info import WorkerLiveness, WorkerStatus
+from horsies.info import WorkerStatus
 
 RECENT: Final = timedelta(minutes=10)
 """A dead worker is listed so long, and longer while it holds a task."""
@@ -38,11 +38,11 @@ async def _list(desk: Desk, options: argparse.Namespace) -> int:
         right=("SEEN", "PID", "UP", "SLOTS", "RUNNING", "CLAIMED", "MEMORY", "CPU"),
     )
     for one in workers:
-        if one.liveness is WorkerLiveness.DEAD and (one.holds_running or one.holds_claimed):
+        if not one.liveness.is_there and (one.holds_running or one.holds_claimed):
             held = plural(one.holds_running + one.holds_claimed, "task")
             say(
-                f"\n{one.worker_id} is dead and still holds {held}: the reaper of a live worker takes them back, "
-                "`horsies stale` does it by hand"
+                f"\n{one.worker_id} is {one.liveness} and still holds {held}: a live worker's reaper takes them "
+                "back, `horsies stale` does it by hand"
             )
     return OK
 

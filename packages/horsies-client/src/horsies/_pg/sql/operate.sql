@@ -232,15 +232,18 @@ SELECT queue_name, paused_at, statement_timestamp() - paused_at AS paused_for FR
 WITH RECURSIVE worker AS (
     (SELECT worker_id FROM horsies_worker_states ORDER BY worker_id LIMIT 1)
     UNION ALL
-    SELECT (SELECT s.worker_id FROM horsies_worker_states s WHERE s.worker_id > w.worker_id ORDER BY s.worker_id LIMIT 1)
+    SELECT (SELECT s.worker_id FROM horsies_worker_states s WHERE s.worker_id > w.worker_id
+             ORDER BY s.worker_id LIMIT 1)
       FROM worker w WHERE w.worker_id IS NOT NULL
 )
 SELECT s.worker_id, s.snapshot_at, statement_timestamp() - s.snapshot_at AS age, s.hostname, s.pid, s.processes,
        s.queues, s.tasks_running, s.tasks_claimed, s.memory_usage_mb, s.children_memory_mb, s.cpu_percent,
        s.memory_percent, s.max_claim_batch, s.max_claim_per_worker, s.cluster_wide_cap, s.queue_max_concurrency,
-       s.recovery_config, s.worker_started_at, statement_timestamp() - s.worker_started_at AS up_for
+       s.recovery_config, s.worker_started_at, statement_timestamp() - s.worker_started_at AS up_for, i.period_ms,
+       i.stopped_at, i.judged_dead_at, i.judged_by
   FROM worker w
  CROSS JOIN LATERAL (SELECT * FROM horsies_worker_states x WHERE x.worker_id = w.worker_id
                       ORDER BY x.snapshot_at DESC LIMIT 1) AS s
+  LEFT JOIN horsies_worker_instances i ON i.worker_id = s.worker_id
  WHERE w.worker_id IS NOT NULL AND ($1::interval IS NULL OR s.snapshot_at >= statement_timestamp() - $1::interval)
  ORDER BY s.worker_started_at, s.worker_id;

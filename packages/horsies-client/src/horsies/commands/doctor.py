@@ -1,0 +1,54 @@
+"""`horsies doctor`: one page that names trouble and its remedy."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from horsies.commands._common import OK, PROBLEMS, Desk, add_database, add_json, parser, run
+from horsies.commands._print import plural, say, say_json
+from horsies.doctor.finding import Finding, Severity
+
+_ORDER: Final = (Severity.PROBLEM, Severity.WARN, Severity.HIDDEN, Severity.OK)
+
+
+def main(argv: Sequence[str]) -> int:
+    found = parser("doctor", "Say what is wrong with a database and its workers, why it matters, and how to fix it.")
+    add_database(found)
+    add_json(found)
+    found.add_argument("--quiet", action="store_true", help="leave out what is fine")
+    options = found.parse_args(argv)
+
+    async def work(desk: Desk) -> int:
+        names = [task.name for task in desk.given_app.registry] if desk.given_app is not None else None
+        findings = await desk.broker.diagnose(names=names)
+        if options.quiet:
+            findings = [one for one in findings if one.severity is not Severity.OK]
+        if options.json:
+            say_json({"findings": findings, **_counts(findings)})
+        else:
+            _say_page(findings)
+        return PROBLEMS if any(one.severity is Severity.PROBLEM for one in findings) else OK
+
+    return run(options, work)
+
+
+def _say_page(findings: Sequence[Finding]) -> None:
+    width = max((len(one.check) for one in findings), default=0)
+    for one in sorted(findings, key=lambda one: _ORDER.index(one.severity)):
+        say(f"{one.severity:<7}  {one.check:<{width}}  {_one_line(one.what)}")
+        margin = " " * (9 + width + 2)
+        if one.why:
+            say(f"{margin}why: {_one_line(one.why)}")
+        if one.fix:
+            say(f"{margin}fix: {_one_line(one.fix)}")
+    counts = _counts(findings)
+    hidden = f", {counts['hidden']} not visible to this role" if counts["hidden"] else ""
+    say(f"\n{plural(counts['problem'], 'problem')}, {plural(counts['warn'], 'warning')}{hidden}")
+
+
+def _one_line(text: str) -> str:
+    """Names of tasks, workers and sessions stand in it, and none may begin a line of its own."""
+    return text.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    return {severity.value: sum(one.severity is severity for one in findings) for severity in _ORDER}

@@ -1,0 +1,227 @@
+"""Checks of the work: who is there to do it, what waits for nobody, what was left behind. Plain functions."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from horsies._operations import QUEUE_BOUND
+from horsies._text import plural, span
+from horsies.config.recovery import RecoveryConfig
+from horsies.doctor.finding import Facts, Finding, Row, Severity
+from horsies.status import TaskStatus
+
+OK, WARN, PROBLEM = Severity.OK, Severity.WARN, Severity.PROBLEM
+_DEFAULTS = RecoveryConfig()
+_MANY = 10
+"""Findings of one kind that are told one by one."""
+
+
+def workers(facts: Facts) -> Iterator[Finding]:
+    live = facts.live_workers()
+    late = [worker for worker in live if worker.liveness.value == "late"]
+    for worker in late:
+        yield Finding(
+            "workers", WARN,
+            f"worker {worker.worker_id} (pid {worker.pid} on {worker.hostname}) is late: seen {span(worker.age)} ago",
+            "it is cut off from the database, frozen, or starved of CPU; soon it will be judged dead",
+            "look at its log and its machine",
+        )  # fmt: skip
+    if live and not late:
+        slots = sum(worker.processes for worker in live)
+        yield Finding("workers", OK, f"{plural(len(live), 'live worker')}, {plural(slots, 'process slot')}")
+    elif not live:
+        pairs = [row for row in facts.rows("waiting_pairs") if row["ready"]]
+        queues = ", ".join(sorted({row["queue_name"] for row in pairs}))
+        yield Finding(
+            "workers", PROBLEM if pairs else WARN,
+            "no live worker" + (f", and {_tasks(pairs)} ready to run in {queues}" if pairs else ""),
+            "nothing runs, and nobody heals what dead workers left behind", "start one: `horsies worker module:app`",
+        )  # fmt: skip
+
+
+def dead_workers(facts: Facts) -> Iterator[Finding]:
+    """Tasks in the hands of somebody who is not there."""
+    known = {worker.worker_id: worker for worker in facts.all_workers()}
+    held: dict[str, int] = {}
+    for row in facts.rows("in_flight_counts"):
+        worker = known.get(row["claimed_by_worker_id"])
+        if worker is None or not worker.liveness.is_there:
+            held[row["claimed_by_worker_id"]] = (
+                held.get(row["claimed_by_worker_id"], 0) + row["claimed"] + row["running"]
+            )
+    for worker_id, count in list(held.items())[:_MANY]:
+        worker = known.get(worker_id)
+        seen = f"last seen {span(worker.age)} ago" if worker is not None else "which has left no trace"
+        yield Finding(
+            "dead-workers", PROBLEM, f"{plural(count, 'task')} in the hands of worker {worker_id}, {seen}",
+            "they wait until a live worker's reaper takes them back (about 20 s after a crash, at most the stale "
+            "thresholds)" if facts.live_workers() else "there is no live worker whose reaper could take them back",
+            "start a worker, or by hand: `horsies stale list`, then `horsies stale requeue` and `horsies stale fail`",
+        )  # fmt: skip
+    if not held:
+        yield Finding("dead-workers", OK, "no task is in the hands of a worker that is gone")
+
+
+# -- what waits ----------------------------------------------------------------------------------
+
+
+def backlog(facts: Facts) -> Iterator[Finding]:
+    """Queues that nobody serves, paused queues with work in them, and tasks that have been ready for long."""
+    live = facts.live_workers()
+    served = {queue for worker in live for queue in worker.queues}
+    paused = {
+        row["queue_name"]: row["paused_for"] for row in facts.rows("queue_states") if row["paused_at"] is not None
+    }
+    pairs = [row for row in facts.rows("waiting_pairs") if row["ready"]]
+    queues: dict[str, list[Row]] = {}
+    for row in pairs:
+        queues.setdefault(row["queue_name"], []).append(row)
+    good = True
+    for name, rows in queues.items():
+        oldest = max(row["oldest_ready"] for row in rows)
+        if name in paused:
+            good = False
+            yield Finding(
+                "paused", WARN,
+                f"queue {name} has been paused for {span(paused[name])}, with {_tasks(rows)} ready in it",
+                f"none of them runs; the oldest has been ready for {span(oldest)}", f"`horsies queues resume {name}`",
+            )  # fmt: skip
+        elif not live:
+            good = False  # told by the workers' own check
+        elif name not in served and oldest >= facts.limits.unserved:
+            good = False
+            yield Finding(
+                "unserved", PROBLEM,
+                f"no live worker serves queue {name}, with {_tasks(rows)} ready in it",
+                f"none of them runs; the oldest has been ready for {span(oldest)}",
+                f"start a worker that serves it (--queues {name}), or correct the queue that is sent to",
+            )  # fmt: skip
+        else:
+            for row in rows:
+                if row["oldest_ready"] >= facts.limits.ready:
+                    good = False
+                    yield _waiting(row)
+    if good:
+        oldest = max((row["oldest_ready"] for row in pairs), default=None)
+        said = f"the oldest ready task has waited for {span(oldest)}" if oldest is not None else "nothing waits"
+        yield Finding("backlog", OK, said)
+
+
+def _tasks(rows: Sequence[Row]) -> str:
+    """How many tasks are ready; counting stopped at a bound for each priority."""
+    more = "at least " if any(row["ready"] >= QUEUE_BOUND for row in rows) else ""
+    return more + plural(sum(row["ready"] for row in rows), "task")
+
+
+def _waiting(row: Row) -> Finding:
+    return Finding(
+        "backlog", WARN,
+        f"queue {row['queue_name']}, priority {row['priority']}: the oldest of {_tasks([row])} "
+        f"that are ready has waited for {span(row['oldest_ready'])}",
+        "the workers do not keep up, a cap holds them back, or tasks of higher priority always come first: priority is "
+        "strict",
+        "add workers or processes, raise max_concurrency or cluster_wide_cap, or give it a better priority",
+    )  # fmt: skip
+
+
+def unknown_names(facts: Facts) -> Iterator[Finding]:
+    good = True
+    for row in facts.rows("handed_back"):
+        good = False
+        yield Finding(
+            "unknown-names", WARN,
+            f"{plural(row['found'], 'waiting task')} named {row['task_name']!r} were claimed and handed back, "
+            f"up to {row['claims']} times",
+            "the workers that met them do not know the name; after unknown_task_grace_ms (5 minutes) they fail, "
+            "WORKER_RESOLUTION_ERROR",
+            "deploy a worker that registers it, or correct the name that is sent",
+        )  # fmt: skip
+    for row in facts.rows("unresolved"):
+        good = False
+        yield Finding(
+            "unknown-names", WARN,
+            f"{plural(row['found'], 'task')} named {row['task_name']!r} failed within a day: no worker knew the name",
+            "they were sent, and never run",
+            "deploy the code, then `horsies tasks retry --error-code WORKER_RESOLUTION_ERROR --task "
+            f"{shlex.quote(row['task_name'])}`",
+        )  # fmt: skip
+    if facts.names is not None:
+        strangers = [row for row in facts.rows("waiting_names") if row["task_name"] not in facts.names]
+        for row in strangers[:_MANY]:
+            good = False
+            yield Finding(
+                "unknown-names", WARN,
+                f"{plural(row['found'], 'waiting task')} named {row['task_name']!r}, which this app does not register",
+                "unless another app's workers know it, they will fail",
+                "register it, or correct the name that is sent",
+            )  # fmt: skip
+    if good:
+        yield Finding("unknown-names", OK, "no task was met by workers that do not know its name")
+
+
+# -- what was left behind ------------------------------------------------------------------------
+
+
+def stale(facts: Facts) -> Iterator[Finding]:
+    """Tasks that the reaper should have healed by now."""
+    live = facts.live_workers()
+    sweep = max((worker.recovery("check_interval_ms") or 0 for worker in live), default=_DEFAULTS.check_interval_ms)
+    counts: dict[TaskStatus, list[timedelta]] = {}
+    for row in facts.rows("stale_tasks"):
+        status = TaskStatus(row["status"])
+        field = "claimed_stale_threshold_ms" if status is TaskStatus.CLAIMED else "running_stale_threshold_ms"
+        told = [value for worker in live if (value := worker.recovery(field)) is not None]
+        threshold = max(told, default=getattr(_DEFAULTS, field)) + 2 * sweep
+        if row["silence"] > timedelta(milliseconds=threshold):
+            counts.setdefault(status, []).append(row["silence"])
+    for status, silences in counts.items():
+        verb = "requeue" if status is TaskStatus.CLAIMED else "fail"
+        yield Finding(
+            "stale", PROBLEM,
+            f"{plural(len(silences), f'{status} task')} without a sign of life, the longest for {span(max(silences))}",
+            "their worker is gone, and no reaper has taken them back: does one run, and are "
+            "auto_requeue_stale_claimed and auto_fail_stale_running on?",
+            f"start a worker, or by hand: `horsies stale {verb} --dry-run`",
+        )  # fmt: skip
+    if not counts:
+        yield Finding("stale", OK, "every task in hand has given a sign of life")
+
+
+def overdue(facts: Facts) -> Iterator[Finding]:
+    row = facts.row("overdue")
+    told = [value for worker in facts.live_workers() if (value := worker.recovery("check_interval_ms")) is not None]
+    sweep = timedelta(milliseconds=max(told, default=_DEFAULTS.check_interval_ms))
+    if not row["found"] or row["longest"] <= 2 * sweep + facts.limits.overdue:
+        yield Finding("reaper", OK, "no overdue task waits for a sweep")
+        return
+    more = "at least " if row["found"] >= 1000 else ""
+    yield Finding(
+        "reaper", PROBLEM,
+        f"{more}{plural(row['found'], 'task')} past good_until were not swept, the oldest {span(row['longest'])} late",
+        "no reaper has swept since: waiters are not told, and stale tasks are not healed either",
+        "start a worker; if some run, look in their logs for the reaper",
+    )  # fmt: skip
+
+
+def retention(facts: Facts) -> Iterator[Finding]:
+    rows = facts.rows("oldest_ended")
+    oldest: timedelta | None = rows[0]["age"] if rows else None
+    if oldest is None:
+        yield Finding("retention", OK, "no ended task is kept")
+        return
+    live = facts.live_workers()
+    hours = [worker.recovery("terminal_record_retention_hours") for worker in live if worker.recovery_config]
+    said = f"the oldest ended task is kept since {span(oldest)}"
+    if not hours or None in hours:
+        note = "no live worker prunes" if not live else "retention is off (terminal_record_retention_hours=None)"
+        yield Finding("retention", OK, f"{said}; {note}")
+        return
+    longest = timedelta(hours=max(hour for hour in hours if hour is not None))
+    if oldest <= longest + facts.limits.retention:
+        yield Finding("retention", OK, f"{said}; the workers prune after {span(longest)}")
+        return
+    yield Finding(
+        "retention", WARN, f"{said}, though the workers prune after {span(longest)}",
+        "the table grows beyond what was meant: pruning does not keep up, or does not run",
+        f"look in the workers' logs; by hand: `horsies tasks purge --older-than {max(longest.days, 1)}d --dry-run`",
+    )  # fmt: skip
