@@ -70,9 +70,10 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         lines.append(f"GRANT SELECT ({', '.join(columns)}) ON {on(name)} TO {viewer};")
     lines += [
         "",
-        "-- operator: sees everything; cancels, retries, requeues, pauses, asks a schedule to run",
+        "-- operator: sees everything; cancels, retries, requeues, purges ended tasks, pauses, asks a schedule to run",
         f"GRANT SELECT ON {on(*tables)} TO {operator};",
         f"GRANT UPDATE ON {on('horsies_tasks', 'horsies_workflows', 'horsies_workflow_tasks')} TO {operator};",
+        f"GRANT DELETE ON {on('horsies_tasks')} TO {operator};",
         f"GRANT INSERT ON {on('horsies_task_attempts')} TO {operator};",
         f"GRANT INSERT, UPDATE ON {on('horsies_queue_state')} TO {operator};",
         f"GRANT UPDATE (paused_at, run_requested_at, updated_at) ON {on('horsies_schedule_state')} TO {operator};",

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
+from horsies._text import printable
 from horsies.commands._print import complain, plural
 from horsies.config.postgres import DATABASE_URL_VARIABLE
 from horsies.errors import HorsiesError
@@ -63,8 +64,17 @@ class Desk:
 # -- the command line ----------------------------------------------------------------------------
 
 
+class _Parser(argparse.ArgumentParser):
+    """Repeats what it does not understand, as every parser does; a URL among it without its password."""
+
+    def error(self, message: str) -> NoReturn:
+        from horsies._pg.redaction import redact
+
+        super().error(printable(redact(message)))
+
+
 def parser(name: str, description: str) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"horsies {name}", description=description, epilog=_EPILOG)
+    return _Parser(prog=f"horsies {name}", description=description, epilog=_EPILOG)
 
 
 class Verbs:

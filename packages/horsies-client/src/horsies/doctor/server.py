@@ -71,7 +71,7 @@ def objects(facts: Facts) -> Iterator[Finding]:
     rows = facts.rows("revisions")
     if not rows or str(rows[0]["version_num"]) < REQUIRED_REVISION:
         return
-    tables = {row["name"] for row in facts.rows("table_facts")}
+    tables = {row["name"] for row in _tables(facts)}
     indexes = {row["name"]: row["valid"] for row in facts.rows("index_facts")}
     triggers = {row["name"]: row["enabled"] for row in facts.rows("trigger_facts")}
     remake = "take its CREATE from `horsies-migrate sql` and run it"
@@ -109,7 +109,7 @@ def objects(facts: Facts) -> Iterator[Finding]:
 
 def rights(facts: Facts) -> Iterator[Finding]:
     """What this role may do, told as what it is good for."""
-    rows = facts.rows("table_facts")
+    rows = _tables(facts)
     blind = [row["name"] for row in rows if not row["may_look"]]
     if blind:
         yield Finding(
@@ -285,7 +285,7 @@ def _ended(row: Row) -> str:
 
 
 def vacuum(facts: Facts) -> Iterator[Finding]:
-    tables = {row["name"]: row for row in facts.rows("table_facts")}
+    tables = {row["name"]: row for row in _tables(facts)}
     if not facts.row("server_facts")["autovacuum"]:
         yield _autovacuum("autovacuum is off on this server", "set autovacuum = on and reload")
     good = True
@@ -312,7 +312,7 @@ def vacuum(facts: Facts) -> Iterator[Finding]:
 
 
 def sizes(facts: Facts) -> Iterator[Finding]:
-    rows = sorted(facts.rows("table_facts"), key=lambda row: row["bytes"], reverse=True)[:3]
+    rows = sorted(_tables(facts), key=lambda row: row["bytes"], reverse=True)[:3]
     told = ", ".join(f"{row['name']} {_bytes(row['bytes'])} ({row['live'] or 0:,} rows)" for row in rows)
     yield Finding("sizes", OK, f"the largest: {told}")
 
@@ -323,6 +323,13 @@ def _autovacuum(what: str, fix: str) -> Finding:
         "a queue is updates and deletes: dead rows pile up, claims get slower by the hour, and in the end the server "
         "stops to protect itself from wraparound", fix,
     )  # fmt: skip
+
+
+def _tables(facts: Facts) -> Sequence[Row]:
+    rows = facts.rows("table_facts")
+    if not rows:
+        raise NotSeen("there are no tables", missing=True)
+    return rows
 
 
 def _bytes(count: int) -> str:
