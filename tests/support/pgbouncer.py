@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode in front of a test's database, as an account that is not root."""
+"""A real PgBouncer in front of a test's database, as an account that is not root."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 class PgBouncer:
     """`url` leads through it; `restart` ends every connection of both sides."""
 
-    def __init__(self, db: Database, folder: Path, *, pool_size: int) -> None:
+    def __init__(self, db: Database, folder: Path, *, pool_size: int, mode: str, ignored: str) -> None:
         self._program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,7 +43,8 @@ listen_addr = 127.0.0.1
 listen_port = {self._port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
+ignore_startup_parameters = {ignored}
 default_pool_size = {pool_size}
 max_client_conn = 200
 logfile = {folder / "pgbouncer.log"}
@@ -84,9 +85,10 @@ server_login_retry = 1
 
 
 @contextlib.contextmanager
-def pgbouncer(db: Database, *, pool_size: int = 3) -> Iterator[PgBouncer]:
+def pgbouncer(db: Database, *, pool_size: int = 3, mode: str = "transaction", ignored: str = "") -> Iterator[PgBouncer]:
+    """`ignored`: start-up settings that it swallows instead of refusing the client."""
     with tempfile.TemporaryDirectory(prefix="horsies-pgbouncer-") as folder:
-        proxy = PgBouncer(db, Path(folder), pool_size=pool_size)
+        proxy = PgBouncer(db, Path(folder), pool_size=pool_size, mode=mode, ignored=ignored)
         proxy.start()
         try:
             yield proxy

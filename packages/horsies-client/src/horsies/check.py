@@ -152,7 +152,8 @@ async def notify_round_trip(connection: Any, listening: Any, patience_s: float) 
 
     await listening.add_listener(channel, received)  # ends with its connection
     began = time.monotonic()
-    await connection.execute("SELECT pg_notify($1, '')", channel)
+    async with connection.transaction():  # a pooler may send Parse and Bind to two sessions otherwise
+        await connection.execute("SELECT pg_notify($1, '')", channel)
     try:
         async with asyncio.timeout(patience_s):
             await heard.wait()

@@ -4,7 +4,7 @@
 and the dashboard show.
 """
 
-from horsies.doctor.examine import examine
+from horsies.doctor.asking import examine
 from horsies.doctor.finding import Finding, Limits, Severity
 
 __all__ = ["Finding", "Limits", "Severity", "examine"]

@@ -62,6 +62,10 @@ class Limits:
     """Beyond two sweeps of the reaper."""
     retention: timedelta = timedelta(hours=3)
     """Beyond the workers' retention; they prune hourly."""
+    question_ms: int = 5_000
+    """How long one question may take."""
+    notification_ms: int = 5_000
+    """How long a notification may take."""
 
 
 class NotSeen(Exception):

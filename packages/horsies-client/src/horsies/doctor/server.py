@@ -312,8 +312,10 @@ def vacuum(facts: Facts) -> Iterator[Finding]:
 
 
 def sizes(facts: Facts) -> Iterator[Finding]:
-    rows = sorted(_tables(facts), key=lambda row: row["bytes"], reverse=True)[:3]
-    told = ", ".join(f"{row['name']} {_bytes(row['bytes'])} ({row['live'] or 0:,} rows)" for row in rows)
+    live = {row["name"]: row["live"] or 0 for row in _tables(facts)}
+    told = ", ".join(
+        f"{row['name']} {_bytes(row['bytes'])} ({live.get(row['name'], 0):,} rows)" for row in facts.rows("table_sizes")
+    )
     yield Finding("sizes", OK, f"the largest: {told}")
 
 

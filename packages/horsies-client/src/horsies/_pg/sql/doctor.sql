@@ -14,10 +14,9 @@ SELECT version_num FROM horsies_alembic_version;
 
 -- name: table_facts :many
 -- params: names, tasks_table
--- Sizes and vacuum's bookkeeping, by a name that stands for itself wherever the tables are.
+-- Vacuum's bookkeeping and this role's rights. Takes no lock: it answers while somebody has locked a table.
 SELECT c.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
        statement_timestamp() - greatest(s.last_vacuum, s.last_autovacuum) AS vacuumed_ago,
-       pg_total_relation_size(c.oid) AS bytes,
        coalesce((SELECT option_value::boolean FROM pg_options_to_table(c.reloptions)
                   WHERE option_name = 'autovacuum_enabled'), true) AS autovacuum,
        has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT') AS may_look,
@@ -27,6 +26,14 @@ SELECT c.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
  WHERE c.relkind IN ('r', 'p') AND c.relname = ANY ($1::text[])
    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($2::text))
  ORDER BY c.relname;
+
+-- name: table_sizes :many
+-- params: names, tasks_table
+-- Waits for whoever has a table for himself alone.
+SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes FROM pg_class c
+ WHERE c.relkind IN ('r', 'p') AND c.relname = ANY ($1::text[])
+   AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($2::text))
+ ORDER BY 2 DESC LIMIT 3;
 
 -- name: index_facts :many
 -- params: tasks_table

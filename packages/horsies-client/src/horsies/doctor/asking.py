@@ -9,21 +9,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from horsies._operations import QUEUE_BOUND, worker_statuses
+from horsies._pg.dsn import connect_arguments
+from horsies._pg.embedded import resolve
 from horsies._pg.statements import load, qualify
-from horsies.check import NOTIFY_PATIENCE_S, notify_round_trip
+from horsies.check import notify_round_trip
 from horsies.doctor import reach, server, work
 from horsies.doctor.expected import TABLES
 from horsies.doctor.finding import Facts, Finding, Limits, NotSeen, Pooler, Row, Severity
 from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
-    from horsies.config import AppConfig
+    from horsies.config import AppConfig, PostgresConfig
     from horsies.info import WorkerStatus
 
-QUESTION_MS: Final = 5_000
 _ANSWER_S: Final = 8.0
 
 CHECKS: Final[Mapping[str, Callable[[Facts], Iterable[Finding]]]] = {
@@ -53,20 +55,19 @@ async def examine(
     config: "AppConfig", *, limits: Limits | None = None, names: Iterable[str] | None = None
 ) -> list[Finding]:
     """Every finding, in the order of the checks. `names`: the tasks that the user's app knows."""
-    from horsies._pg.pool import LoopDatabase
-
-    database = LoopDatabase(config.broker, config.resilience)
     async with AsyncExitStack() as stack:
         try:
-            connection = await database.connect()
+            # in a thread: an embedded server may have to be started, which takes a second
+            connect = partial(_connect, await asyncio.to_thread(resolve, config.broker))
+            connection = await connect()
             stack.push_async_callback(_close, connection)
-            direct = await database.connect(direct=True)
+            direct = await connect(direct=True)
             stack.push_async_callback(_close, direct)
         except HorsiesError as error:
             return [Finding("reach", Severity.PROBLEM, config.broker.redact(str(error)))]
         except Exception as error:
             return [reach.unreachable(error, config.broker)]
-        facts = await _gather(connection, direct, database.connect, config, limits or Limits(), names)
+        facts = await _gather(connection, direct, connect, config, limits or Limits(), names)
     return judge(facts)
 
 
@@ -94,15 +95,15 @@ async def _gather(
     names: Iterable[str] | None,
 ) -> Facts:  # fmt: skip
     schema = config.broker.schema
-    ask = _Questions(connection, schema, config.broker.redact)
+    ask = _Questions(connection, schema, config.broker.redact, limits.question_ms)
     tasks_table = qualify("horsies_tasks", schema)
     values: dict[str, tuple[Any, ...]] = {
         "server_facts": (), "revisions": (), "table_facts": (list(TABLES), tasks_table),
-        "index_facts": (tasks_table,), "trigger_facts": (tasks_table,), "xmin_holders": (), "hidden_sessions": (),
-        "connection_facts": (), "own_transactions": (config.broker.application_name,), "oldest_ended": (),
-        "overdue": (), "handed_back": (), "unresolved": (), "in_flight_counts": (), "queue_states": (),
-        "waiting_pairs": (QUEUE_BOUND,), "worker_snapshots": (timedelta(days=1),),
-        "stale_tasks": (timedelta(seconds=1),),
+        "table_sizes": (list(TABLES), tasks_table), "index_facts": (tasks_table,), "trigger_facts": (tasks_table,),
+        "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
+        "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "handed_back": (),
+        "unresolved": (), "in_flight_counts": (), "queue_states": (), "waiting_pairs": (QUEUE_BOUND,),
+        "worker_snapshots": (timedelta(days=1),), "stale_tasks": (timedelta(seconds=1),),
     }  # fmt: skip
     if names is not None:
         values["waiting_names"] = ()
@@ -112,7 +113,7 @@ async def _gather(
         limits=limits,
         clock_ahead=await _clock_ahead(connection),
         pooler=await _pooler(connection, direct, connect, declared=config.broker.pooler),
-        notify_ms=await _notify_ms(connection, direct),
+        notify_ms=await _notify_ms(connection, direct, limits.notification_ms),
         workers=_workers(found),
         names=frozenset(names) if names is not None else None,
         schema=schema,
@@ -123,7 +124,8 @@ async def _gather(
 class _Questions:
     """Named statements, each in a short read-only transaction of its own."""
 
-    def __init__(self, connection: Any, schema: str | None, redact: Callable[[str], str]) -> None:
+    def __init__(self, connection: Any, schema: str | None, redact: Callable[[str], str], question_ms: int) -> None:
+        self._question_ms = question_ms
         self._connection = connection
         self._redact = redact
         self._statements = {
@@ -134,8 +136,8 @@ class _Questions:
 
     async def __call__(self, name: str, *values: Any) -> Sequence[Row] | NotSeen:
         try:
-            async with asyncio.timeout(_ANSWER_S), self._connection.transaction(readonly=True):
-                await self._connection.execute(f"SET LOCAL statement_timeout = {QUESTION_MS}")
+            async with asyncio.timeout(self._question_ms / 1000 + 3), self._connection.transaction(readonly=True):
+                await self._connection.execute(f"SET LOCAL statement_timeout = {self._question_ms}")
                 return await self._connection.fetch(self._statements[name].sql, *values)
         except Exception as error:
             return self._not_seen(error)
@@ -147,7 +149,7 @@ class _Questions:
             case "42P01" | "42703":  # no such table, no such column
                 return NotSeen("its table is missing or too old", missing=True)
             case "57014":  # statement_timeout
-                return NotSeen(f"no answer within {QUESTION_MS / 1000:g} s")
+                return NotSeen(f"no answer within {self._question_ms / 1000:g} s")
             case _:
                 return NotSeen(self._redact(f"{type(error).__name__}: {error}"))
 
@@ -166,15 +168,15 @@ async def _clock_ahead(connection: Any) -> timedelta:
     """How far this machine's clock is ahead of the database's, give or take half a round trip."""
     try:
         before, began = datetime.now(UTC), time.monotonic()
-        there: datetime = await connection.fetchval("SELECT clock_timestamp()", timeout=_ANSWER_S)
+        there: datetime = await _value(connection, "SELECT clock_timestamp()")
         return before + timedelta(seconds=(time.monotonic() - began) / 2) - there
     except Exception:
         return timedelta()
 
 
-async def _notify_ms(connection: Any, direct: Any) -> float | None:
+async def _notify_ms(connection: Any, direct: Any, patience_ms: int) -> float | None:
     try:
-        return await notify_round_trip(connection, direct, NOTIFY_PATIENCE_S)
+        return await notify_round_trip(connection, direct, patience_ms / 1000)
     except Exception:
         return None
 
@@ -186,22 +188,37 @@ async def _pooler(connection: Any, direct: Any, connect: Callable[[], Any], *, d
     while a second client's transaction holds it, the first is answered by another.
     """
     try:
-        answered = await connection.fetchval("SELECT pg_backend_pid()", timeout=_ANSWER_S)
+        answered = await _value(connection, "SELECT pg_backend_pid()")
         between = connection.get_server_pid() != answered
-        direct_between = direct.get_server_pid() != await direct.fetchval("SELECT pg_backend_pid()", timeout=_ANSWER_S)
+        direct_between = direct.get_server_pid() != await _value(direct, "SELECT pg_backend_pid()")
         shared = False
         if between:
             other = await connect()
             try:
                 async with other.transaction():
                     theirs = await other.fetchval("SELECT pg_backend_pid()", timeout=_ANSWER_S)
-                    mine = await connection.fetchval("SELECT pg_backend_pid()", timeout=_ANSWER_S)
+                    mine = await _value(connection, "SELECT pg_backend_pid()")
                     shared = theirs == answered or mine != answered
             finally:
                 await _close(other)
         return Pooler(between, shared, declared, direct_between)
     except Exception:
         return None
+
+
+async def _connect(config: "PostgresConfig", *, direct: bool = False) -> Any:
+    """Without named statements: behind a pooler that nobody told us of, those of others would clash with ours."""
+    import asyncpg
+
+    arguments = connect_arguments(config, direct=direct)
+    arguments["statement_cache_size"] = 0
+    return await asyncpg.connect(**arguments)
+
+
+async def _value(connection: Any, sql: str) -> Any:
+    """In a transaction: a pooler may send what is prepared and what is asked to two different sessions."""
+    async with connection.transaction():
+        return await connection.fetchval(sql, timeout=_ANSWER_S)
 
 
 async def _close(connection: Any) -> None:
