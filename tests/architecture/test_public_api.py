@@ -11,7 +11,9 @@ import horsies
 
 PUBLIC = [
     "AppConfig", "AsyncTaskFunction", "AttemptOutcome", "BrokerError", "CancelResult", "ConfigurationError",
-    "ContractCode", "CustomQueueConfig", "ExpiredTask", "Horsies", "HorsiesError", "Jitter", "NODE_TERMINAL_STATES",
+    "ContractCode", "CustomQueueConfig", "ExpiredTask", "Finding", "Heartbeat", "Horsies", "HorsiesError", "Jitter",
+    "NODE_TERMINAL_STATES", "QueueStatus", "RetryResult", "Severity", "TaskCursor", "TaskDetail", "TaskFilter",
+    "TaskPage", "TaskState", "TaskSummary", "WorkerLiveness", "WorkerStatus",
     "NodeStatus", "OperationalErrorCode", "OutcomeCode", "PostgresBroker", "PostgresConfig", "QueueMode",
     "RecoveryConfig", "ResilienceConfig", "RetrievalCode", "RetryPolicy", "SchemaError", "SendErrorCode", "StaleTask",
     "TASK_TERMINAL_STATES", "TaskAttempt", "TaskCall", "TaskContext", "TaskDefinitionError", "TaskError",

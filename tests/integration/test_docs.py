@@ -65,3 +65,34 @@ def test_the_quickstart_runs_as_written(db: Database, tmp_path: Path) -> None:
     assert sent.stderr == "", log.read_text()
     assert sent.stdout == "TaskResult(ok=0.25)\nerror DIVISION_BY_ZERO\n19\n"
     assert worker.returncode == 0
+
+
+COMMANDS = {
+    "doctor": ((),), "workers": ((),), "tasks": (("list",), ("show",), ("retry",), ("cancel",), ("purge",)),
+    "stale": (("list",), ("fail",), ("requeue",)), "queues": (("list",), ("pause",), ("resume",)), "check": ((),),
+    "version": ((),),
+}  # fmt: skip
+
+
+def test_the_reference_knows_every_command_verb_and_option(capsys: pytest.CaptureFixture[str]) -> None:
+    from horsies import cli
+
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert COMMANDS.keys() <= cli._BUILT_IN.keys()
+    for command, verbs in COMMANDS.items():
+        assert f"horsies {command}" in page
+        for verb in verbs:
+            assert not verb or re.search(rf"`{verb[0]}\b|horsies {command} {verb[0]}", page), (command, verb)
+            with pytest.raises(SystemExit):
+                cli.main([command, *verb, "--help"])
+            options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
+            missing = {option for option in options if f"{option} " not in page and f"{option}`" not in page}
+            assert not missing, (command, verb)
+
+
+def test_the_runbook_knows_every_finding() -> None:
+    from horsies.doctor.asking import CHECKS
+
+    page = (ROOT / "docs" / "operations" / "runbook.md").read_text()
+    fine = {"rights", "sizes"}  # never bad
+    assert {name for name in {*CHECKS, "paused", "unserved", "reach"} if f"`{name}`" not in page} == fine

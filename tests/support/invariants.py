@@ -95,6 +95,14 @@ def check(
         ]
 
 
+def check_if_ours(db: Database) -> list[Violation]:
+    """The same for whatever a test left: nothing to judge where the tables are not, or no longer."""
+    try:
+        return check(db)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.OperationalError):
+        return []
+
+
 def _has_ledger(connection: psycopg.Connection[Any]) -> bool:
     found = connection.execute("SELECT to_regclass('chaos_sent'), to_regclass('chaos_ledger')").fetchone()
     return found is not None and None not in found

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ResilienceConfig as ResilienceConfig,
     )
     from horsies.context import TaskContext as TaskContext, TaskStopped as TaskStopped, current_task as current_task
+    from horsies.doctor import Finding as Finding, Severity as Severity
     from horsies.errors import (
         BrokerError as BrokerError,
         ConfigurationError as ConfigurationError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         TaskDefinitionError as TaskDefinitionError,
         UsageError as UsageError,
     )
+    from horsies.filters import TaskCursor as TaskCursor, TaskFilter as TaskFilter
     from horsies.handle import (
         CancelResult as CancelResult,
         TaskHandle as TaskHandle,
@@ -52,10 +54,19 @@ if TYPE_CHECKING:
     )
     from horsies.info import (
         ExpiredTask as ExpiredTask,
+        Heartbeat as Heartbeat,
+        QueueStatus as QueueStatus,
+        RetryResult as RetryResult,
         StaleTask as StaleTask,
         TaskAttempt as TaskAttempt,
+        TaskDetail as TaskDetail,
         TaskInfo as TaskInfo,
+        TaskPage as TaskPage,
+        TaskState as TaskState,
+        TaskSummary as TaskSummary,
+        WorkerLiveness as WorkerLiveness,
         WorkerStats as WorkerStats,
+        WorkerStatus as WorkerStatus,
     )
     from horsies.result import TaskError as TaskError, TaskFailed as TaskFailed, TaskResult as TaskResult
     from horsies.retry import Jitter as Jitter, RetryPolicy as RetryPolicy
@@ -85,8 +96,13 @@ _HOMES = {
         "BrokerError", "ConfigurationError", "ContractCode", "HorsiesError", "OperationalErrorCode", "OutcomeCode",
         "RetrievalCode", "SchemaError", "TaskDefinitionError", "UsageError",
     ),
+    "doctor": ("Finding", "Severity"),
+    "filters": ("TaskCursor", "TaskFilter"),
     "handle": ("CancelResult", "TaskHandle", "as_completed", "as_completed_async", "gather", "gather_async"),
-    "info": ("ExpiredTask", "StaleTask", "TaskAttempt", "TaskInfo", "WorkerStats"),
+    "info": (
+        "ExpiredTask", "Heartbeat", "QueueStatus", "RetryResult", "StaleTask", "TaskAttempt", "TaskDetail", "TaskInfo",
+        "TaskPage", "TaskState", "TaskSummary", "WorkerLiveness", "WorkerStats", "WorkerStatus",
+    ),
     "result": ("TaskError", "TaskFailed", "TaskResult"),
     "retry": ("Jitter", "RetryPolicy"),
     "send": ("SendErrorCode", "TaskSendError"),

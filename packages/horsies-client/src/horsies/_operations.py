@@ -6,7 +6,6 @@ operator's question must never hold up the queue, and most of its conditions are
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
@@ -15,6 +14,7 @@ from horsies.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.info import (
     Heartbeat,
     QueueStatus,
+    RetryResult,
     TaskAttempt,
     TaskDetail,
     TaskPage,
@@ -45,23 +45,6 @@ DEAD_AFTER: Final = 9
 
 _PERMISSION_DENIED: Final = "42501"
 _UNIQUE_VIOLATION: Final = "23505"
-
-
-class RetryResult(StrEnum):
-    """What became of an operator's retry of one task."""
-
-    RETRIED = "RETRIED"
-    NOT_ENDED = "NOT_ENDED"
-    """It waits or runs."""
-    SUCCEEDED = "SUCCEEDED"
-    """It is COMPLETED; there is nothing to repeat."""
-    IN_WORKFLOW = "IN_WORKFLOW"
-    """It is a node of a workflow, and is retried through that."""
-    KEY_TAKEN = "KEY_TAKEN"
-    """Another live task has its unique key."""
-    CHANGED = "CHANGED"
-    """It moved while it was looked at; ask again."""
-    NOT_FOUND = "NOT_FOUND"
 
 
 class Operations:

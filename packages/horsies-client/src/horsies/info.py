@@ -194,6 +194,23 @@ class TaskState(_FromRow):
         object.__setattr__(self, "status", TaskStatus(self.status))
 
 
+class RetryResult(StrEnum):
+    """What became of an operator's retry of one task."""
+
+    RETRIED = "RETRIED"
+    NOT_ENDED = "NOT_ENDED"
+    """It waits or runs."""
+    SUCCEEDED = "SUCCEEDED"
+    """It is COMPLETED; there is nothing to repeat."""
+    IN_WORKFLOW = "IN_WORKFLOW"
+    """It is a node of a workflow, and is retried through that."""
+    KEY_TAKEN = "KEY_TAKEN"
+    """Another live task has its unique key."""
+    CHANGED = "CHANGED"
+    """It moved while it was looked at; ask again."""
+    NOT_FOUND = "NOT_FOUND"
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat(_FromRow):
     """One sign of life for a task."""

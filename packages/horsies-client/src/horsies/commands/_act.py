@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from horsies._operations import COUNT_BOUND, RetryResult
+from horsies._operations import COUNT_BOUND
 from horsies.broker import PostgresBroker
 from horsies.commands._common import OK, PROBLEMS, Desk, Refused, confirm
 from horsies.commands._print import complain, plural, say, say_json
 from horsies.commands._select import filter_of, narrowed
 from horsies.filters import LIVE_STATES, RETRYABLE_STATES, TaskFilter
 from horsies.handle import CancelResult
-from horsies.info import TaskState
+from horsies.info import RetryResult, TaskState
 from horsies.status import TASK_TERMINAL_STATES, TaskStatus
 
 BATCH: Final = 500

@@ -33,7 +33,7 @@ MANY: Final = 1
 
 _EPILOG: Final = "exit codes: 0 done; 1 problems found, or nothing done; 2 wrong usage"
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 _LONGEST: Final = timedelta(days=36_500)
 
 

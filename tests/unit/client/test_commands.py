@@ -1,0 +1,111 @@
+"""The words of the command line: spans, cells, tables, cursors, filters."""
+
+import argparse
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from horsies import ConfigurationError, TaskCursor, TaskFilter, TaskStatus
+from horsies._text import plural, span
+from horsies.commands import _print
+from horsies.commands._common import at_least_one, duration
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("2h", 7_200), ("7d", 604_800), ("1h30m", 5_400), ("2w", 1_209_600), ("1.5h", 5_400),
+     ("250ms", 0.25), ("0s", 0)],
+)  # fmt: skip
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "-1h", "1 h", "1h 30m", "1y", "1e3s", "٣h", "99999w", "1hh", "nan"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        duration(text)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "", "1.5", "1" * 30])
+def test_what_is_no_count(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        at_least_one(text)
+    assert at_least_one("7") == 7
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (0.04, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (59.9, "59 s"), (60, "1 m"), (61, "1 m 1 s"),
+     (3_600, "1 h"), (3_661, "1 h 1 m"), (86_400, "1 d"), (90_000, "1 d 1 h"), (-5, "-5.0 s"), (-7_260, "-2 h 1 m")],
+)  # fmt: skip
+def test_spans(seconds: float, text: str) -> None:
+    assert span(timedelta(seconds=seconds)) == text
+
+
+def test_plural() -> None:
+    assert [plural(count, "task") for count in (0, 1, 2, 20_000)] == ["0 tasks", "1 task", "2 tasks", "20,000 tasks"]
+
+
+def test_cells_are_inert_and_short() -> None:
+    assert _print.cell(None) == "-"
+    assert _print.cell(True) == "yes"
+    assert _print.cell(["a", "b"]) == "a, b"
+    assert _print.cell("a\nb\tc\x1b[2J\u202e") == r"a\nb\tc\x1b[2J\u202e"
+    assert len(_print.cell("x" * 5_000_000)) == _print.CELL
+    assert _print.cell(datetime(2026, 1, 2, 3, 4, 5, 678_900, UTC)) == "2026-01-02 03:04:05.678+00:00"
+    assert _print.cell("{0} %s %(x)s [red]") == "{0} %s %(x)s [red]"
+
+
+def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    _print.say_table(["NAME", "N"], [("日本", 5), ("abcdefg", 12_345)], right=("N",))
+    assert capsys.readouterr().out == "NAME         N\n日本         5\nabcdefg  12345\n"
+
+
+def test_json_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+    _print.say_json({"a": "é\x7f\x9b\u202e", "b": timedelta(seconds=1.5), "c": float("nan"), "d": {TaskStatus.FAILED}})
+    said = capsys.readouterr().out
+    assert said.isascii()
+    assert "\x7f" not in said
+    assert r"\u00e9\u007f\u009b\u202e" in said
+    assert '"b": 1.5' in said
+    assert '"c": null' in said
+    assert '"FAILED"' in said
+
+
+# -- filters -------------------------------------------------------------------------------------
+
+
+def test_a_filter_of_nothing_means_all() -> None:
+    assert TaskFilter().is_empty
+    assert TaskFilter().live | TaskFilter().ended == set(TaskStatus)
+    assert not TaskFilter(queues="mail").is_empty
+    assert TaskFilter(queues="mail").queues == ("mail",)
+    assert TaskFilter(ids=["a", "a", "b"]).ids == ("a", "b")
+
+
+def test_states_of_a_filter() -> None:
+    assert TaskFilter(statuses=["FAILED", "PENDING"]).live == {TaskStatus.PENDING}
+    assert TaskFilter(statuses=[TaskStatus.FAILED]).has_code
+    assert not TaskFilter(statuses=["FAILED", "CANCELLED"]).has_code
+    assert TaskFilter(error_codes="X").live == set()  # only what has ended has a code
+    assert TaskFilter(statuses=[]).live == TaskFilter(statuses=[]).ended == set()
+
+
+def test_every_problem_of_a_filter_at_once() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        TaskFilter(ids=["x" * 37], statuses=["DONE"], queues=[""], worker_id="", older_than=5)  # type: ignore[list-item,arg-type]
+    assert [problem.where for problem in caught.value.problems] == [
+        "TaskFilter.ids", "TaskFilter.queues", "TaskFilter.statuses", "TaskFilter.worker_id", "TaskFilter.older_than",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ended", [None, datetime(2026, 1, 2, 3, 4, 5, 6, UTC)])
+def test_a_cursor_can_be_kept_as_text(ended: datetime | None) -> None:
+    cursor = TaskCursor("0199", ended)
+    assert TaskCursor.parse(str(cursor)) == cursor
+
+
+@pytest.mark.parametrize("text", ["", "@2026-01-02T03:04:05+00:00", "a@", "a@soon", "a@2026-01-02", "x" * 37])
+def test_what_is_no_cursor(text: str) -> None:
+    with pytest.raises(ValueError):
+        TaskCursor.parse(text)

@@ -1,0 +1,132 @@
+"""The doctor's checks on facts that a test server does not come by: clocks, slots, full queues, ancient servers."""
+
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from horsies import Finding, PostgresConfig, Severity
+from horsies.doctor import reach, server, work
+from horsies.doctor.asking import CHECKS, judge
+from horsies.doctor.finding import Facts, NotSeen, Pooler
+
+SERVER = {
+    "version": "16.1", "version_num": 160_001, "encoding": "UTF8", "in_recovery": False, "autovacuum": True,
+    "database": "shop", "role": "me", "read_only": False, "notify_usage": 0.0,
+}  # fmt: skip
+
+
+def facts(*, more: dict[str, Any] | None = None, **found: Any) -> Facts:
+    return Facts(found={"server_facts": [SERVER], **found}, **(more or {}))
+
+
+def one(check: Any, given: Facts) -> Finding:
+    (finding,) = list(check(given))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "told"),
+    [
+        ({}, Severity.OK, "PostgreSQL 16.1, encoding UTF8, database shop, role me"),
+        ({"version_num": 130_010, "version": "13.10"}, Severity.PROBLEM, "older than PostgreSQL 14"),
+    ],
+)
+def test_server(change: dict[str, Any], severity: Severity, told: str) -> None:
+    finding = one(server.server, facts(server_facts=[{**SERVER, **change}]))
+    assert finding.severity is severity
+    assert told in finding.what
+
+
+def test_standbys_and_read_only_sessions() -> None:
+    for change, told in (({"in_recovery": True}, "standby"), ({"read_only": True}, "read-only")):
+        said = list(server.server(facts(server_facts=[{**SERVER, **change}])))
+        assert [finding.severity for finding in said] == [Severity.OK, Severity.PROBLEM]
+        assert told in said[1].what
+
+
+@pytest.mark.parametrize(("seconds", "word"), [(90, "1 m 30 s ahead of"), (-7, "7.0 s behind")])
+def test_a_clock_that_is_off(seconds: float, word: str) -> None:
+    finding = one(server.clock, facts(more={"clock_ahead": timedelta(seconds=seconds)}))
+    assert finding.severity is Severity.WARN
+    assert finding.what == f"this machine's clock is {word} the database's"
+    assert one(server.clock, facts(more={"clock_ahead": timedelta(seconds=4)})).severity is Severity.OK
+
+
+@pytest.mark.parametrize(("usage", "severity"), [(0.01, Severity.OK), (0.2, Severity.WARN), (0.7, Severity.PROBLEM)])
+def test_the_notification_queue(usage: float, severity: Severity) -> None:
+    given = facts(server_facts=[{**SERVER, "notify_usage": usage}], more={"notify_ms": 1.0})
+    assert one(server.notifications, given).severity is severity
+
+
+def test_slots_and_prepared_transactions() -> None:
+    slot = {
+        "kind": "slot", "pid": None, "name": "replica", "role": None, "application_name": None, "state": "inactive",
+        "age": None, "transactions": 2_000_000,
+    }  # fmt: skip
+    given = facts(xmin_holders=[slot, {**slot, "transactions": 5}], hidden_sessions=[{"count": 0}])
+    finding = one(server.xmin, given)
+    assert finding.severity is Severity.PROBLEM
+    assert finding.what == "replication slot 'replica' (inactive) holds back 2,000,000 transactions"
+    prepared = {**slot, "kind": "prepared", "name": "x'y", "role": "r", "age": timedelta(hours=1)}
+    finding = one(server.xmin, facts(xmin_holders=[prepared], hidden_sessions=[{"count": 0}]))
+    assert "ROLLBACK PREPARED 'x''y'" in finding.fix
+
+
+def test_what_a_pooler_means() -> None:
+    def said(**seen: bool) -> list[tuple[Severity, str]]:
+        pooler = Pooler(**{"between": True, "shared": True, "declared": True, "direct_between": False, **seen})
+        return [(finding.severity, finding.what) for finding in server.pooler(facts(more={"pooler": pooler}))]
+
+    assert said() == [(Severity.OK, "a pooler in transaction mode, as configured")]
+    assert said(declared=False)[0][0] is Severity.PROBLEM
+    assert said(shared=False, declared=False)[0] == (
+        Severity.OK, "a pooler in session mode, as far as two connections can tell",
+    )  # fmt: skip
+    assert said(direct_between=True)[0] == (Severity.PROBLEM, "direct_url leads through a pooler too")
+    assert said(between=False, shared=False)[0][0] is Severity.WARN
+
+
+def test_a_check_that_cannot_look_says_so_and_silences_no_other() -> None:
+    hidden, slow = NotSeen("denied", hidden=True), NotSeen("no answer within 5 s")
+    missing = NotSeen("no table", missing=True)
+    found = dict.fromkeys(("waiting_pairs", "in_flight_counts", "queue_states", "revisions"), missing)
+    given = Facts(found={"server_facts": [SERVER], "connection_facts": hidden, "overdue": slow, **found}, workers=slow)
+    said = judge(given)
+    assert next(one for one in said if one.check == "server").severity is Severity.OK
+    assert [one.what for one in said if one.check == "connections"] == ["not visible to this role"]
+    assert [one.what for one in said if one.check == "reaper"] == ["could not be looked at: no answer within 5 s"]
+    assert any(one.check == "schema" and "there are no horsies tables" in one.what for one in said)
+    assert {one.check for one in said} <= CHECKS.keys()
+
+
+def test_an_unknown_fact_is_not_an_error() -> None:
+    with pytest.raises(NotSeen):
+        Facts(found={}).rows("whatever")
+    assert all(one.severity is not Severity.PROBLEM for one in judge(Facts(found={})) if one.check != "notify")
+
+
+def test_retention_that_is_off_is_not_late() -> None:
+    finding = one(work.retention, facts(oldest_ended=[{"age": timedelta(days=400)}]))
+    assert finding.severity is Severity.OK
+    assert one(work.retention, facts(oldest_ended=[])).what == "no ended task is kept"
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (asyncpg.InvalidPasswordError('password authentication failed for user "u"'), "correct the password"),
+        (asyncpg.TooManyConnectionsError("sorry, too many clients already"), "end idle sessions"),
+        (asyncpg.CannotConnectNowError("the database system is starting up"), "try again in a moment"),
+        (TimeoutError(), "firewall"),
+        (ConnectionRefusedError(111, "refused"), "is the server running"),
+        (asyncpg.ProtocolViolationError("unsupported startup parameter: search_path"), "pooler=True"),
+        (ValueError("odd hunter2"), "see the message"),
+    ],
+)
+def test_why_it_cannot_be_reached(error: Exception, fix: str) -> None:
+    finding = reach.unreachable(error, PostgresConfig("postgresql://u:hunter2@h/d"))
+    assert finding.severity is Severity.PROBLEM
+    assert fix in finding.fix
+    assert "hunter2" not in finding.what
