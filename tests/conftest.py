@@ -6,7 +6,7 @@ import asyncpg
 import psutil
 import pytest
 
-from tests.support import postgres, workers
+from tests.support import invariants, postgres, workers
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 
@@ -19,6 +19,27 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         postgres.finish_run()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Whatever an integration test did, its rows are judged before its databases go. A test that plants what a rule
+    forbids names the rule: `@pytest.mark.breaks("T8")`."""
+    broken = _broken_rules(item) if "integration" in item.path.parts else []
+    yield
+    assert not broken, f"rows break rules of tests/support/invariants.sql: {broken}"
+
+
+def _broken_rules(item: pytest.Item) -> list[invariants.Violation]:
+    planted = {rule for mark in item.iter_markers("breaks") for rule in mark.args}
+    values: list[object] = list(getattr(item, "funcargs", {}).values())
+    databases = {value.name: value for value in values if isinstance(value, Database)}
+    return [
+        violation
+        for database in databases.values()
+        for violation in invariants.check_if_ours(database)
+        if violation.rule not in planted
+    ]
 
 
 @pytest.fixture

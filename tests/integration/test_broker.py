@@ -247,6 +247,7 @@ async def test_no_retry_of_what_lives_or_succeeded(db: Database, broker: Postgre
     assert factories.read(db, task_id) == before
 
 
+@pytest.mark.breaks("W4")
 async def test_a_workflows_task_is_retried_through_its_workflow(db: Database, broker: PostgresBroker) -> None:
     task_id = factories.task(db, "FAILED", is_workflow_task=True)
     assert not await broker.retry(task_id)
@@ -380,6 +381,7 @@ async def test_a_stale_claim_goes_back_untouched(db: Database, broker: PostgresB
 # -- lists ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.breaks("T7")
 async def test_expired_tasks_swept_or_not(db: Database, broker: PostgresBroker) -> None:
     overdue = factories.task(db, good_until=ago(minutes=2))
     held = factories.task(db, "CLAIMED", good_until=ago(minutes=1))

@@ -201,6 +201,7 @@ async def test_the_sessions_settings_are_in_force(table: Database) -> None:
     assert {"enable_seqscan", "enable_hashjoin", "enable_mergejoin", "plan_cache_mode"} <= CLAIM_SETTINGS.keys()
 
 
+@pytest.mark.breaks("A2")
 async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, claimer: Prepared) -> None:
     """And neither do they cost the rest of what a worker asks."""
     figures: dict[str, int] = {}
@@ -316,6 +317,7 @@ async def test_future_tasks_at_many_priorities_are_passed_by(table: Database, cl
         assert plan.rows == limit
 
 
+@pytest.mark.breaks("T7")
 async def test_expired_tasks_in_front_are_consumed_once_not_walked_every_time(
     table: Database, claimer: Prepared
 ) -> None:

@@ -442,6 +442,7 @@ def test_a_task_in_the_hands_of_nobody_known(served: Database) -> None:
     assert found.what == "1 task in the hands of worker unheard of, which has left no trace"
 
 
+@pytest.mark.breaks("T7")
 def test_overdue_tasks_that_no_reaper_has_met(served: Database) -> None:
     factories.task(served, good_until=ago(seconds=10))
     assert trouble(look(served)) == {}
@@ -537,6 +538,7 @@ def test_the_verbs_of_a_viewer(served: Database, accounts: dict[str, str], capsy
         assert "Traceback" not in ran.err
 
 
+@pytest.mark.breaks("T8")
 def test_the_verbs_of_an_operator(
     served: Database, accounts: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,9 @@ def test_operator(roles: dict[str, Database]) -> None:
     assert may(operator, "INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ('q', now())")
     assert may(operator, "UPDATE horsies_schedule_state SET run_requested_at = now()")
     assert not may(operator, SEND.format("b"))
-    assert not may(operator, "DELETE FROM horsies_tasks")
+    assert may(operator, "DELETE FROM horsies_tasks WHERE id = 'a'")
+    assert not may(operator, "DELETE FROM horsies_workflows")
+    assert not may(operator, "TRUNCATE horsies_tasks CASCADE")
     assert not may(operator, "UPDATE horsies_schedule_state SET next_run_at = now()")
 
 

@@ -81,6 +81,7 @@ async def test_ten_thousand_rows_in_one_statement_are_told_once_per_queue(heard:
     }
 
 
+@pytest.mark.breaks("A2")
 async def test_a_row_that_is_born_finished_is_not_news(heard: Heard) -> None:
     seen = await heard(
         "INSERT INTO horsies_tasks (id, task_name, status, completed_at, terminal_at, result) "
@@ -110,6 +111,7 @@ async def test_claim_start_heartbeat_and_progress_notify_nothing(heard: Heard) -
 
 
 @pytest.mark.parametrize("status", TERMINAL)
+@pytest.mark.breaks("A2")
 async def test_each_end_is_told_per_task(heard: Heard, status: str) -> None:
     await heard("INSERT INTO horsies_tasks (id, task_name) VALUES ('a', 't'), ('b', 't')")
     await heard(RUNNING)
