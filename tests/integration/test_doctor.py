@@ -18,6 +18,7 @@ from horsies.doctor import Finding, Limits, Severity, examine, expected
 from horsies_schema import embedded
 from tests.support import catalog, factories, postgres
 from tests.support.apps import make_app
+from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.factories import ago
 from tests.support.operator import Operator, as_process
 from tests.support.pgbouncer import pgbouncer
@@ -164,6 +165,16 @@ def test_a_server_that_nobody_would_want(small: tuple[str, str]) -> None:
     assert 'prepared transaction "it\'s late" of' in bad["xmin"].what
     assert "ROLLBACK PREPARED 'it''s late'" in bad["xmin"].fix
     assert bad["connections"].what.endswith("in use")
+
+
+def test_a_server_that_goes_away(db: Database) -> None:
+    with ChaosProxy(db.url) as proxy:
+        proxy.cut_at("FROM pg_index", When.UNANSWERED)
+        findings = look(proxy.url)
+    assert findings[0].what == "the connection was lost in the middle of the examination"
+    said = {one.check: one for one in findings}
+    assert said["schema"].severity is Severity.OK  # asked before
+    assert said["backlog"].what.startswith("could not be looked at: ")
 
 
 def test_an_encoding_that_cannot_hold_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -388,13 +399,13 @@ def test_a_backlog(served: Database) -> None:
     factories.task(served, priority=9, enqueued_at=ago(minutes=6))
     factories.task(served, priority=1)
     found = only(look(served), "backlog", Severity.WARN)
-    assert found.what.startswith("queue default, priority 9: the oldest of 1 task that are ready has waited for 6 m")
+    assert found.what.startswith("queue default, priority 9: of 1 task that can run, the oldest has waited for 6 m")
 
 
 def test_names_that_no_worker_knows(served: Database) -> None:
     factories.task(served, task_name="moved", claim_generation=7)
     found = only(look(served), "unknown-names", Severity.WARN)
-    assert found.what == "1 waiting task named 'moved' were claimed and handed back, up to 7 times"
+    assert found.what == "1 waiting task named 'moved': claimed and handed back, up to 7 times"
     served.execute("DELETE FROM horsies_tasks")
     factories.task(served, retry_count=9, claim_generation=9)  # retries are not hand-backs
     assert trouble(look(served)) == {}

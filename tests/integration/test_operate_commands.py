@@ -114,12 +114,12 @@ def test_workers_by_the_age_of_their_snapshot(db: Database, operator: Operator) 
 def test_a_workers_line(db: Database, operator: Operator) -> None:
     factories.worker_state(
         db, "w", queues=["mail", "default"], memory_usage_mb=100.4, children_memory_mb=1000.0, cpu_percent=12.6,
-        processes=8,
+        processes=8, worker_started_at=ago(hours=2, minutes=30, seconds=30),
     )  # fmt: skip
     factories.task(db, "CLAIMED", claimed_by_worker_id="w")
     ran = operator("workers")
     assert re.search(
-        r"^w +alive +[\d.]+ s ago +host-1 +4711 +1 h +8 +0 +1 +1,100 MB +13 % +mail, default$", ran.out, re.M
+        r"^w +alive +[\d.]+ m?s ago +host-1 +4711 +2 h 30 m +8 +0 +1 +1,100 MB +13 % +mail, default$", ran.out, re.M
     )
 
 

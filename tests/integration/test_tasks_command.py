@@ -1,5 +1,6 @@
 """`horsies tasks`, as an operator uses it: what it lists, what it touches, what it leaves alone and says so."""
 
+import json
 import os
 import pty
 import re
@@ -148,6 +149,15 @@ def test_show_tells_everything(db: Database, operator: Operator) -> None:
     assert [attempt["outcome"] for attempt in found["attempts"]] == ["FAILED"] * 3
     assert found["heartbeats"][0]["hostname"] == "host-7"
     assert found["retry_count"] == 2
+
+
+def test_a_stored_traceback_can_be_read(db: Database, operator: Operator) -> None:
+    lines = 'Traceback (most recent call last):\n  File "x.py", line 1\x1b[2J\nValueError: boom'
+    result = {"err": {"error_code": "X", "data": {"traceback": lines}}}
+    shown = operator("tasks", "show", factories.task(db, "FAILED", result=json.dumps(result))).out
+    assert '\ntraceback\n    Traceback (most recent call last):\n      File "x.py", line 1\\x1b[2J\n    Value' in shown
+    for odd in ('{"err": 1}', "[]", "not json", '{"err": {"data": {"traceback": 7}}}', "[" * 100_000):
+        assert "\ntraceback" not in operator("tasks", "show", factories.task(db, "FAILED", result=odd)).out
 
 
 @pytest.mark.parametrize("word", STATES)

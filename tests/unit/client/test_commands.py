@@ -35,7 +35,8 @@ def test_what_is_no_count(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (0.04, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (59.9, "59 s"), (60, "1 m"), (61, "1 m 1 s"),
+    [(0, "0 ms"), (0.04, "40 ms"), (-0.5, "-500 ms"), (1, "1.0 s"),
+     (9.94, "9.9 s"), (10, "10 s"), (59.9, "59 s"), (60, "1 m"), (61, "1 m 1 s"),
      (3_600, "1 h"), (3_661, "1 h 1 m"), (86_400, "1 d"), (90_000, "1 d 1 h"), (-5, "-5.0 s"), (-7_260, "-2 h 1 m")],
 )  # fmt: skip
 def test_spans(seconds: float, text: str) -> None:

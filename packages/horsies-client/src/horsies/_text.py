@@ -22,12 +22,14 @@ def _spelled(found: re.Match[str]) -> str:
 
 
 def span(value: timedelta) -> str:
-    """A duration in its two largest units: `4 d 2 h`, `35 s`; with a minus when it lies ahead."""
+    """A duration in its two largest units: `4 d 2 h`, `35 s`, `20 ms`; with a minus when it lies ahead."""
     seconds = value.total_seconds()
     sign = "-" if seconds < 0 else ""
     seconds = abs(seconds)
+    if seconds < 1:
+        return f"{sign}{seconds * 1000:.0f} ms"
     if seconds < 10:
-        return f"{sign}{seconds:.1f} s" if seconds else "0 s"
+        return f"{sign}{seconds:.1f} s"
     left = int(seconds)
     parts: list[str] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):

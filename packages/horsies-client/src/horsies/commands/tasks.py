@@ -1,6 +1,7 @@
 """`horsies tasks list|show|retry|cancel|purge`."""
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -209,6 +210,16 @@ def _say_payload(payload: Mapping[str, Any] | None, limit: int | None) -> None:
     for name in _PAYLOAD:
         rest = f"  [{payload[name + '_chars']:,} characters, --full shows all]" if _is_cut(payload, name) else ""
         _say_text(name, payload[name], None if rest else limit, rest)
+    _say_text("traceback", _traceback(payload["result"]), limit)
+
+
+def _traceback(result: str | None) -> str | None:
+    """Out of a stored error, if it is there whole: a person wants to read its lines."""
+    try:
+        found = json.loads(result or "null")["err"]["data"]["traceback"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def _is_cut(payload: Mapping[str, Any], name: str) -> bool:

@@ -68,7 +68,8 @@ async def examine(
         except Exception as error:
             return [reach.unreachable(error, config.broker)]
         facts = await _gather(connection, direct, connect, config, limits or Limits(), names)
-    return judge(facts)
+        lost = [reach.LOST] if connection.is_closed() else []
+    return [*lost, *judge(facts)]
 
 
 def judge(facts: Facts) -> list[Finding]:

@@ -1,6 +1,6 @@
 """Why the database cannot be reached, in words, with what to do. Never with a password."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from horsies.doctor.finding import Finding, Severity
 
@@ -15,6 +15,11 @@ _FIXES = {
     "53300": "end idle sessions, lower pool sizes, raise max_connections, or put a pooler in front (pooler=True)",
     "57P03": "the server is starting or stopping: try again in a moment",
 }
+
+LOST: Final = Finding(
+    "reach", Severity.PROBLEM, "the connection was lost in the middle of the examination",
+    "a server that restarts or fails over, or a network that drops connections", "ask again in a moment",
+)  # fmt: skip
 
 
 def unreachable(error: Exception, config: "PostgresConfig") -> Finding:

@@ -116,8 +116,8 @@ def _tasks(rows: Sequence[Row]) -> str:
 def _waiting(row: Row) -> Finding:
     return Finding(
         "backlog", WARN,
-        f"queue {row['queue_name']}, priority {row['priority']}: the oldest of {_tasks([row])} "
-        f"that are ready has waited for {span(row['oldest_ready'])}",
+        f"queue {row['queue_name']}, priority {row['priority']}: of {_tasks([row])} that can "
+        f"run, the oldest has waited for {span(row['oldest_ready'])}",
         "the workers do not keep up, a cap holds them back, or tasks of higher priority always come first: priority is "
         "strict",
         "add workers or processes, raise max_concurrency or cluster_wide_cap, or give it a better priority",
@@ -130,7 +130,7 @@ def unknown_names(facts: Facts) -> Iterator[Finding]:
         good = False
         yield Finding(
             "unknown-names", WARN,
-            f"{plural(row['found'], 'waiting task')} named {row['task_name']!r} were claimed and handed back, "
+            f"{plural(row['found'], 'waiting task')} named {row['task_name']!r}: claimed and handed back, "
             f"up to {row['claims']} times",
             "the workers that met them do not know the name; after unknown_task_grace_ms (5 minutes) they fail, "
             "WORKER_RESOLUTION_ERROR",

@@ -96,8 +96,15 @@ SELECT pid, application_name, state, statement_timestamp() - xact_start AS age F
  ORDER BY xact_start LIMIT 20;
 
 -- name: oldest_ended :value
-SELECT statement_timestamp() - terminal_at AS age FROM horsies_tasks
- WHERE terminal_at IS NOT NULL ORDER BY terminal_at LIMIT 1;
+-- The oldest that retention may take: a workflow that has not ended keeps its tasks.
+SELECT statement_timestamp() - t.terminal_at AS age FROM horsies_tasks t
+ WHERE t.terminal_at IS NOT NULL
+   AND NOT (t.is_workflow_task AND EXISTS (
+           SELECT FROM horsies_workflow_tasks n
+             JOIN horsies_workflows w ON w.id = n.workflow_id
+             LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+            WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))))
+ ORDER BY t.terminal_at LIMIT 1;
 
 -- name: overdue :one
 -- Tasks past their good_until that no sweep has met: the reaper's silence.

@@ -239,7 +239,7 @@ WITH RECURSIVE worker AS (
 SELECT s.worker_id, s.snapshot_at, statement_timestamp() - s.snapshot_at AS age, s.hostname, s.pid, s.processes,
        s.queues, s.tasks_running, s.tasks_claimed, s.memory_usage_mb, s.children_memory_mb, s.cpu_percent,
        s.memory_percent, s.max_claim_batch, s.max_claim_per_worker, s.cluster_wide_cap, s.queue_max_concurrency,
-       s.recovery_config, s.worker_started_at, statement_timestamp() - s.worker_started_at AS up_for, i.period_ms,
+       s.recovery_config, s.worker_started_at, s.snapshot_at - s.worker_started_at AS up_for, i.period_ms,
        i.stopped_at, i.judged_dead_at, i.judged_by
   FROM worker w
  CROSS JOIN LATERAL (SELECT * FROM horsies_worker_states x WHERE x.worker_id = w.worker_id
