@@ -245,12 +245,13 @@ def test_ids_and_a_filter_must_both_hold(db: Database, operator: Operator) -> No
     assert status(db, other) == "FAILED"
 
 
-def waits_for_a_lock(db: Database) -> bool:
-    return bool(
-        db.value(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
+def waits_for_a_lock(db: Database, query: str = "%") -> bool:
+    waiting = db.value(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE %s",
+        query,
     )
+    return bool(waiting)
 
 
 def test_a_task_that_another_operator_retries_at_this_moment(db: Database, operator: Operator) -> None:
@@ -369,6 +370,32 @@ def test_purge_waits_for_nobody(db: Database, operator: Operator) -> None:
 
 
 # -- asking --------------------------------------------------------------------------------------
+
+
+def test_a_question_that_takes_too_long(db: Database, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("horsies._operations.READ_TIMEOUT_MS", 200)
+    with psycopg.connect(db.url) as other:
+        other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        for arguments in (["list"], ["purge", "--task", "add"], ["retry", "--task", "add", "--dry-run"]):
+            ran = operator("tasks", *arguments)
+            assert (ran.code, ran.out) == (1, "")
+            assert ran.err.startswith("horsies: no answer within 0.2 s: somebody has locked the table, or the filter")
+        assert operator("queues", "pause", "mail").out == "paused mail\n"  # the brake works all the same
+
+
+def test_who_says_yes_needs_no_count(db: Database, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting is given up while somebody has the table for himself; the purge itself waits a little longer."""
+    monkeypatch.setattr("horsies._operations.READ_TIMEOUT_MS", 500)
+    factories.task(db, "FAILED")
+    ran: list[Ran] = []
+    with psycopg.connect(db.url) as other:
+        other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        thread = threading.Thread(target=lambda: ran.append(operator("tasks", "purge", "--task", "add", "--yes")))
+        thread.start()
+        eventually(lambda: waits_for_a_lock(db, "WITH target AS MATERIALIZED%"))
+        other.rollback()
+        thread.join(20)
+    assert ran == [Ran(0, "purged 1 task\n", "")]
 
 
 def test_a_script_has_to_say_yes(db: Database, operator: Operator) -> None:

@@ -45,6 +45,11 @@ DEAD_AFTER: Final = 9
 
 _PERMISSION_DENIED: Final = "42501"
 _UNIQUE_VIOLATION: Final = "23505"
+_TIMED_OUT: Final = "57014"
+
+
+class SlowAnswer(BrokerError):
+    """An operator's question took longer than it may."""
 
 
 class Operations:
@@ -248,7 +253,15 @@ class Operations:
                 await connection.execute(bounds)
                 return await connection.fetch(sql, *values)
 
-        return await self._run(action)
+        try:
+            return await self._run(action)
+        except BrokerError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _TIMED_OUT:
+                raise
+            raise SlowAnswer(
+                f"no answer within {timeout_ms / 1000:g} s: somebody has locked the table, or the filter is too wide "
+                "for an index; ids, states, error codes and ages narrow it best"
+            ) from error
 
     async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
         try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from horsies._operations import COUNT_BOUND
+from horsies._operations import COUNT_BOUND, SlowAnswer
 from horsies.broker import PostgresBroker
 from horsies.commands._common import OK, PROBLEMS, Desk, Refused, confirm
 from horsies.commands._print import complain, plural, say, say_json
@@ -112,7 +112,12 @@ async def _dry_filter(broker: PostgresBroker, options: argparse.Namespace, how: 
 
 
 async def _do_filter(broker: PostgresBroker, options: argparse.Namespace, how: Act, filter: TaskFilter) -> int:
-    count = await how.count(broker, filter)
+    try:
+        count = await how.count(broker, filter)
+    except SlowAnswer:
+        if not options.yes:  # there would be nothing to ask about
+            raise
+        count = options.limit or COUNT_BOUND
     matched = min(count, options.limit or count)
     at_least = _is_bound(count, options)
     confirm(how.verb, matched, "task", yes=options.yes, at_least=at_least)

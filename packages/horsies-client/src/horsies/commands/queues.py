@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, parser, run
 from horsies.commands._print import complain, say, say_json, say_table
-from horsies.errors import ConfigurationError
+from horsies.errors import BrokerError, ConfigurationError
 from horsies.info import QueueStatus
 
 
@@ -57,8 +57,6 @@ def _line(one: QueueStatus) -> tuple[object, ...]:
 async def _mark(desk: Desk, options: argparse.Namespace) -> int:
     done: list[str] = []
     problems: list[str] = []
-    served = {queue for worker in await desk.broker.get_workers() for queue in worker.queues}
-    known = served | {queue.name for queue in await desk.broker.get_queues()}
     for name in dict.fromkeys(options.names):
         try:
             if options.verb == "pause":
@@ -72,9 +70,22 @@ async def _mark(desk: Desk, options: argparse.Namespace) -> int:
         say_json({"verb": options.verb, "done": done, "problems": problems})
     else:
         past = "paused" if options.verb == "pause" else "resumed"
+        known = await _known(desk) if done else None
         for name in done:
-            note = "" if name in known else " (no task and no worker has this queue so far)"
+            note = "" if known is None or name in known else " (no task and no worker has this queue so far)"
             say(f"{past} {name}{note}")
         for text in problems:
             complain(text)
     return PROBLEMS if problems else OK
+
+
+async def _known(desk: Desk) -> set[str] | None:
+    """To tell a typing error. After the fact: an emergency brake does not wait for a count."""
+    try:
+        return {
+            queue.name
+            for queue in await desk.broker.get_queues()
+            if queue.served_by or queue.ready or queue.delayed or queue.claimed or queue.running
+        }
+    except BrokerError:
+        return None
