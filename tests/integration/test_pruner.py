@@ -94,6 +94,7 @@ def workflow(db: Database, workflow_id: str, completed_at: str | None, *tasks: s
         )  # fmt: skip
 
 
+@pytest.mark.breaks("T8")
 async def test_ended_tasks_go_by_the_age_of_their_end_and_live_ones_never(db: Database) -> None:
     gone = {ended(db, status, OLD) for status in ENDED}
     kept = {ended(db, status, YOUNG) for status in ENDED}
@@ -139,6 +140,7 @@ async def test_none_keeps_everything_of_its_kind(db: Database, switch: str, kept
     assert {table for table in tables if db.value(f"SELECT count(*) FROM horsies_{table}")} == kept
 
 
+@pytest.mark.breaks("W8")
 async def test_the_tasks_of_a_workflow_stay_as_long_as_the_workflow(db: Database) -> None:
     def node() -> str:
         return ended(db, "COMPLETED", OLD, is_workflow_task=True)
@@ -238,6 +240,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
+@pytest.mark.breaks("A2")
 async def test_a_round_that_finds_nothing_old_reads_next_to_nothing(db: Database, name: str) -> None:
     """Through the session's own settings, on tables that were filled without ANALYZE."""
     db.execute(
