@@ -73,7 +73,7 @@ def no_leaked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     before = _offspring()
     yield
     eventually(
-        lambda: not (_offspring() - before), timeout=10, describe="every process that the test started has ended"
+        lambda: not (_offspring() - before), timeout=20, describe="every process that the test started has ended"
     )
 
 

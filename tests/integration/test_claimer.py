@@ -187,7 +187,7 @@ async def test_it_takes_as_many_as_there_is_room_for_and_more_when_there_is(db: 
         await yard.has("3", "4")
         yard.finish()
         await yard.has()
-        await asyncio.wait_for(yard.finalizer.drained(), 5)
+        await asyncio.wait_for(yard.finalizer.drained(), 30)
         assert len(yard.held) == 0
         await eventually_async(lambda: yard.claimer._idle)
         assert yard.claimer.statements <= 2 * 4  # each wake: what there was, and that there is no more
@@ -374,7 +374,7 @@ async def test_while_a_discovery_is_slow_tasks_are_found_by_hints(
                 yard.finish()
             discoveries = [request for request in yard.requests if request.discover]
             assert len(discoveries) <= 4
-            await asyncio.wait_for(yard.finalizer.drained(), 5)
+            await asyncio.wait_for(yard.finalizer.drained(), 30)
 
 
 # -- pause and caps --------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ async def test_a_claim_whose_answer_was_lost_is_given_back_and_made_again(db: Da
             await yard.has(*tasks)
             assert proxy.cuts == 1
             yard.finish()
-            await asyncio.wait_for(yard.finalizer.drained(), 5)
+            await asyncio.wait_for(yard.finalizer.drained(), 30)
     assert db.execute("SELECT status, count(*) FROM horsies_tasks GROUP BY 1") == [("COMPLETED", 3)]
     assert db.value("SELECT count(*) FROM horsies_task_attempts") == 3
 

@@ -379,7 +379,7 @@ async def test_a_locked_row_is_in_somebodys_hands(db: Database) -> None:
     await transaction.start()
     await holder.execute("SELECT 1 FROM horsies_tasks WHERE id = $1 FOR UPDATE", held)
     async with reaping(db) as reaper:
-        await asyncio.wait_for(reaper.run_once(), 5)
+        await asyncio.wait_for(reaper.run_once(), 30)
         assert (status(db, held), status(db, free)) == ("RUNNING", "FAILED")
         await transaction.rollback()
         await reaper.run_once()

@@ -128,7 +128,7 @@ def database(*, template_name: str | None = None, options: str = "") -> Iterator
         connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}" {options}')
         try:
             yield Database(name, database_url(name))
-            eventually(lambda: not _sessions(connection, name), timeout=5, describe=f"no connection left in {name}")
+            eventually(lambda: not _sessions(connection, name), timeout=20, describe=f"no connection left in {name}")
         finally:
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 

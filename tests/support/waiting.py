@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def eventually(
-    predicate: Callable[[], T], *, timeout: float = 10.0, interval: float = 0.02, describe: str | None = None
+    predicate: Callable[[], T], *, timeout: float = 30.0, interval: float = 0.02, describe: str | None = None
 ) -> T:
     """Call `predicate` until it is truthy and return that value; AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
@@ -33,7 +33,7 @@ def eventually(
 async def eventually_async(
     predicate: Callable[[], Awaitable[T] | T],
     *,
-    timeout: float = 10.0,
+    timeout: float = 30.0,
     interval: float = 0.02,
     describe: str | None = None,
 ) -> T:
