@@ -18,6 +18,7 @@ from typing import Final
 
 from horsies_worker import wire
 from horsies_worker.child.main import ChildDescriptors
+from horsies_worker.child_cpu import main_thread
 from horsies_worker.estimate import STEAL_AFTER_S
 from horsies_worker.forensics import Exit
 from horsies_worker.handed import ChildOwner, Handed, State
@@ -25,7 +26,6 @@ from horsies_worker.jobs import ChildSpec, Job
 from horsies_worker.ladder import Rung, Stop
 from horsies_worker.outbox import Outbox
 from horsies_worker.process_handle import ProcessHandle
-from horsies_worker.scheduling import main_thread
 from horsies_worker.template import Template
 from horsies_worker.tokens import TokenPipe
 from horsies_worker.wire import FrameReader, FrameType, StopCode
