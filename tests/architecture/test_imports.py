@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-HEAVY = ("sqlalchemy", "alembic", "textual", "psutil", "horsies_schema", "horsies_worker", "horsies_tui")
+HEAVY = ("sqlalchemy", "alembic", "textual", "psutil", "horsies_schema", "horsies_worker", "horsies_tui",
+         "cronsim", "zoneinfo")  # fmt: skip
 
 
 def modules_after(statement: str) -> set[str]:

@@ -10,6 +10,8 @@ import pytest
 import horsies
 
 PUBLIC = [
+    "Cron", "Daily", "Hourly", "Interval", "Monthly", "Overlap", "ScheduleConfig", "ScheduleInfo", "SkippedTime",
+    "TaskSchedule", "Weekday", "Weekly",
     "AppConfig", "AsyncTaskFunction", "AttemptOutcome", "BrokerError", "CancelResult", "ConfigurationError",
     "ContractCode", "CustomQueueConfig", "ExpiredTask", "Finding", "Heartbeat", "Horsies", "HorsiesError", "Jitter",
     "NODE_TERMINAL_STATES", "QueueStatus", "RetryResult", "Severity", "TaskCursor", "TaskDetail", "TaskFilter",

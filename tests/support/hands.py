@@ -79,7 +79,7 @@ def empty(db: Database) -> Database:
     """One database serves a module's tests: a fresh one costs twenty times a TRUNCATE."""
     db.execute(
         "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats, horsies_queue_state, "
-        "horsies_worker_states, horsies_worker_instances"
+        "horsies_schedule_state, horsies_worker_states, horsies_worker_instances"
     )
     return db
 

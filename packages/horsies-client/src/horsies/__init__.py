@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         Heartbeat as Heartbeat,
         QueueStatus as QueueStatus,
         RetryResult as RetryResult,
+        ScheduleInfo as ScheduleInfo,
         StaleTask as StaleTask,
         TaskAttempt as TaskAttempt,
         TaskDetail as TaskDetail,
@@ -70,6 +71,19 @@ if TYPE_CHECKING:
     )
     from horsies.result import TaskError as TaskError, TaskFailed as TaskFailed, TaskResult as TaskResult
     from horsies.retry import Jitter as Jitter, RetryPolicy as RetryPolicy
+    from horsies.schedule import (
+        Cron as Cron,
+        Daily as Daily,
+        Hourly as Hourly,
+        Interval as Interval,
+        Monthly as Monthly,
+        Overlap as Overlap,
+        ScheduleConfig as ScheduleConfig,
+        SkippedTime as SkippedTime,
+        TaskSchedule as TaskSchedule,
+        Weekday as Weekday,
+        Weekly as Weekly,
+    )
     from horsies.send import SendErrorCode as SendErrorCode, TaskSendError as TaskSendError
     from horsies.status import (
         NODE_TERMINAL_STATES as NODE_TERMINAL_STATES,
@@ -100,11 +114,16 @@ _HOMES = {
     "filters": ("TaskCursor", "TaskFilter"),
     "handle": ("CancelResult", "TaskHandle", "as_completed", "as_completed_async", "gather", "gather_async"),
     "info": (
-        "ExpiredTask", "Heartbeat", "QueueStatus", "RetryResult", "StaleTask", "TaskAttempt", "TaskDetail", "TaskInfo",
-        "TaskPage", "TaskState", "TaskSummary", "WorkerLiveness", "WorkerStats", "WorkerStatus",
+        "ExpiredTask", "Heartbeat", "QueueStatus", "RetryResult", "ScheduleInfo", "StaleTask", "TaskAttempt",
+        "TaskDetail", "TaskInfo", "TaskPage", "TaskState", "TaskSummary", "WorkerLiveness", "WorkerStats",
+        "WorkerStatus",
     ),
     "result": ("TaskError", "TaskFailed", "TaskResult"),
     "retry": ("Jitter", "RetryPolicy"),
+    "schedule": (
+        "Cron", "Daily", "Hourly", "Interval", "Monthly", "Overlap", "ScheduleConfig", "SkippedTime", "TaskSchedule",
+        "Weekday", "Weekly",
+    ),
     "send": ("SendErrorCode", "TaskSendError"),
     "status": (
         "NODE_TERMINAL_STATES", "TASK_TERMINAL_STATES", "WORKFLOW_TERMINAL_STATES", "AttemptOutcome", "NodeStatus",

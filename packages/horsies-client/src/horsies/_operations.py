@@ -62,7 +62,7 @@ class Operations:
         schema = config.broker.schema
         self._statements: Mapping[str, Statement] = {
             name: statement
-            for file in ("tasks.sql", "control.sql", "recover.sql", "operate.sql")
+            for file in ("tasks.sql", "control.sql", "recover.sql", "operate.sql", "schedules.sql")
             for name, statement in load("horsies._pg", file, schema).items()
         }
 

@@ -210,6 +210,20 @@ class Horsies:
             raise UsageError("app.run_worker() needs the package horsies-worker: pip install horsies-worker") from None
         return run_worker(self, WorkerOptions(locator=locator, **options))
 
+    def run_scheduler(self, **options: Any) -> int:
+        """Run a scheduler for this app in this process until a signal stops it; returns its exit code.
+
+        Options are those of `horsies scheduler`, such as `log_level="DEBUG"`.
+        """
+        try:
+            from horsies_worker.options import SchedulerOptions
+            from horsies_worker.scheduler.process import run_scheduler
+        except ImportError:
+            raise UsageError(
+                "app.run_scheduler() needs the package horsies-worker: pip install horsies-worker"
+            ) from None
+        return run_scheduler(self, SchedulerOptions(**options))
+
     # -- life ------------------------------------------------------------------------------------
 
     @property

@@ -17,7 +17,7 @@ from horsies.errors import (
     UsageError,
 )
 from horsies.handle import CancelResult
-from horsies.info import ExpiredTask, StaleTask, TaskAttempt, TaskInfo, WorkerStats
+from horsies.info import ExpiredTask, ScheduleInfo, StaleTask, TaskAttempt, TaskInfo, WorkerStats
 from horsies.result import TaskError
 from horsies.status import TaskStatus
 
@@ -57,6 +57,10 @@ class PostgresBroker(Operations):
     async def get_paused_queues(self) -> dict[str, datetime]:
         """Paused queues, and since when."""
         return {row["queue_name"]: row["paused_at"] for row in await self._rows("paused_queues")}
+
+    async def get_schedules(self) -> list[ScheduleInfo]:
+        """The state of every schedule that a scheduler has ever served, by name."""
+        return [ScheduleInfo.from_row(row) for row in await self._rows("list_schedules")]
 
     # -- acting on tasks -------------------------------------------------------------------------
 
@@ -147,6 +151,23 @@ class PostgresBroker(Operations):
         """Workers claim from it again."""
         await self._rows("resume_queue", _checked_queue(queue_name))
 
+    # -- schedules -------------------------------------------------------------------------------
+
+    async def run_schedule_now(self, name: str) -> bool:
+        """Ask the schedulers for one run beside the slots; False when there is no such schedule.
+
+        A second request before the first was fulfilled is the same one. Works for a paused or disabled schedule too.
+        """
+        return bool(await self._rows("request_run", _storable(name)))
+
+    async def pause_schedule(self, name: str) -> bool:
+        """Its slots pass without a run until it is resumed; False when there is no such schedule."""
+        return bool(await self._rows("pause_schedule", _storable(name)))
+
+    async def resume_schedule(self, name: str) -> bool:
+        """It runs again from its next slot on; False when there is no such schedule."""
+        return bool(await self._rows("resume_schedule", _storable(name)))
+
 
 def _error_json(code: OutcomeCode | OperationalErrorCode, message: str) -> str:
     from horsies.codec import encode_error
@@ -162,3 +183,8 @@ def _checked_queue(name: str) -> str:
     if problem := queue_name_problem(name, "queue_name"):
         raise ConfigurationError([problem], subject="queue")
     return name
+
+
+def _storable(name: str) -> str:
+    """A name that the driver can carry; one that it cannot is nobody's, and found as little as any other."""
+    return name.replace("\0", "").encode(errors="replace").decode()

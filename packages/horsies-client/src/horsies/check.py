@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from horsies.errors import HorsiesError
+from horsies.errors import ConfigurationError, HorsiesError
 from horsies.ids import new_id
+from horsies.schedule import Cron, Hourly, Interval
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.registry import TaskDefinition
+    from horsies.schedule import TaskSchedule
 
 MINIMUM_SERVER = 14
 NOTIFY_PATIENCE_S = 5.0
@@ -47,6 +49,13 @@ def describe(app: "Horsies") -> Iterator[str]:
     width = max((len(task.name) for task in app.registry), default=0)
     for task in sorted(app.registry, key=lambda task: task.name):
         yield f"  {task.name:<{width}}  {_traits(app, task)}"
+    if schedules := app.config.schedule.schedules:
+        yield f"schedules: {len(schedules)}"
+        width = max(len(schedule.name) for schedule in schedules)
+        for schedule in schedules:
+            where = "" if isinstance(schedule.pattern, Interval) else f" in {schedule.timezone}"
+            state = "" if schedule.enabled else ", not enabled"
+            yield f"  {schedule.name:<{width}}  {schedule.task_name}: {schedule.pattern}{where}{state}"
 
 
 def _traits(app: "Horsies", task: "TaskDefinition") -> str:
@@ -77,11 +86,51 @@ def check_app(app: "Horsies") -> Iterator[Finding]:
                 f"task {task.name!r} ({task.location}): its good_until {deadline.isoformat()} has passed, "
                 "every send is refused"
             )
+    yield from _check_schedules(app)
     if not is_embedded(app.config.broker.url):
         try:
             connect_arguments(app.config.broker)
         except HorsiesError as error:
             yield _problem(str(error))
+
+
+def _check_schedules(app: "Horsies") -> Iterator[Finding]:
+    if not app.config.schedule.schedules:
+        return
+    from horsies.scheduled import settle_schedules
+
+    try:
+        from horsies_worker.scheduler.local_times import cron_problem
+    except ImportError:
+        cron_problem = None
+        if any(isinstance(schedule.pattern, Cron) for schedule in app.config.schedule.schedules):
+            yield Finding("cron strings were not checked: that takes the package horsies-worker")
+    try:
+        settle_schedules(app, cron_problem)
+    except ConfigurationError as error:
+        for problem in error.problems:
+            yield _problem(str(problem))
+        return
+    for schedule in app.config.schedule.schedules:
+        if _has_silent_hour(schedule):
+            yield Finding(
+                f"schedule {schedule.name!r} runs several times a day in {schedule.timezone}: in the hour that comes "
+                'twice when the clock is put back it runs once; timezone="UTC" or an Interval knows no such hour'
+            )
+
+
+def _has_silent_hour(schedule: "TaskSchedule") -> bool:
+    """Whether it fires by the hour, on a clock that is put back once a year."""
+    from zoneinfo import ZoneInfo
+
+    pattern = schedule.pattern
+    is_frequent = isinstance(pattern, Hourly) or (
+        isinstance(pattern, Cron) and any(sign in pattern.expression.split()[1] for sign in "*/-,")
+    )
+    zone = ZoneInfo(schedule.timezone)
+    year = datetime.now(UTC).year
+    offsets = {datetime(year, month, 1, tzinfo=UTC).astimezone(zone).utcoffset() for month in range(1, 13)}
+    return is_frequent and len(offsets) > 1
 
 
 # -- the database --------------------------------------------------------------------------------

@@ -122,6 +122,7 @@ _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
     "stale": (_command("stale"), "tasks whose worker fell silent: list, fail, requeue"),
     "workers": (_command("workers"), "which workers there are, and how they fare"),
     "queues": (_command("queues"), "what waits in which queue; pause and resume"),
+    "schedules": (_command("schedules"), "list schedules, run one now, pause and resume"),
     "version": (_version, "print the versions of the installed packages"),
 }
 

@@ -4,8 +4,11 @@ import os
 import struct
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 
 from horsies._checks import shown
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _lock = threading.Lock()
 _last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of a counter
@@ -30,6 +33,19 @@ def new_ids(count: int) -> list[str]:
         % (leading >> 28, leading >> 12 & 0xFFFF, leading & 0xFFF, 0x8000 | tail >> 50, tail & 0xFFFF_FFFF_FFFF)
         for leading, tail in enumerate(tails, first)
     ]
+
+
+def derived_id(moment: datetime, *parts: str) -> str:
+    """The one id of what these words name at this moment, whoever makes it: a UUIDv7 of that time whose random part
+    is a fingerprint of the words. Ids of later moments sort later."""
+    from hashlib import sha256
+
+    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
+    text = "\0".join((moment.astimezone(UTC).isoformat(), *parts))
+    draw = int.from_bytes(sha256(text.encode()).digest()[:10])
+    tail = 1 << 63 | draw & (1 << 62) - 1
+    text = f"{milliseconds:012x}7{draw >> 68:03x}{tail:016x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def id_problem(task_id: object) -> str | None:

@@ -319,3 +319,25 @@ class QueueStatus:
     paused_for: timedelta | None
     served_by: int
     """Live workers that serve it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo(_FromRow):
+    """The state of one schedule, whether or not the app at hand still has it."""
+
+    schedule_name: str
+    next_run_at: datetime | None
+    """None: only by hand (it is not enabled), or no scheduler has seen it yet."""
+    last_run_at: datetime | None
+    last_task_id: str | None
+    last_task_status: TaskStatus | None
+    """None: never ran, or its task is gone already."""
+    run_count: int
+    paused_at: datetime | None
+    run_requested_at: datetime | None
+    """Somebody asked for a run that no scheduler has made yet."""
+    updated_at: datetime
+
+    def __post_init__(self) -> None:
+        if self.last_task_status is not None:
+            object.__setattr__(self, "last_task_status", TaskStatus(self.last_task_status))

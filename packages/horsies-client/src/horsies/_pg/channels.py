@@ -10,6 +10,8 @@ TASK_CANCEL: Final = "task_cancel"
 """Somebody asks the worker that runs this id to stop it."""
 QUEUE_STATE: Final = "queue_state"
 """The queue with this name was paused or resumed."""
+SCHEDULE_STATE: Final = "schedule_state"
+"""The schedule with this name was paused, resumed or asked to run."""
 WORKFLOW_DONE: Final = "workflow_done"
 """The workflow with this id reached a terminal state."""
 

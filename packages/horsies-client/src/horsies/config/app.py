@@ -10,6 +10,7 @@ from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueCo
 from horsies.config.recovery import RecoveryConfig
 from horsies.config.resilience import ResilienceConfig
 from horsies.errors import OperationalErrorCode
+from horsies.schedule import ScheduleConfig
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -46,6 +47,9 @@ class AppConfig:
     max_claim_per_worker: int | None = None
     """Tasks that one worker may hold (CLAIMED + RUNNING); None: its slots plus `prefetch_buffer`."""
 
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    """What runs by itself: `ScheduleConfig([TaskSchedule(...), ...])`, served by `horsies scheduler`."""
+
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     resilience: ResilienceConfig = field(default_factory=ResilienceConfig)
 
@@ -71,7 +75,10 @@ class AppConfig:
 
     def __post_init__(self) -> None:
         checks = Checks("AppConfig")
-        for name, kind in (("broker", PostgresConfig), ("recovery", RecoveryConfig), ("resilience", ResilienceConfig)):
+        for name, kind in (
+            ("broker", PostgresConfig), ("schedule", ScheduleConfig), ("recovery", RecoveryConfig),
+            ("resilience", ResilienceConfig),
+        ):  # fmt: skip
             value: object = getattr(self, name)
             if not isinstance(value, kind):
                 # Only the type: a URL given in place of a PostgresConfig holds a password.

@@ -1,0 +1,110 @@
+"""From a schedule to the row that each of its runs inserts: the same road as a send, walked once, at the start.
+
+Used by the scheduler and by `horsies check`. Everything that can be wrong is found here, for all schedules at once:
+an unknown task or queue, arguments that do not fit, a time zone that does not exist, a cron string that says nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from horsies._checks import Checks
+from horsies.codec import EncodeError
+from horsies.errors import ConfigurationError, Problem
+from horsies.ids import derived_id
+from horsies.options import SendOptions
+from horsies.schedule import Cron, TaskSchedule
+from horsies.send import NewTasks, TaskSendError, plan
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+
+CronProblem = Callable[[str], str | None]
+"""What a library that knows cron has against an expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledTask:
+    """A schedule whose target is a task, ready to be enqueued: all but the id and the times is settled."""
+
+    schedule: TaskSchedule
+    row: NewTasks
+
+    @property
+    def name(self) -> str:
+        return self.schedule.name
+
+    def id_of(self, slot: datetime) -> str:
+        """The id of this slot's task: the same for every scheduler, so that no slot can have two."""
+        return derived_id(slot, "schedule", self.name)
+
+    def id_of_request(self, requested_at: datetime) -> str:
+        return derived_id(requested_at, "run-now", self.name)
+
+    def delay_of(self, slot: datetime) -> timedelta:
+        """The jitter of this slot: drawn once and for all from its id."""
+        if not self.schedule.max_jitter:
+            return timedelta(0)
+        draw = int(self.id_of(slot)[-8:], 16) / 2**32
+        return timedelta(milliseconds=int(self.schedule.max_jitter / timedelta(milliseconds=1) * draw))
+
+
+def settle_schedules(app: "Horsies", cron_problem: CronProblem | None) -> list[ScheduledTask]:
+    """Every schedule of the app; raises ConfigurationError with everything that is wrong with any of them."""
+    problems: list[Problem] = []
+    settled = [_settle(app, schedule, cron_problem, problems) for schedule in app.config.schedule.schedules]
+    if problems:
+        raise ConfigurationError(problems, subject="schedules")
+    return [task for task in settled if task is not None]
+
+
+def _settle(
+    app: "Horsies", schedule: TaskSchedule, cron_problem: CronProblem | None, problems: list[Problem]
+) -> ScheduledTask | None:
+    checks = Checks(f"TaskSchedule({schedule.name!r})")
+    _check_zone(checks, schedule.timezone)
+    pattern = schedule.pattern
+    if isinstance(pattern, Cron) and cron_problem is not None and (why := cron_problem(pattern.expression)):
+        checks.add("pattern", f"{pattern.expression!r}: {why}", "five fields: minute hour day-of-month month weekday")
+    queues = app.config.queue_names
+    if schedule.queue_name is not None and schedule.queue_name not in queues:
+        checks.add(
+            "queue_name", f"{schedule.queue_name!r} is not a queue of this app", f"use one of: {', '.join(queues)}"
+        )
+    row = _row(app, schedule, checks)
+    problems += checks.problems
+    return None if row is None or checks.problems else ScheduledTask(schedule, row)
+
+
+def _row(app: "Horsies", schedule: TaskSchedule, checks: Checks) -> NewTasks | None:
+    definition = app.registry.get(schedule.task_name)
+    if definition is None:
+        checks.add(
+            "task_name", f"no task {schedule.task_name!r} is registered", "import the module that defines it, or rename"
+        )
+        return None
+    try:
+        call = definition.codec.encode_call((), schedule.kwargs, limits=app.payload_limits)
+    except EncodeError as error:
+        checks.add("kwargs", str(error), f"give what {schedule.task_name!r} ({definition.location}) takes")
+        return None
+    if checks.problems:
+        return None  # the plan would only repeat what is wrong with the queue
+    try:
+        settled = plan(app, schedule.task_name, definition, SendOptions(queue_name=schedule.queue_name))
+    except TaskSendError as error:
+        checks.add("task_name", str(error), "see the task's own options")
+        return None
+    return settled.tasks([call])
+
+
+def _check_zone(checks: Checks, name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        if available_timezones():
+            checks.add("timezone", f"there is no time zone {name!r}", "give an IANA name, such as Europe/Berlin or UTC")
+        else:
+            checks.add("timezone", f"{name!r} cannot be read: this machine has no time zone data", "pip install tzdata")

@@ -1,0 +1,147 @@
+"""`horsies schedules` and the broker's methods behind it: on rows alone, without anybody's code."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from horsies import BrokerError, ScheduleInfo, TaskStatus
+from horsies.cli import main
+from tests.support import factories, invariants, postgres
+from tests.support.apps import UNREACHABLE, async_app_on
+from tests.support.hands import empty
+from tests.support.postgres import Database
+
+SOON = datetime(2040, 5, 1, 8, 30, tzinfo=UTC)
+BEFORE = datetime(2026, 5, 1, 8, 30, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+def db(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
+    monkeypatch.setenv("HORSIES_DATABASE_URL", database.url)
+    return empty(database)
+
+
+@pytest.fixture(autouse=True)
+def no_rule_is_broken(db: Database) -> Iterator[None]:
+    yield
+    assert invariants.check(db) == []
+
+
+def row(db: Database, name: str, **columns: object) -> None:
+    factories.insert(db, "horsies_schedule_state", schedule_name=name, **columns)
+
+
+def three(db: Database) -> str:
+    task_id = factories.task(db, "COMPLETED")
+    row(db, "nightly", next_run_at=SOON, last_run_at=BEFORE, last_task_id=task_id, run_count=4)
+    row(db, "by hand")
+    row(db, "\x1b[31mred", next_run_at=SOON, paused_at=BEFORE, run_requested_at=BEFORE)
+    return task_id
+
+
+def horsies(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["schedules", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_an_empty_list_says_how_it_fills(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    assert horsies(capsys, "list") == (
+        0, "no schedule yet: they appear when `horsies scheduler` has served them for the first time\n", "",
+    )  # fmt: skip
+    assert horsies(capsys, "list", "--json") == (0, "[]\n", "")
+
+
+def test_the_list_is_a_table_of_inert_text(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    task_id = three(db)
+    code, out, err = horsies(capsys, "list")
+    assert (code, err) == (0, "")
+    head, *lines = out.splitlines()
+    assert head.split() == ["schedule", "state", "next", "run", "last", "run", "runs", "last", "task", "its", "status"]
+    assert "\x1b" not in out
+    by_name = {line.split("  ")[0]: line for line in lines}
+    assert by_name.keys() == {"nightly", "by hand", r"\x1b[31mred"}
+    for text in ("active", "2040-05-01 08:30:00.000+00:00", "2026-05-01 08:30:00.000+00:00", "4", task_id, "COMPLETED"):
+        assert text in by_name["nightly"]
+    assert "by hand only" in by_name["by hand"]
+    assert "paused, run asked for" in by_name[r"\x1b[31mred"]
+    assert "2040" not in by_name[r"\x1b[31mred"]
+
+
+def test_the_list_as_json(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    task_id = three(db)
+    code, out, _ = horsies(capsys, "list", "--json")
+    assert code == 0
+    found = {one["schedule_name"]: one for one in json.loads(out)}
+    assert found["nightly"] | {"updated_at": ""} == {
+        "schedule_name": "nightly", "next_run_at": SOON.isoformat(), "last_run_at": BEFORE.isoformat(),
+        "last_task_id": task_id, "last_task_status": "COMPLETED", "run_count": 4, "paused_at": None,
+        "run_requested_at": None, "updated_at": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verb", "column", "set_to"),
+    [("run-now", "run_requested_at", True), ("pause", "paused_at", True), ("resume", "paused_at", False)],
+)
+def test_acting(db: Database, capsys: pytest.CaptureFixture[str], verb: str, column: str, set_to: bool) -> None:
+    three(db)
+    if verb == "resume":
+        db.execute("UPDATE horsies_schedule_state SET paused_at = now()")
+    code, out, err = horsies(capsys, verb, "nightly", "by hand", "nightly")
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()] == ["nightly", "by hand"]
+    found = db.execute(
+        f"SELECT {column} IS NOT NULL FROM horsies_schedule_state WHERE schedule_name IN ('nightly', 'by hand')"
+    )
+    assert found == [(set_to,), (set_to,)]
+    code, out, _ = horsies(capsys, verb, "nightly", "--json")
+    assert json.loads(out) == {"verb": verb, "schedules": ["nightly"]}
+
+
+@pytest.mark.parametrize("verb", ["run-now", "pause", "resume"])
+def test_an_unknown_name_changes_nothing(db: Database, capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    three(db)
+    before = db.execute("SELECT * FROM horsies_schedule_state ORDER BY 1")
+    assert horsies(capsys, verb, "nightly", "nigthly") == (
+        1, "", "horsies: there is no schedule 'nigthly': did you mean 'nightly'?; nothing done\n",
+    )  # fmt: skip
+    assert horsies(capsys, verb, "zebra")[2] == (
+        "horsies: there is no schedule 'zebra': `horsies schedules list` names them; nothing done\n"
+    )
+    assert db.execute("SELECT * FROM horsies_schedule_state ORDER BY 1") == before
+    empty(db)
+    assert "no scheduler has served any yet" in horsies(capsys, verb, "nightly")[2]
+
+
+@pytest.mark.parametrize("arguments", [[], ["run-now"], ["list", "--loud"], ["explode", "nightly"]])
+def test_wrong_usage(db: Database, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        horsies(capsys, *arguments)
+    assert ended.value.code == 2
+
+
+async def test_the_broker(db: Database) -> None:
+    task_id = three(db)
+    async with async_app_on(db) as app:
+        broker = app.get_broker()
+        red, by_hand, nightly = await broker.get_schedules()
+        assert isinstance(nightly, ScheduleInfo)
+        assert nightly.last_task_status is TaskStatus.COMPLETED
+        assert (nightly.schedule_name, nightly.last_task_id, nightly.run_count) == ("nightly", task_id, 4)
+        assert (by_hand.last_task_status, by_hand.next_run_at) == (None, None)
+        assert red.paused_at == red.run_requested_at == BEFORE
+        assert await broker.resume_schedule("\x1b[31mred")
+        assert not await broker.resume_schedule("nobody")
+        assert not await broker.run_schedule_now("\ud800")
+    async with async_app_on(UNREACHABLE, resilience={"send_attempts": 1}) as app:
+        with pytest.raises(BrokerError):
+            await app.get_broker().get_schedules()
