@@ -8,9 +8,12 @@ import psycopg
 import pytest
 
 import horsies_schema
+from horsies import Interval
+from horsies._pg.statements import load
 from horsies_schema import roles as roles_module
 from horsies_schema.models import Base
 from tests.support.postgres import Database
+from tests.support.schedulers import schedule, scheduling
 
 PASSWORD = "p@ss/word"
 
@@ -101,6 +104,27 @@ def test_operator(roles: dict[str, Database]) -> None:
     assert not may(operator, "DELETE FROM horsies_workflows")
     assert not may(operator, "TRUNCATE horsies_tasks CASCADE")
     assert not may(operator, "UPDATE horsies_schedule_state SET next_run_at = now()")
+
+
+SCHEDULES = load("horsies._pg", "schedules.sql")
+
+
+async def test_who_may_steer_schedules(db: Database, roles: dict[str, Database]) -> None:
+    """Looking is everybody's but the producer's; pausing and running is the operator's; all of it is the worker's."""
+    async with scheduling(roles["worker"], schedule("s", Interval(hours=1))) as scheduler:
+        for role, looks, acts in (
+            ("producer", False, False), ("viewer", True, False), ("operator", True, True), ("worker", True, True),
+        ):  # fmt: skip
+            for name, allowed in (
+                ("list_schedules", looks), ("request_run", acts), ("pause_schedule", acts), ("resume_schedule", acts),
+            ):  # fmt: skip
+                sql = SCHEDULES[name].sql.replace("$1::varchar", "'s'")
+                assert may(roles[role], sql) == allowed, (role, name)
+        assert not may(roles["operator"], "INSERT INTO horsies_schedule_state (schedule_name) VALUES ('mine')")
+        assert not may(roles["operator"], "UPDATE horsies_schedule_state SET run_count = 7")
+        # and the worker's role fires what the operator's has asked for
+        await scheduler.run_once()
+    assert db.value("SELECT run_count FROM horsies_schedule_state") == 1
 
 
 def test_in_a_schema_of_its_own(empty_db: Database, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""`horsies worker`, `horsies dev` and `horsies health`."""
+"""`horsies worker`, `horsies scheduler`, `horsies dev` and `horsies health`."""
 
 import argparse
 import os
@@ -10,11 +10,18 @@ from pathlib import Path
 from horsies.errors import HorsiesError
 from horsies.locate import LocatorError, load_app
 from horsies_worker.exit_codes import ExitCode
-from horsies_worker.options import LOG_FORMATS, LOG_LEVELS, WorkerOptions, default_health_file
+from horsies_worker.options import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    ProcessOptions,
+    SchedulerOptions,
+    WorkerOptions,
+    default_health_file,
+)
 from horsies_worker.running import complain, run_worker
 
 _EXIT_CODES = (
-    "exit codes: 0 stopped cleanly; 2 usage; 3 configuration; 4 schema; 5 the database refuses this worker or stayed "
+    "exit codes: 0 stopped cleanly; 2 usage; 3 configuration; 4 schema; 5 the database refuses this process or stayed "
     "away; 6 children cannot start; 1 anything else"
 )
 
@@ -34,20 +41,53 @@ def worker_main(argv: Sequence[str] | None = None) -> int:
     return run_worker(app, _options(given))
 
 
+def scheduler_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies scheduler module:app`."""
+    parser = argparse.ArgumentParser(
+        prog="horsies scheduler",
+        description="Enqueue scheduled tasks when they are due. Any number may run: each slot is fired once.",
+        epilog=_EXIT_CODES,
+    )
+    parser.add_argument("app", help="where the app is: module:attribute, such as shop.tasks:app")
+    _add_process_arguments(parser, SchedulerOptions())
+    given = parser.parse_args(argv)
+    try:
+        app = load_app(given.app)
+    except (LocatorError, HorsiesError) as error:
+        complain(str(error))
+        return ExitCode.CONFIGURATION
+    from horsies_worker.scheduler.process import run_scheduler
+
+    return run_scheduler(
+        app,
+        SchedulerOptions(
+            locator=given.app,
+            database_timeout_s=given.database_timeout,
+            log_level=given.loglevel,
+            log_format=given.log_format,
+            health_file=given.health_file,
+        ),
+    )
+
+
 def dev_main(argv: Sequence[str] | None = None) -> int:
     """`horsies dev module:app`."""
     parser = argparse.ArgumentParser(
         prog="horsies dev",
-        description="For development: an embedded PostgreSQL (unless HORSIES_DATABASE_URL names another), migrations "
-        "and a worker in one command, started again when your code changes.",
+        description="For development: an embedded PostgreSQL (unless HORSIES_DATABASE_URL names another), migrations, "
+        "a worker and a scheduler in one command, started again when your code changes.",
     )
     _add_worker_arguments(parser)
     parser.add_argument("--no-reload", action="store_true", help="do not watch the code")
     parser.add_argument("--watch", action="append", metavar="DIR", help="directory to watch (default: the current one)")
+    parser.add_argument("--no-scheduler", action="store_true", help="do not serve the app's schedules")
     given = parser.parse_args(argv)
     from horsies_worker.dev import run_dev
 
-    arguments = [item for item in (argv if argv is not None else sys.argv[2:]) if item != "--no-reload"]
+    ours = ("--no-reload", "--no-scheduler", "--with-scheduler")
+    arguments = [item for item in (argv if argv is not None else sys.argv[2:]) if item not in ours]
+    if not given.no_scheduler:
+        arguments.append("--with-scheduler")
     return run_dev(_without_watch(arguments), [Path(item) for item in given.watch or ["."]], reload=not given.no_reload)
 
 
@@ -55,32 +95,35 @@ def health_main(argv: Sequence[str] | None = None) -> int:
     """`horsies health`."""
     parser = argparse.ArgumentParser(
         prog="horsies health",
-        description="For container probes: succeeds when the worker on this machine is alive and its last claim query "
-        "succeeded recently.",
+        description="For container probes: succeeds when the worker (or scheduler) on this machine is alive and its "
+        "database answered it recently.",
     )
     parser.add_argument("--max-age", type=float, default=60.0, metavar="SECONDS", help="default: %(default)s")
-    parser.add_argument("--health-file", type=Path, default=default_health_file(), help="default: %(default)s")
+    parser.add_argument("--scheduler", action="store_true", help="ask for the scheduler, not for the worker")
+    parser.add_argument("--health-file", type=Path, help=f"default: {default_health_file()}")
     given = parser.parse_args(argv)
-    problem = _health_problem(given.health_file, given.max_age)
+    role = "scheduler" if given.scheduler else "worker"
+    problem = _health_problem(given.health_file or default_health_file(role), given.max_age, role)
     print(f"unhealthy: {problem}" if problem else "healthy")
     return ExitCode.FAILED if problem else ExitCode.CLEAN
 
 
-def _health_problem(file: Path, max_age: float) -> str | None:
+def _health_problem(file: Path, max_age: float, role: str) -> str | None:
     try:
         pid = int(file.read_text())
         age = time.time() - file.stat().st_mtime
     except FileNotFoundError:
-        return f"no worker has written {file}"
+        return f"no {role} has written {file}"
     except (OSError, ValueError) as error:
         return f"{file} cannot be read: {error}"
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        return f"the worker (pid {pid}) is gone"
+        return f"the {role} (pid {pid}) is gone"
     except PermissionError:
         pass  # alive, and somebody else's
-    return f"the last successful claim query was {age:.0f} s ago" if age > max_age else None
+    query = "claim query" if role == "worker" else "look"
+    return f"the last successful {query} was {age:.0f} s ago" if age > max_age else None
 
 
 def _without_watch(arguments: list[str]) -> list[str]:
@@ -116,6 +159,12 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
         "--shutdown-timeout", type=float, default=default.shutdown_timeout_s, metavar="SECONDS",
         help="time for running tasks after the first signal; a second one hurries (default: %(default)s)",
     )  # fmt: skip
+    add("--with-scheduler", action="store_true", help="serve the app's schedules too, in this process")
+    _add_process_arguments(parser, default)
+
+
+def _add_process_arguments(parser: argparse.ArgumentParser, default: ProcessOptions) -> None:
+    add = parser.add_argument
     add(
         "--database-timeout",
         type=float,
@@ -144,6 +193,7 @@ def _options(given: argparse.Namespace) -> WorkerOptions:
         max_memory_per_child_mb=given.max_memory_per_child_mb,
         max_child_age_s=given.max_child_age,
         run_ahead=not given.no_run_ahead,
+        with_scheduler=given.with_scheduler,
         shutdown_timeout_s=given.shutdown_timeout,
         database_timeout_s=given.database_timeout,
         log_level=given.loglevel,

@@ -1,4 +1,4 @@
-"""What a worker is told on its command line, checked."""
+"""What a worker or a scheduler is told on its command line, checked."""
 
 import os
 import tempfile
@@ -9,18 +9,75 @@ from pathlib import Path
 
 from horsies._checks import Checks
 from horsies.app import Horsies
+from horsies.errors import ConfigurationError
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOG_FORMATS = ("text", "json")
 
 
-def default_health_file() -> Path:
-    """One worker per container is the rule; several on one machine name their own."""
-    return Path(os.environ.get("HORSIES_HEALTH_FILE") or Path(tempfile.gettempdir()) / f"horsies-health-{os.getuid()}")
+def default_health_file(role: str = "worker") -> Path:
+    """One process of a kind per container is the rule; several on one machine name their own."""
+    mark = "" if role == "worker" else f"-{role}"
+    name = f"horsies-health-{os.getuid()}{mark}"
+    return Path(os.environ.get("HORSIES_HEALTH_FILE") or Path(tempfile.gettempdir()) / name)
 
 
 @dataclass(slots=True, kw_only=True)
-class WorkerOptions:
+class ProcessOptions:
+    """What every long-running process of ours is told."""
+
+    database_timeout_s: float | None = None
+    log_level: str = "INFO"
+    log_format: str = "text"
+    health_file: Path | None = field(default_factory=default_health_file)
+    _touched: float = 0.0
+
+    def check_process(self, checks: Checks) -> None:
+        checks.word("log_level", self.log_level, LOG_LEVELS)
+        checks.word("log_format", self.log_format, LOG_FORMATS)
+
+    def touch_health_file(self) -> None:
+        """The mark that `horsies health` reads: the database answered just now. At most once a second."""
+        now = time.monotonic()
+        if self.health_file is None or now - self._touched < 1.0:
+            return
+        self._touched = now
+        try:
+            self.health_file.write_text(f"{os.getpid()}\n")
+        except OSError:
+            self.health_file = None  # a read-only file system: there is nobody to tell
+
+
+@dataclass(slots=True, kw_only=True)
+class SchedulerOptions(ProcessOptions):
+    locator: str = "app.run_scheduler()"
+    """For the banner."""
+    health_file: Path | None = field(default_factory=lambda: default_health_file("scheduler"))
+
+    def check(self, app: Horsies) -> None:
+        """Raise ConfigurationError with everything that is wrong, the schedules included."""
+        checks = Checks("scheduler")
+        self.check_process(checks)
+        if not app.config.schedule.schedules:
+            checks.add("app", "it has no schedules", "give AppConfig(schedule=ScheduleConfig([TaskSchedule(...)]))")
+        check_schedules(app, checks)
+        checks.finish()
+
+
+def check_schedules(app: Horsies, checks: Checks) -> None:
+    """Add everything that is wrong with the app's schedules."""
+    if not app.config.schedule.schedules:
+        return
+    from horsies_worker.scheduler.scheduler import settled_schedules
+
+    try:
+        settled_schedules(app)
+    except ConfigurationError as error:
+        checks.problems += error.problems
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerOptions(ProcessOptions):
     locator: str
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)
     async_concurrency: int = 100
@@ -31,13 +88,9 @@ class WorkerOptions:
     max_memory_per_child_mb: int | None = None
     max_child_age_s: float | None = None
     run_ahead: bool = True
+    with_scheduler: bool = False
     shutdown_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0
-    database_timeout_s: float | None = None
-    log_level: str = "INFO"
-    log_format: str = "text"
-    health_file: Path | None = field(default_factory=default_health_file)
-    _touched: float = 0.0
 
     def check(self, app: Horsies) -> None:
         """Raise ConfigurationError with everything that is wrong."""
@@ -48,8 +101,7 @@ class WorkerOptions:
         checks.integer("max_claim_per_worker", self.max_claim_per_worker, 1, optional=True)
         checks.integer("max_tasks_per_child", self.max_tasks_per_child, 1, optional=True)
         checks.integer("max_memory_per_child_mb", self.max_memory_per_child_mb, 1, optional=True)
-        checks.word("log_level", self.log_level, LOG_LEVELS)
-        checks.word("log_format", self.log_format, LOG_FORMATS)
+        self.check_process(checks)
         for name, value in (("shutdown_timeout", self.shutdown_timeout_s), ("drain_timeout", self.drain_timeout_s)):
             if value < 0:
                 checks.add(name, f"{value} is negative", "give a number of seconds")
@@ -59,15 +111,6 @@ class WorkerOptions:
                 checks.add("queues", f"{name!r} is not a queue of this app", f"choose among: {', '.join(known)}")
         if not any(not task.is_stub for task in app.registry):
             checks.add("app", "no task with a body is registered", "import the modules with your @app.task functions")
+        if self.with_scheduler:
+            check_schedules(app, checks)
         checks.finish()
-
-    def touch_health_file(self) -> None:
-        """The mark that `horsies health` reads: a claim query succeeded just now. At most once a second."""
-        now = time.monotonic()
-        if self.health_file is None or now - self._touched < 1.0:
-            return
-        self._touched = now
-        try:
-            self.health_file.write_text(f"{os.getpid()}\n")
-        except OSError:
-            self.health_file = None  # a read-only file system: there is nobody to tell

@@ -6,16 +6,18 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from horsies._text import printable
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError, SchemaError
 from horsies_worker.child.logs import configure_logging
+from horsies_worker.database import DatabaseGone
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.log_queue import queued_logging
 from horsies_worker.options import WorkerOptions
-from horsies_worker.worker import ChildrenCannotStart, DatabaseGone, Worker
+from horsies_worker.worker import ChildrenCannotStart, Worker
 
 _log = logging.getLogger("horsies.worker")
 
@@ -28,8 +30,13 @@ def run_worker(app: Horsies, options: WorkerOptions) -> ExitCode:
     except ConfigurationError as error:
         complain(str(error))
         return ExitCode.CONFIGURATION
+    return run_until_stopped(app, partial(_serve, app, options), "the worker failed")
+
+
+def run_until_stopped(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> ExitCode:
+    """Run a long-lived coroutine to its end, with a log that cannot block it; tell what ended it."""
     with queued_logging() as output:
-        code, last_words = _run(app, options)
+        code, last_words = _run(app, serve, failure)
     if output.is_blocked:
         os._exit(code)  # the interpreter's own exit flushes the log and would wait for ever
     if last_words:
@@ -37,13 +44,13 @@ def run_worker(app: Horsies, options: WorkerOptions) -> ExitCode:
     return code
 
 
-def _run(app: Horsies, options: WorkerOptions) -> tuple[ExitCode, str]:
+def _run(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> tuple[ExitCode, str]:
     try:
-        loop_runner()(_serve(app, options))
+        loop_runner()(serve())
     except (SchemaError, DatabaseGone, ChildrenCannotStart, ConfigurationError) as error:
         return _CODES[type(error)], app.config.broker.redact(str(error))
     except Exception:
-        _log.exception("the worker failed")
+        _log.exception(failure)
         return ExitCode.FAILED, ""
     return ExitCode.CLEAN, ""
 
@@ -100,6 +107,16 @@ def banner(worker: Worker) -> None:
         "  children  %d processes, %d async tasks each%s", options.processes, options.async_concurrency,
         "; " + ", ".join(limits) if limits else "",
     )  # fmt: skip
+    if options.with_scheduler:
+        _log.info("  schedules %s", told_schedules(app))
+
+
+def told_schedules(app: Horsies) -> str:
+    """How many, and the first of their names."""
+    names = [schedule.name for schedule in app.config.schedule.schedules]
+    if not names:
+        return "none"
+    return f"{len(names)}: {', '.join(names[:10])}" + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def loop_runner() -> Callable[[Coroutine[Any, Any, None]], None]:

@@ -34,6 +34,10 @@ class Service:
         """Do it now."""
         self._wake.set()
 
+    def pause_s(self) -> float:
+        """How long to wait after a `run_once` that went well."""
+        return self._interval_s * random.uniform(0.9, 1.1)
+
     async def run_once(self) -> None:
         raise NotImplementedError
 
@@ -41,10 +45,10 @@ class Service:
         """Until cancelled."""
         while True:
             self._wake.clear()
-            delay = self._interval_s * random.uniform(0.9, 1.1)
             try:
                 await self.run_once()
                 self._backoff.reset()
+                delay = self.pause_s()
             except Exception as error:
                 delay = min(self._backoff.next(), self._longest_delay_s or float("inf"))
                 tell_trouble(self.name, error, delay)

@@ -12,7 +12,8 @@ from typing import Final
 
 NAMES: Final = (
     "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
-    "before_hand_back", "in_sweep", "before_verdict", "after_verdict",
+    "before_hand_back", "in_sweep", "before_verdict", "after_verdict", "before_fire", "after_enqueue",
+    "before_fire_commit", "after_fire",
 )  # fmt: skip
 
 

@@ -10,25 +10,21 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-import asyncpg
-
 from horsies._pg import channels
-from horsies._pg.backoff import Backoff
-from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve
-from horsies._pg.listener import Listener
-from horsies._pg.schema_guard import require_schema
-from horsies._pg.transient import is_transient
+from horsies._pg.listener import Listener, OnNotify
 from horsies.app import Horsies
 from horsies.codec import encode_error
-from horsies.errors import HorsiesError, OperationalErrorCode, SchemaError
+from horsies.errors import HorsiesError, OperationalErrorCode
 from horsies.options import TaskOptions
 from horsies.result import TaskError
 from horsies_worker.child.logs import about
 from horsies_worker.claimer import Claimer, claim_settings
 from horsies_worker.clock import DatabaseClock
+from horsies_worker.database import DatabaseGone, connect_listener, connect_ready
 from horsies_worker.decide import decide
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
@@ -44,6 +40,7 @@ from horsies_worker.reaper import Reaper
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.recovery import Recovery
 from horsies_worker.reporter import Reporter
+from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
 from horsies_worker.starter import Starter
 from horsies_worker.unknown import UnknownNames
@@ -57,10 +54,6 @@ LAST_WRITE_S = 1.0
 """After a second signal, what was interrupted is still told to the database, if it is there."""
 
 
-class DatabaseGone(HorsiesError):
-    """The database cannot be used and waiting will not help, or has been tried for as long as was allowed."""
-
-
 class ChildrenCannotStart(HorsiesError):
     """The pool gave up: the app does not import in a child, or the machine has no room for processes."""
 
@@ -72,6 +65,7 @@ class _Sessions:
     upkeep: Session
     reaper: Session
     pruner: Session
+    scheduler: Session
 
 
 class Worker:
@@ -149,6 +143,8 @@ class Worker:
         _log.info("worker %s is up", self.identity.worker_id)
         try:
             await self._stop.wait()
+            if "scheduler" in services:
+                services["scheduler"].cancel()  # a slot is fired whole or not at all, by whoever comes next
             await self._drain(services["claimer"])
             if self._fatal is None:
                 await self._leave()
@@ -195,6 +191,7 @@ class Worker:
             Session(broker, "upkeep", settings=CLAIM_SETTINGS),
             Session(broker, "reaper", settings=CLAIM_SETTINGS),
             Session(broker, "pruner", settings=CLAIM_SETTINGS),
+            Session(broker, "scheduler", settings=CLAIM_SETTINGS),
         )
         self.finalizer = Finalizer(self.sessions.finalize, self.queries, config.resilience, on_done=self._on_done)
         self.starter = Starter(self.sessions.claim, self.queries, self.pool, self.held)
@@ -220,7 +217,12 @@ class Worker:
             counts=lambda: (len(self.held) - len(self.starter), len(self.starter)),
             started_at=self._start_time,
         )  # fmt: skip
-        self.listener = Listener(self._connect_direct, config.resilience, redact=broker.redact)
+        self.scheduler = (
+            Scheduler(self.app, settled_schedules(self.app), self.sessions.scheduler)
+            if self.options.with_scheduler and self.app.config.schedule.schedules
+            else None
+        )
+        self.listener = Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact)
 
     def _services(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         news = (
@@ -228,16 +230,21 @@ class Worker:
             if set(self.settings.queues) == set(self.app.config.queue_names)
             else {channels.task_queue(name): self.claimer.on_news for name in self.settings.queues}
         )
-        heard = {
+        heard: dict[str, OnNotify] = {
             **news,
             channels.TASK_CANCEL: self.upkeep.on_cancel,
             channels.QUEUE_STATE: self.claimer.on_queue_state,
             SELF_TEST_CHANNEL: self._on_self_test,
         }
+        planning: dict[str, Coroutine[Any, Any, None]] = {}
+        if self.scheduler is not None:
+            heard[channels.SCHEDULE_STATE] = self.scheduler.on_news
+            planning["scheduler"] = self.scheduler.run()
         # who must not fail what runs must not call anybody dead either
         judging = {"judge": self.judge.run()} if self.app.config.recovery.auto_fail_stale_running else {}
         return {
             **judging,
+            **planning,
             "listener": self.listener.run(heard, on_live=self._on_listening),
             "claimer": self.claimer.run(),
             "finalizer": self.finalizer.run(),
@@ -285,8 +292,10 @@ class Worker:
             _log.debug("the end of this worker could not be recorded: %s", error)
 
     async def _close_sessions(self) -> None:
-        sessions = self.sessions
-        for session in (sessions.claim, sessions.finalize, sessions.upkeep, sessions.reaper, sessions.pruner):
+        for session in (
+            self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper,
+            self.sessions.pruner, self.sessions.scheduler,
+        ):  # fmt: skip
             await session.close()
 
     def _service_ended(self, service: "asyncio.Task[None]") -> None:
@@ -301,59 +310,19 @@ class Worker:
 
     async def _prepare_database(self) -> None:
         """Reach it, bring its schema up to date, read its clock. Waits for a server that is not up yet."""
-        backoff = Backoff(self.app.config.resilience)
-        give_up = (
-            None if self.options.database_timeout_s is None else time.monotonic() + self.options.database_timeout_s
-        )
-        while True:
-            try:
-                connection = await asyncpg.connect(**connect_arguments(self._broker))
-                break
-            except Exception as error:
-                told = self._broker.redact(f"{type(error).__name__}: {error}")
-                if not is_transient(error):
-                    raise DatabaseGone(f"the database refuses this worker: {told}") from error
-                delay = backoff.next()
-                if give_up is not None and time.monotonic() + delay > give_up:
-                    raise DatabaseGone(f"the database could not be reached: {told}") from error
-                _log.warning("database: %s; trying again in %.1f s", told, delay)
-                await asyncio.sleep(delay)
+        connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
         try:
-            if await connection.fetchval("SELECT pg_is_in_recovery()"):
-                raise DatabaseGone("the server is in recovery (a read-only standby): connect to the primary")
-            try:
-                await require_schema(connection, self.app.schema)
-            except SchemaError:
-                if not self.app.config.auto_migrate:
-                    raise
-                await self._migrate()
             await self.clock.read(connection)
             await self.instance.register(connection)
             self._started_at = await connection.fetchval("SELECT clock_timestamp()")
         finally:
             await connection.close()
 
-    async def _migrate(self) -> None:
-        # only now: Alembic and SQLAlchemy are loaded when the schema is behind, and not otherwise
-        from horsies_schema import MigrationError, upgrade_async
-
-        logging.getLogger("alembic").setLevel(logging.WARNING)
-        try:
-            revision = await upgrade_async(self._broker.listen_url, schema=self.app.schema)
-        except MigrationError as error:
-            raise SchemaError(str(error)) from error
-        _log.info("schema upgraded to revision %s", revision)
-
-    async def _connect_direct(self) -> Any:
-        arguments = connect_arguments(self._broker, direct=True)
-        # Nothing but a name: LISTEN needs no more, and a pooler that stands here by mistake would refuse the rest for
-        # ever. Let in, it is found out by the self-test.
-        arguments["server_settings"] = {"application_name": f"{self._broker.application_name} worker listen"[:63]}
-        return await asyncpg.connect(**arguments)
-
     async def _on_listening(self, connection: Any) -> None:
         """LISTEN is in force: prove that notifications arrive here, then look at what was missed."""
         self.claimer.on_queue_state()
+        if self.scheduler is not None:
+            self.scheduler.wake()
         self._self_test.clear()
         # From another session: a pooler does pass on what a session tells itself.
         told = "SELECT pg_notify($1, $2)"

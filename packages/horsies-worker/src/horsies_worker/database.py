@@ -1,0 +1,82 @@
+"""A database that is ready for use: reached, writable, with the tables that this release needs.
+
+What every process of ours does before anything else: wait for a server that is not up yet, refuse one that can never
+do, upgrade the schema where that is allowed.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import asyncpg
+
+from horsies._pg.backoff import Backoff
+from horsies._pg.dsn import connect_arguments
+from horsies._pg.schema_guard import require_schema
+from horsies._pg.transient import is_transient
+from horsies.app import Horsies
+from horsies.config import PostgresConfig
+from horsies.errors import HorsiesError, SchemaError
+
+_log = logging.getLogger("horsies.worker")
+
+
+class DatabaseGone(HorsiesError):
+    """The database cannot be used and waiting will not help, or has been tried for as long as was allowed."""
+
+
+async def connect_ready(app: Horsies, broker: PostgresConfig, *, timeout_s: float | None, who: str = "worker") -> Any:
+    """A connection to a database that is ready; the caller closes it. Raises DatabaseGone or SchemaError."""
+    connection = await _connect(app, broker, timeout_s, who)
+    try:
+        if await connection.fetchval("SELECT pg_is_in_recovery()"):
+            raise DatabaseGone("the server is in recovery (a read-only standby): connect to the primary")
+        try:
+            await require_schema(connection, app.schema)
+        except SchemaError:
+            if not app.config.auto_migrate:
+                raise
+            await _migrate(app, broker)
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def connect_listener(broker: PostgresConfig, who: str = "worker") -> Any:
+    """A connection for LISTEN, around a pooler if there is one."""
+    arguments = connect_arguments(broker, direct=True)
+    # Nothing but a name: LISTEN needs no more, and a pooler that stands here by mistake would refuse the rest for
+    # ever. Let in, it is found out by the worker's self-test.
+    arguments["server_settings"] = {"application_name": f"{broker.application_name} {who} listen"[:63]}
+    return await asyncpg.connect(**arguments)
+
+
+async def _connect(app: Horsies, broker: PostgresConfig, timeout_s: float | None, who: str) -> Any:
+    backoff = Backoff(app.config.resilience)
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        try:
+            return await asyncpg.connect(**connect_arguments(broker))
+        except Exception as error:
+            told = broker.redact(f"{type(error).__name__}: {error}")
+            if not is_transient(error):
+                raise DatabaseGone(f"the database refuses this {who}: {told}") from error
+            delay = backoff.next()
+            if give_up is not None and time.monotonic() + delay > give_up:
+                raise DatabaseGone(f"the database could not be reached: {told}") from error
+            _log.warning("database: %s; trying again in %.1f s", told, delay)
+            await asyncio.sleep(delay)
+
+
+async def _migrate(app: Horsies, broker: PostgresConfig) -> None:
+    # only now: Alembic and SQLAlchemy are loaded when the schema is behind, and not otherwise
+    from horsies_schema import MigrationError, upgrade_async
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        revision = await upgrade_async(broker.listen_url, schema=app.schema)
+    except MigrationError as error:
+        raise SchemaError(str(error)) from error
+    _log.info("schema upgraded to revision %s", revision)
