@@ -17,7 +17,7 @@ from horsies_schema import embedded
 
 
 @contextmanager
-def database() -> Iterator[str]:
+def database(**more: str) -> Iterator[str]:
     """The URL of an empty, migrated, *durable* database: HORSIES_BENCH_URL's server, or an embedded one."""
     external = os.environ.get("HORSIES_BENCH_URL")
     if external:
@@ -25,7 +25,7 @@ def database() -> Iterator[str]:
         os.environ["HORSIES_DATABASE_URL"] = external
         yield external
         return
-    settings = {"shared_buffers": "256MB", "fsync": "on", "shared_preload_libraries": "pg_stat_statements"}
+    settings = {"shared_buffers": "256MB", "fsync": "on", "shared_preload_libraries": "pg_stat_statements", **more}
     directory = Path(tempfile.gettempdir()) / f"horsies-bench-{os.getpid()}"
     try:
         with embedded.start(directory, settings=settings) as server:
