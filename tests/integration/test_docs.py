@@ -70,7 +70,7 @@ def test_the_quickstart_runs_as_written(db: Database, tmp_path: Path) -> None:
 COMMANDS = {
     "doctor": ((),), "workers": ((),), "tasks": (("list",), ("show",), ("retry",), ("cancel",), ("purge",)),
     "stale": (("list",), ("fail",), ("requeue",)), "queues": (("list",), ("pause",), ("resume",)), "check": ((),),
-    "version": ((),),
+    "version": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
 }  # fmt: skip
 
 
@@ -96,3 +96,14 @@ def test_the_runbook_knows_every_finding() -> None:
     page = (ROOT / "docs" / "operations" / "runbook.md").read_text()
     fine = {"rights", "sizes"}  # never bad
     assert {name for name in {*CHECKS, "paused", "unserved", "reach"} if f"`{name}`" not in page} == fine
+
+
+def test_the_schedules_of_the_guide_are_good_ones(tmp_path: Path) -> None:
+    ((title, code),) = [(title, code) for title, code in blocks(ROOT / "docs" / "guides" / "scheduling.md") if title]
+    assert title is not None
+    (tmp_path / title).write_text(code)
+    command = [sys.executable, "-m", "horsies.cli", "check", "schedules:app"]
+    environment = {**os.environ, "HORSIES_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nowhere"}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "weekly        report: weekly on monday, friday at 08:00:00 in UTC" in run.stdout
