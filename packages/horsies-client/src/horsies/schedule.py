@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import time, timedelta
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from horsies._checks import Checks, shown
 
@@ -205,7 +205,7 @@ class TaskSchedule:
     timezone: str = field(default="UTC", kw_only=True)
     """The IANA name of the zone whose clock the pattern is read on, such as `Europe/Berlin`."""
 
-    skipped_times: SkippedTime = field(default=SkippedTime.FIRE, kw_only=True)
+    skipped_times: SkippedTime | Literal["fire", "skip"] = field(default=SkippedTime.FIRE, kw_only=True)
     """What becomes of local times that a change of the clock leaves out: `fire` or `skip`."""
 
     catch_up_missed: bool = field(default=False, kw_only=True)
@@ -217,7 +217,7 @@ class TaskSchedule:
     enabled: bool = field(default=True, kw_only=True)
     """False: runs only when somebody asks for it (`horsies schedules run-now`)."""
 
-    overlap: Overlap = field(default=Overlap.ALLOW, kw_only=True)
+    overlap: Overlap | Literal["allow", "skip"] = field(default=Overlap.ALLOW, kw_only=True)
     """`allow` or `skip` a run while the task of the run before has not ended."""
 
     jitter: timedelta | float = field(default=0, kw_only=True)
@@ -284,7 +284,7 @@ class TaskSchedule:
     def config_hash(self) -> str:
         """Of all that decides *when* it runs. What runs may change without the slots being counted anew."""
         pattern = {name: _stored(getattr(self.pattern, name)) for name in _names(self.pattern)}
-        told = [type(self.pattern).__name__, pattern, self.timezone, self.skipped_times.value, self.enabled]
+        told = [type(self.pattern).__name__, pattern, self.timezone, str(self.skipped_times), self.enabled]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 

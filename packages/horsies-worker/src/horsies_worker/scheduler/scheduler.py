@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from horsies.app import Horsies
 from horsies.scheduled import ScheduledTask, settle_schedules
+from horsies_worker.child.logs import about
 from horsies_worker.scheduler.local_times import cron_problem
 from horsies_worker.scheduler.moves import Move, PlanReason, Why, move, plan_row
 from horsies_worker.scheduler.next_run import Slots, slots_of
@@ -171,10 +172,13 @@ class Scheduler(Service):
     def _tell(self, moves: Sequence[Move], fresh: set[str]) -> None:
         for made in moves:
             for fire in made.fires:
-                if fire.task_id in fresh:
-                    _log.debug("schedule %r: task %s for %s", made.name, fire.task_id, _told(fire.slot))
-                else:
-                    _log.warning("schedule %r: %s has its task %s already", made.name, _told(fire.slot), fire.task_id)
+                is_fresh = fire.task_id in fresh
+                extra = about(fire.task_id, self._tasks[made.name].schedule.task_name)
+                _log.log(
+                    logging.DEBUG if is_fresh else logging.WARNING,
+                    "schedule %r: %s has its task %s%s", made.name, _told(fire.slot), fire.task_id,
+                    "" if is_fresh else " already", extra=extra,
+                )  # fmt: skip
         passed = [made for made in moves if made.passed is not None and made.passed.why is not Why.PAUSED]
         for made in passed[:_SPOKEN]:
             self._tell_passed(made)
