@@ -107,3 +107,26 @@ def test_two_schedulers_and_random_deaths(db: Database, tmp_path: Path) -> None:
     for _, first, last, number in fired:
         assert (last - first) / SECOND + 1 == number
     check_invariants(db)
+
+
+def test_one_that_freezes_in_the_middle_of_a_fire(db: Database, tmp_path: Path) -> None:
+    """The server takes the rows from it after a while; what it had written is gone, and when it wakes it goes on."""
+    point = tmp_path / "point"
+    frozen = start_scheduler(db, SCHEDULES, tmp_path, sync_points={"after_enqueue": point})
+    with ended(frozen):
+        eventually(point.exists, timeout=40)
+        behind = "SELECT count(*) FROM horsies_schedule_state WHERE next_run_at < now() - interval '1 second'"
+        with scheduler(db, SCHEDULES, tmp_path):
+            eventually(
+                lambda: db.value("SELECT count(*) FROM horsies_tasks") >= len(SCHEDULES) and db.value(behind) == 0,
+                timeout=30,
+                describe="somebody else fires what the frozen one holds",
+            )
+        point.with_name("point.go").touch()
+        frozen.wait_for_log("trying again in")
+        before = db.value("SELECT count(*) FROM horsies_tasks")
+        eventually(lambda: db.value("SELECT count(*) FROM horsies_tasks") >= before + 2 * len(SCHEDULES), timeout=20)
+    fired = db.execute("SELECT kwargs::json->>'a', min(sent_at), max(sent_at), count(*) FROM horsies_tasks GROUP BY 1")
+    for _, first, last, number in fired:
+        assert (last - first) / SECOND + 1 == number
+    check_invariants(db)
