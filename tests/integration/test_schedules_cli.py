@@ -112,10 +112,10 @@ def test_an_unknown_name_changes_nothing(db: Database, capsys: pytest.CaptureFix
     three(db)
     before = db.execute("SELECT * FROM horsies_schedule_state ORDER BY 1")
     assert horsies(capsys, verb, "nightly", "nigthly") == (
-        1, "", "horsies: there is no schedule 'nigthly': did you mean 'nightly'?; nothing done\n",
+        1, "", "horsies: nothing done: there is no schedule 'nigthly', did you mean 'nightly'?\n",
     )  # fmt: skip
     assert horsies(capsys, verb, "zebra")[2] == (
-        "horsies: there is no schedule 'zebra': `horsies schedules list` names them; nothing done\n"
+        "horsies: nothing done: there is no schedule 'zebra', `horsies schedules list` names those there are\n"
     )
     assert db.execute("SELECT * FROM horsies_schedule_state ORDER BY 1") == before
     empty(db)

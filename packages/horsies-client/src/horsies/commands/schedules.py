@@ -79,7 +79,7 @@ async def _act(desk: Desk, verb: str, names: Sequence[str], *, as_json: bool) ->
     known = [one.schedule_name for one in await desk.broker.get_schedules()]
     for name in names:
         if name not in known:
-            raise CommandError(f"there is no schedule {name!r}{_hint(name, known)}; nothing done")
+            raise CommandError(f"nothing done: there is no schedule {name!r}, {_hint(name, known)}")
     done = [name for name in names if await act(desk.broker, name)]
     if as_json:
         say_json({"verb": verb, "schedules": done})
@@ -94,5 +94,5 @@ async def _act(desk: Desk, verb: str, names: Sequence[str], *, as_json: bool) ->
 def _hint(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name, known, 1)
     if close:
-        return f": did you mean {close[0]!r}?"
-    return ": `horsies schedules list` names them" if known else ": no scheduler has served any yet"
+        return f"did you mean {close[0]!r}?"
+    return "`horsies schedules list` names those there are" if known else "no scheduler has served any yet"

@@ -173,6 +173,8 @@ class Scheduler(Service):
         for made in moves:
             for fire in made.fires:
                 is_fresh = fire.task_id in fresh
+                if is_fresh and not _log.isEnabledFor(logging.DEBUG):
+                    continue
                 extra = about(fire.task_id, self._tasks[made.name].schedule.task_name)
                 _log.log(
                     logging.DEBUG if is_fresh else logging.WARNING,
@@ -202,7 +204,7 @@ class Scheduler(Service):
             count += slot < until
         if not count:
             return  # the row was set by hand, to a moment between two slots
-        number = f"more than {_COUNTED:,}" if count >= _COUNTED else str(count)
+        number = f"at least {_COUNTED:,}" if count >= _COUNTED else str(count)
         ran = sum(fire.slot >= until for fire in made.fires)
         _log.warning(
             "schedule %r: %s missed slot%s not run (from %s on), the latest %s",
