@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -414,6 +415,66 @@ async def test_a_long_catch_up_takes_several_transactions(db: Database) -> None:
     assert MAX_FIRES < 8_000
     counts = db.execute("SELECT run_count FROM horsies_schedule_state")
     assert all(1_000 <= count <= 1_010 for (count,) in counts), counts
+
+
+@contextmanager
+def refusing(db: Database, names: str) -> Iterator[None]:
+    """The owner of the database has rules of his own for what may be inserted."""
+    db.execute(f"ALTER TABLE horsies_tasks ADD CONSTRAINT refused CHECK (kwargs NOT SIMILAR TO '{names}')")
+    try:
+        yield
+    finally:
+        db.execute("ALTER TABLE horsies_tasks DROP CONSTRAINT refused")
+
+
+async def test_a_schedule_that_the_database_refuses_keeps_only_itself(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    many = [schedule(f"s{number}", Hourly(), kwargs={"a": number}) for number in range(20)]
+    async with scheduling(db, *many) as scheduler:
+        with refusing(db, '{"a":(3|11)}'):
+            db.execute("UPDATE horsies_schedule_state SET next_run_at = date_trunc('second', now())")
+            await scheduler.run_once()
+            assert factories.count(db) == 18
+            owed = "SELECT schedule_name FROM horsies_schedule_state WHERE next_run_at <= now() ORDER BY 1"
+            assert db.execute(owed) == [("s11",), ("s3",)]
+            await scheduler.run_once()
+            assert 0 < scheduler.pause_s() < 1
+        assert "schedule 's3': the database refuses its task" in caplog.text
+        await scheduler.run_once()
+        assert factories.count(db) == 20
+        assert db.execute(owed) == []
+
+
+async def test_a_schedule_whose_slots_cannot_be_found_keeps_only_itself(
+    db: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scheduling(db, *crowd(3)) as scheduler:
+        db.execute("UPDATE horsies_schedule_state SET next_run_at = date_trunc('second', now())")
+        monkeypatch.setitem(scheduler._slots, "s0001", None)
+        await scheduler.run_once()
+        assert factories.count(db) == 2
+        assert "schedule 's0001': its next run cannot be found" in caplog.text
+
+
+async def test_a_row_that_changes_under_the_plan_is_planned_again(db: Database) -> None:
+    """The old release fires just when the new one, starting, has read the row."""
+    async with scheduling(db, schedule("s", Hourly(1))):
+        pass
+    async with scheduling(db, schedule("s", Hourly(2)), start=False) as new:
+        read = new._state.read
+
+        async def read_and_change(connection: Any) -> Any:
+            known = await read(connection)
+            db.execute("UPDATE horsies_schedule_state SET next_run_at = next_run_at + interval '1 hour'")
+            return known
+
+        new._state.read = read_and_change  # type: ignore[method-assign]
+        await new.run_once()
+        assert state(db)["next_run_at"].minute == 1
+        new._state.read = read  # type: ignore[method-assign]
+        await new.run_once()
+        assert state(db)["next_run_at"].minute == 2
 
 
 # -- time and trouble --------------------------------------------------------------------------------

@@ -33,13 +33,16 @@ def scheduled_app(
 
 
 @asynccontextmanager
-async def scheduling(where: Database | str, *schedules: TaskSchedule, **config: Any) -> AsyncIterator[Scheduler]:
+async def scheduling(
+    where: Database | str, *schedules: TaskSchedule, start: bool = True, **config: Any
+) -> AsyncIterator[Scheduler]:
     """A scheduler that has planned its rows."""
     app = scheduled_app(where, schedules, **config)
     session = Session(app.config.broker, "scheduler", settings=CLAIM_SETTINGS)
     scheduler = Scheduler(app, settled_schedules(app), session)
     try:
-        await scheduler.run_once()
+        if start:
+            await scheduler.run_once()
         yield scheduler
     finally:
         await session.close()

@@ -8,18 +8,20 @@ transaction-mode pooler may stand in between.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from horsies.app import Horsies
 from horsies.scheduled import ScheduledTask, settle_schedules
 from horsies_worker.child.logs import about
+from horsies_worker.finalizer import is_data_error
 from horsies_worker.scheduler.local_times import cron_problem
 from horsies_worker.scheduler.moves import Move, PlanReason, Why, move, plan_row
 from horsies_worker.scheduler.next_run import Slots, slots_of
-from horsies_worker.scheduler.state import Outlook, ScheduleState
+from horsies_worker.scheduler.state import Batch, Outlook, ScheduleState
 from horsies_worker.service import Service
 from horsies_worker.session import SET_LOCAL_LIMITS, Session
 from horsies_worker.syncpoints import reached
@@ -36,6 +38,9 @@ EARLY_S: Final = 0.001
 _SPOKEN: Final = 20
 """Schedules that are named in the log for one batch; beyond that, how many more there are."""
 _COUNTED: Final = 1_000
+
+
+Write = Callable[[Any, list[Move], datetime], Awaitable[set[str]]]
 
 
 def settled_schedules(app: Horsies) -> list[ScheduledTask]:
@@ -123,6 +128,7 @@ class Scheduler(Service):
             for name, task in self._tasks.items()
             if (plan := plan_row(task, self._slots[name], known.get(name), now, at_start=at_start)) is not None
         ]
+        written: set[str] = set()
         if plans:
             written = await self._session.run(lambda connection: self._state.write_plans(connection, plans))
             fresh = [plan for plan in plans if plan.name in written]
@@ -131,19 +137,26 @@ class Scheduler(Service):
                 _log.log(level, "schedule %r %s; next run %s", plan.name, plan.reason, _told(plan.next_run_at))
             if len(fresh) > _SPOKEN:
                 _log.info("and %d more schedules were planned", len(fresh) - _SPOKEN)
-        self._has_planned = True
+        # what somebody else has changed meanwhile is looked at again
+        self._has_planned = self._has_planned or len(written) == len(plans)
 
     # -- firing ----------------------------------------------------------------------------------
 
     async def _fire(self) -> tuple[int, bool]:
         """One transaction; how many schedules moved, and whether there may be more to do."""
-        moves, is_full, fresh = await self._session.run(self._fire_batch)
+        try:
+            moves, is_full, fresh = await self._session.run(partial(self._fire_batch, write=self._write))
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            # one of them does not fit: again, so that it keeps only itself from its slot
+            moves, is_full, fresh = await self._session.run(partial(self._fire_batch, write=self._write_what_fits))
         if moves:
             await reached("after_fire")
             self._tell(moves, fresh)
         return len(moves), is_full
 
-    async def _fire_batch(self, connection: Any) -> tuple[list[Move], bool, set[str]]:
+    async def _fire_batch(self, connection: Any, *, write: Write) -> tuple[list[Move], bool, set[str]]:
         async with connection.transaction(isolation="read_committed"):
             if self._session.pooled:
                 await connection.execute(SET_LOCAL_LIMITS)
@@ -151,21 +164,53 @@ class Scheduler(Service):
             if batch.now is None:
                 return [], False, set()
             await reached("before_fire")
-            moves: list[Move] = []
-            fires = 0
-            for row in batch.rows:
-                if fires >= MAX_FIRES:
-                    break
-                made = move(self._tasks[row.name], self._slots[row.name], row, batch.now)
-                if not made.changes_nothing:
-                    moves.append(made)
-                    fires += len(made.fires)
-            fresh = await self._state.enqueue(connection, moves)
-            await reached("after_enqueue")
-            if moves:
-                await self._state.write_moves(connection, moves, batch.now, fresh)
+            moves = self._decide(batch)
+            fires = sum(len(made.fires) for made in moves)
+            fresh = await write(connection, moves, batch.now) if moves else set[str]()
             await reached("before_fire_commit")
         return moves, bool(moves) and (len(batch.rows) == BATCH or fires >= MAX_FIRES), fresh
+
+    def _decide(self, batch: Batch) -> list[Move]:
+        moves: list[Move] = []
+        fires = 0
+        for row in batch.rows:
+            if batch.now is None or fires >= MAX_FIRES:
+                break
+            try:
+                made = move(self._tasks[row.name], self._slots[row.name], row, batch.now)
+            except Exception:  # a bug of ours or of the library: it must not stop all the others
+                _log.exception("schedule %r: its next run cannot be found", row.name)
+                continue
+            if not made.changes_nothing:
+                moves.append(made)
+                fires += len(made.fires)
+        return moves
+
+    async def _write(self, connection: Any, moves: list[Move], now: datetime) -> set[str]:
+        """Tasks and rows of these moves; the ids of the tasks that were not there already."""
+        fresh = await self._state.enqueue(connection, moves)
+        await reached("after_enqueue")
+        await self._state.write_moves(connection, moves, now, fresh)
+        return fresh
+
+    async def _write_what_fits(self, connection: Any, moves: list[Move], now: datetime) -> set[str]:
+        """The same, without those that the database refuses: they are told of, and taken out of the list."""
+        try:
+            async with connection.transaction():  # a savepoint
+                return await self._write(connection, moves, now)
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+            if len(moves) == 1:
+                _log.critical("schedule %r: the database refuses its task: %s", moves[0].name, error)
+                moves.clear()
+                return set()
+        half = len(moves) // 2
+        first, second = moves[:half], moves[half:]
+        fresh = await self._write_what_fits(connection, first, now)
+        fresh |= await self._write_what_fits(connection, second, now)
+        moves[:] = [*first, *second]
+        return fresh
 
     # -- telling ---------------------------------------------------------------------------------
 
