@@ -57,7 +57,7 @@ def test_an_empty_list_says_how_it_fills(db: Database, capsys: pytest.CaptureFix
     assert horsies(capsys, "list") == (
         0, "no schedule yet: they appear when `horsies scheduler` has served them for the first time\n", "",
     )  # fmt: skip
-    assert horsies(capsys, "list", "--json") == (0, "[]\n", "")
+    assert horsies(capsys, "--json") == (0, '{\n  "schedules": []\n}\n', "")
 
 
 def test_the_list_is_a_table_of_inert_text(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,9 @@ def test_the_list_is_a_table_of_inert_text(db: Database, capsys: pytest.CaptureF
     code, out, err = horsies(capsys, "list")
     assert (code, err) == (0, "")
     head, *lines = out.splitlines()
-    assert head.split() == ["schedule", "state", "next", "run", "last", "run", "runs", "last", "task", "its", "status"]
+    assert head.split("  ")[0] == "SCHEDULE"
+    assert head.split() == ["SCHEDULE", "STATE", "NEXT", "RUN", "LAST", "RUN", "RUNS", "LAST", "TASK", "ITS", "STATUS"]
+    assert horsies(capsys)[1] == out
     assert "\x1b" not in out
     by_name = {line.split("  ")[0]: line for line in lines}
     assert by_name.keys() == {"nightly", "by hand", r"\x1b[31mred"}
@@ -80,7 +82,7 @@ def test_the_list_as_json(db: Database, capsys: pytest.CaptureFixture[str]) -> N
     task_id = three(db)
     code, out, _ = horsies(capsys, "list", "--json")
     assert code == 0
-    found = {one["schedule_name"]: one for one in json.loads(out)}
+    found = {one["schedule_name"]: one for one in json.loads(out)["schedules"]}
     assert found["nightly"] | {"updated_at": ""} == {
         "schedule_name": "nightly", "next_run_at": SOON.isoformat(), "last_run_at": BEFORE.isoformat(),
         "last_task_id": task_id, "last_task_status": "COMPLETED", "run_count": 4, "paused_at": None,
@@ -104,7 +106,7 @@ def test_acting(db: Database, capsys: pytest.CaptureFixture[str], verb: str, col
     )
     assert found == [(set_to,), (set_to,)]
     code, out, _ = horsies(capsys, verb, "nightly", "--json")
-    assert json.loads(out) == {"verb": verb, "schedules": ["nightly"]}
+    assert json.loads(out) == {"verb": verb, "done": ["nightly"], "problems": []}
 
 
 @pytest.mark.parametrize("verb", ["run-now", "pause", "resume"])
@@ -122,7 +124,7 @@ def test_an_unknown_name_changes_nothing(db: Database, capsys: pytest.CaptureFix
     assert "no scheduler has served any yet" in horsies(capsys, verb, "nightly")[2]
 
 
-@pytest.mark.parametrize("arguments", [[], ["run-now"], ["list", "--loud"], ["explode", "nightly"]])
+@pytest.mark.parametrize("arguments", [["pause", "--json"], ["run-now"], ["list", "--loud"], ["explode", "nightly"]])
 def test_wrong_usage(db: Database, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         horsies(capsys, *arguments)

@@ -1,15 +1,16 @@
-"""`horsies schedules list | run-now | pause | resume`: what the schedulers have done and will do, and how to steer it.
+"""`horsies schedules [list]`, `horsies schedules run-now|pause|resume NAME...`.
 
 Works on the rows alone: the app's code is not needed, and a schedule is known once a scheduler has served it.
 """
 
+import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
 from horsies.broker import PostgresBroker
-from horsies.commands._common import OK, CommandError, Desk, Verbs, parser, run
-from horsies.commands._print import plural, say, say_json, say_table
+from horsies.commands._common import OK, PROBLEMS, CommandError, Desk, Verbs, parser, run
+from horsies.commands._print import complain, say, say_json, say_table
 from horsies.info import ScheduleInfo
 
 Act = Callable[[PostgresBroker, str], Awaitable[bool]]
@@ -30,37 +31,40 @@ _ACTS: Final[dict[str, tuple[Act, str, str]]] = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command."""
-    command = parser("schedules", "Look at schedules, run one now, pause and resume.")
-    verbs = Verbs(command, "list|run-now|pause|resume")
-    verbs.add("list", "every schedule with its last and next run")
+    arguments = list(argv)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+        arguments.insert(0, "list")
+    options = _parser().parse_args(arguments)
+    return run(options, lambda desk: _list(desk, options) if options.verb == "list" else _act(desk, options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    found = parser("schedules", "Look at schedules, run one now, pause and resume.")
+    verbs = Verbs(found, "list|run-now|pause|resume")
+    verbs.add("list", "list schedules with their last and next run (this is what `schedules` alone does)")
     for name, (_, description, _) in _ACTS.items():
-        verbs.add(name, description).add_argument("schedule", nargs="+", help="the schedule's name")
-    options = command.parse_args(argv)
-    if options.verb == "list":
-        return run(options, lambda desk: _list(desk, as_json=options.json))
-    names: list[str] = list(dict.fromkeys(options.schedule))
-    return run(options, lambda desk: _act(desk, options.verb, names, as_json=options.json))
+        verbs.add(name, description).add_argument("names", nargs="+", metavar="NAME")
+    return found
 
 
-async def _list(desk: Desk, *, as_json: bool) -> int:
+async def _list(desk: Desk, options: argparse.Namespace) -> int:
     found = await desk.broker.get_schedules()
-    if as_json:
-        say_json(found)
+    if options.json:
+        say_json({"schedules": found})
         return OK
     if not found:
         say("no schedule yet: they appear when `horsies scheduler` has served them for the first time")
         return OK
     say_table(
-        ["schedule", "state", "next run", "last run", "runs", "last task", "its status"],
+        ["SCHEDULE", "STATE", "NEXT RUN", "LAST RUN", "RUNS", "LAST TASK", "ITS STATUS"],
         [
-            [
+            (
                 one.schedule_name, _state(one), None if one.paused_at else one.next_run_at, one.last_run_at,
-                one.run_count, one.last_task_id, one.last_task_status,
-            ]
+                f"{one.run_count:,}", one.last_task_id, one.last_task_status,
+            )
             for one in found
         ],
-        right=["runs"],
+        right=("RUNS",),
     )  # fmt: skip
     return OK
 
@@ -73,22 +77,24 @@ def _state(one: ScheduleInfo) -> str:
     return "by hand only" if one.next_run_at is None else "active"
 
 
-async def _act(desk: Desk, verb: str, names: Sequence[str], *, as_json: bool) -> int:
-    act, _, told = _ACTS[verb]
+async def _act(desk: Desk, options: argparse.Namespace) -> int:
+    act, _, told = _ACTS[options.verb]
+    names: list[str] = list(dict.fromkeys(options.names))
     # all or none: a slip in the third name must not leave the first two changed
     known = [one.schedule_name for one in await desk.broker.get_schedules()]
     for name in names:
         if name not in known:
             raise CommandError(f"nothing done: there is no schedule {name!r}, {_hint(name, known)}")
     done = [name for name in names if await act(desk.broker, name)]
-    if as_json:
-        say_json({"verb": verb, "schedules": done})
+    gone = [f"schedule {name!r} has vanished meanwhile" for name in names if name not in done]
+    if options.json:
+        say_json({"verb": options.verb, "done": done, "problems": gone})
     else:
         for name in done:
             say(f"{name}: {told}")
-    if len(done) != len(names):
-        raise CommandError(f"{plural(len(names) - len(done), 'schedule')} vanished meanwhile")
-    return OK
+        for text in gone:
+            complain(text)
+    return PROBLEMS if gone else OK
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
