@@ -316,3 +316,13 @@ def test_dev_on_a_database_of_your_own(project: Path, db: Database) -> None:
         assert "embedded" not in process.log
         process.signal(signal.SIGINT)
         assert process.wait() == ExitCode.CLEAN
+
+
+def test_dev_that_is_killed_takes_its_worker_along(project: Path, db: Database) -> None:
+    with running(project, "dev", "shop:app", "--no-reload", db=db, command=FRONT_DOOR) as process:
+        process.wait_up()
+        everybody = process.offspring()
+        assert len(everybody) > 1
+        process.kill()
+        eventually(lambda: not any(one.is_running() for one in everybody), timeout=40)
+        assert "the process that started this worker is gone" in process.log

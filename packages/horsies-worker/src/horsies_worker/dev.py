@@ -14,7 +14,7 @@ from types import FrameType
 
 from horsies.errors import HorsiesError
 from horsies_worker.exit_codes import ExitCode
-from horsies_worker.running import complain
+from horsies_worker.running import OWNER_PIPE, complain
 
 _LOOK_EVERY_S = 0.5
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"})
@@ -47,6 +47,7 @@ class _Runner:
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: int | None = None
         self._leaving = False
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -77,8 +78,16 @@ class _Runner:
                 self._process = None
 
     def _start(self) -> None:
-        # its own session: Ctrl-C reaches us, and we tell it once
-        self._process = subprocess.Popen(self._command, start_new_session=True)
+        # its own session: Ctrl-C reaches us, and we tell it once. If we are killed, the pipe tells it: only we hold the
+        # end that keeps it open.
+        theirs, ours = os.pipe()
+        with os.fdopen(theirs, "rb"):
+            self._process = subprocess.Popen(
+                self._command, start_new_session=True, pass_fds=(theirs,), env={**os.environ, OWNER_PIPE: str(theirs)}
+            )
+        if self._pipe is not None:
+            os.close(self._pipe)
+        self._pipe = ours
 
     def _end(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -21,6 +21,9 @@ from horsies_worker.worker import ChildrenCannotStart, Worker
 
 _log = logging.getLogger("horsies.worker")
 
+OWNER_PIPE = "HORSIES_OWNER_PIPE"
+"""Set by `horsies dev`: a descriptor that ends when that process does, however it does."""
+
 
 def run_worker(app: Horsies, options: WorkerOptions) -> ExitCode:
     """Run one worker in this process until it is told to stop; blocks."""
@@ -69,18 +72,38 @@ def complain(text: str) -> None:
 
 async def _serve(app: Horsies, options: WorkerOptions) -> None:
     loop = asyncio.get_running_loop()
+    owner = _owner_pipe()
     is_over = False
     while not is_over:
         worker = Worker(app, options)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
+        if owner is not None:
+            loop.add_reader(owner, _leave_with_owner, loop, owner, worker)
         banner(worker)
         try:
             await worker.run()
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+            if owner is not None:
+                loop.remove_reader(owner)
         is_over = not worker.is_judged
+
+
+def _owner_pipe() -> int | None:
+    """The end of a pipe whose other end only our owner holds; children must not inherit it."""
+    number = os.environ.pop(OWNER_PIPE, None)
+    if number is None:
+        return None
+    os.set_inheritable(int(number), False)
+    return int(number)
+
+
+def _leave_with_owner(loop: asyncio.AbstractEventLoop, owner: int, worker: Worker) -> None:
+    loop.remove_reader(owner)  # at its end it stays readable
+    _log.warning("the process that started this worker is gone: leaving as well")
+    worker.stop()
 
 
 def banner(worker: Worker) -> None:
