@@ -100,6 +100,27 @@ if TYPE_CHECKING:
         TaskFunction as TaskFunction,
         TaskStub as TaskStub,
     )
+    from horsies.workflow.context import (
+        NodeKey as NodeKey,
+        WorkflowContext as WorkflowContext,
+        WorkflowMeta as WorkflowMeta,
+    )
+    from horsies.workflow.handle import WorkflowHandle as WorkflowHandle
+    from horsies.workflow.info import WorkflowInfo as WorkflowInfo, WorkflowNodeInfo as WorkflowNodeInfo
+    from horsies.workflow.nodes import (
+        MapNode as MapNode,
+        SubWorkflowNode as SubWorkflowNode,
+        TaskNode as TaskNode,
+        from_node as from_node,
+        result_from as result_from,
+    )
+    from horsies.workflow.spec import (
+        SuccessCase as SuccessCase,
+        SuccessPolicy as SuccessPolicy,
+        WorkflowDefinition as WorkflowDefinition,
+        WorkflowDefinitionError as WorkflowDefinitionError,
+        WorkflowSpec as WorkflowSpec,
+    )
 
 _HOMES = {
     "app": ("Horsies",),
@@ -130,6 +151,13 @@ _HOMES = {
         "TaskStatus", "WorkflowStatus",
     ),
     "tasks": ("AsyncTaskFunction", "TaskCall", "TaskFunction", "TaskStub"),
+    "workflow.context": ("NodeKey", "WorkflowContext", "WorkflowMeta"),
+    "workflow.handle": ("WorkflowHandle",),
+    "workflow.info": ("WorkflowInfo", "WorkflowNodeInfo"),
+    "workflow.nodes": ("MapNode", "SubWorkflowNode", "TaskNode", "from_node", "result_from"),
+    "workflow.spec": (
+        "SuccessCase", "SuccessPolicy", "WorkflowDefinition", "WorkflowDefinitionError", "WorkflowSpec",
+    ),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

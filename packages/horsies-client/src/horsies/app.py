@@ -1,7 +1,7 @@
 """`Horsies`: one configuration, one registry, one database. Nothing is opened before the first use."""
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from horsies.broker import PostgresBroker
     from horsies.codec import PayloadLimits
     from horsies.sync import BackgroundLoop
+    from horsies.workflow.handle import WorkflowHandle
+    from horsies.workflow.nodes import Node
+    from horsies.workflow.spec import OnError, SuccessPolicy, Workflows, WorkflowSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,6 +65,7 @@ class Horsies:
         self._broker: PostgresBroker | None = None
         self._limits: PayloadLimits | None = None
         self._background: BackgroundLoop | None = None
+        self._workflows: Workflows | None = None
 
     def __repr__(self) -> str:
         return f"<Horsies {len(self.registry)} tasks, {self.config.broker!r}>"
@@ -109,6 +113,56 @@ class Horsies:
             return TaskStub[..., Any](self, self._define(name, fn, options, is_stub=True))
 
         return cast("StubDecorator", register)
+
+    @overload
+    def workflow(
+        self,
+        name: str,
+        tasks: "Sequence[Node[Any]]",
+        *,
+        output: "Node[T]",
+        on_error: "OnError" = "fail",
+        success_policy: "SuccessPolicy | None" = None,
+    ) -> "WorkflowSpec[T]": ...
+    @overload
+    def workflow(
+        self,
+        name: str,
+        tasks: "Sequence[Node[Any]]",
+        *,
+        output: None = None,
+        on_error: "OnError" = "fail",
+        success_policy: "SuccessPolicy | None" = None,
+    ) -> "WorkflowSpec[None]": ...
+    def workflow(
+        self,
+        name: str,
+        tasks: "Sequence[Node[Any]]",
+        *,
+        output: "Node[Any] | None" = None,
+        on_error: "OnError" = "fail",
+        success_policy: "SuccessPolicy | None" = None,
+    ) -> "WorkflowSpec[Any]":
+        """A workflow of these nodes, checked now: everything that is wrong with it is told at once.
+
+        `output`: the node whose result is the run's. `on_error`: after a failure, `fail` lets all that does not depend
+        on it finish and ends FAILED, `pause` starts nothing more until somebody looks. `success_policy`: what has to
+        complete for a run to count as COMPLETED; without one, everything.
+        """
+        from horsies.workflow.spec import WorkflowSpec
+
+        spec = WorkflowSpec(self, name, tasks, output=output, on_error=on_error, success_policy=success_policy)
+        self.workflows.add(spec)
+        return spec
+
+    @property
+    def workflows(self) -> "Workflows":
+        """The workflows that this app has defined, by name."""
+        if self._workflows is None:
+            from horsies.workflow.spec import Workflows
+
+            self._workflows = vars(self).setdefault("_first_workflows", Workflows())
+        return cast("Workflows", self._workflows)
 
     def on_child_start(self, hook: Hook) -> Hook:
         """Run `hook()` in every child process of a worker before its first task: open pools, warm caches."""
@@ -186,6 +240,17 @@ class Horsies:
         """The handle of a task that was sent elsewhere. Name the task to have it typed."""
         definition = self.registry.get(task.name) if task is not None else None
         return TaskHandle(self, task_id, definition=definition)
+
+    @overload
+    def workflow_handle(self, workflow_id: str) -> "WorkflowHandle[Any]": ...
+    @overload
+    def workflow_handle(self, workflow_id: str, spec: "WorkflowSpec[T]") -> "WorkflowHandle[T]": ...
+    def workflow_handle(self, workflow_id: str, spec: "WorkflowSpec[Any] | None" = None) -> "WorkflowHandle[Any]":
+        """The handle of a run that was started elsewhere. Its output is typed when this app defines the workflow in
+        the same shape; name it to have the handle typed as well."""
+        from horsies.workflow.handle import WorkflowHandle
+
+        return WorkflowHandle(self, workflow_id, spec=spec)
 
     def get_broker(self) -> "PostgresBroker":
         """Monitoring, and recovery by hand."""

@@ -6,6 +6,8 @@ that change rows return how many, or what became of the one.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from horsies._operations import Operations
 from horsies.config.queues import queue_name_problem
@@ -21,6 +23,9 @@ from horsies.info import ExpiredTask, ScheduleInfo, StaleTask, TaskAttempt, Task
 from horsies.result import TaskError
 from horsies.status import TaskStatus
 
+if TYPE_CHECKING:
+    from horsies.workflow.control import WorkflowControl
+
 _UNIQUE_VIOLATION = "23505"
 _CANCEL_ROUNDS = 5
 """A task may move between our two looks (claimed, retried); each round tries both again."""
@@ -28,6 +33,13 @@ _CANCEL_ROUNDS = 5
 
 class PostgresBroker(Operations):
     """The operations of one app's database. Get it with `app.get_broker()`."""
+
+    @cached_property
+    def workflows(self) -> "WorkflowControl":
+        """The same for runs of workflows."""
+        from horsies.workflow.control import WorkflowControl
+
+        return WorkflowControl(self._run, self._config.broker.schema)
 
     # -- looking ---------------------------------------------------------------------------------
 

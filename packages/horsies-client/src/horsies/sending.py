@@ -1,7 +1,7 @@
 """One send under way: the tasks, and the road they take (the app's pool, or the caller's connection)."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from horsies._pg.enqueue import Written
     from horsies.app import Horsies
     from horsies.registry import TaskDefinition
+    from horsies.send import Resend
 
 T = TypeVar("T")
 
@@ -95,37 +96,41 @@ class Sending(Generic[T]):
     def _handles(self) -> list[TaskHandle[T]]:
         return [TaskHandle(self.app, task_id, definition=self.definition) for task_id in self.tasks.ids]
 
-    @contextmanager
-    def _telling(self, verb: str) -> Generator[None]:
-        """Turn what the driver raises into what the caller is told; the driver's exception stays as the cause."""
-        try:
-            yield
-        except HorsiesError:
-            raise
-        except Exception as error:
-            from horsies._pg.transient import is_from_driver, is_transient
+    def _telling(self, verb: str) -> AbstractContextManager[None]:
+        count = len(self.tasks.ids)
+        what = f"task {self.tasks.plan.task_name!r}" if count == 1 else f"{count} tasks"
+        return telling(self.app, what, self.tasks.ids, connection=self.connection, resend=_Resend(self, verb))
 
-            count = len(self.tasks.ids)
-            what = f"task {self.tasks.plan.task_name!r}" if count == 1 else f"{count} tasks"
-            spoken = getattr(error, "orig", None) or error  # SQLAlchemy's own text quotes all the parameters
-            told = self.app.config.broker.redact(f"{type(spoken).__name__}: {spoken}")
-            resend: _Resend | None = None
-            if self.connection is not None:
-                why = f"your connection refused the statement ({told}); roll your transaction back"
-            elif is_transient(error):
-                why = f"the database gave no answer ({told}); it may or may not be enqueued, .retry() is safe"
-                resend = _Resend(self, verb)
-            elif is_from_driver(error):
-                why = f"the database refused it ({told})"
-            else:
-                raise  # a bug of ours: not the database's word
-            raise TaskSendError(
-                SendErrorCode.ENQUEUE_FAILED,
-                f"{what}: {why}",
-                retryable=resend is not None,
-                task_ids=self.tasks.ids,
-                resend=resend,
-            ) from error
+
+@contextmanager
+def telling(app: "Horsies", what: str, ids: Sequence[str], *, connection: Any, resend: "Resend") -> Generator[None]:
+    """Turn what the driver raises into what the caller is told; the driver's exception stays as the cause."""
+    try:
+        yield
+    except HorsiesError:
+        raise
+    except Exception as error:
+        from horsies._pg.transient import is_from_driver, is_transient
+
+        spoken = getattr(error, "orig", None) or error  # SQLAlchemy's own text quotes all the parameters
+        told = app.config.broker.redact(f"{type(spoken).__name__}: {spoken}")
+        retryable = False
+        if connection is not None:
+            why = f"your connection refused the statement ({told}); roll your transaction back"
+        elif is_transient(error):
+            why = f"the database gave no answer ({told}); it may or may not be enqueued, .retry() is safe"
+            retryable = True
+        elif is_from_driver(error):
+            why = f"the database refused it ({told})"
+        else:
+            raise  # a bug of ours: not the database's word
+        raise TaskSendError(
+            SendErrorCode.ENQUEUE_FAILED,
+            f"{what}: {why}",
+            retryable=retryable,
+            task_ids=ids,
+            resend=resend if retryable else None,
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

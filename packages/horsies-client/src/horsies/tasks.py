@@ -1,6 +1,6 @@
 """The verbs of a task: `send`, `schedule`, `send_many`, each with its `_async` twin, and `with_options`."""
 
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.codec import EncodedCall
     from horsies.registry import TaskDefinition
+    from horsies.workflow.nodes import Join, Node, NodeBuilder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +51,15 @@ class Sender(Generic[P, T]):
     @property
     def name(self) -> str:
         return self._definition.name
+
+    @property
+    def definition(self) -> "TaskDefinition":
+        """For our siblings: what stands behind the name."""
+        return self._definition
+
+    @property
+    def app(self) -> "Horsies":
+        return self._app
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -107,6 +117,38 @@ class Sender(Generic[P, T]):
     async def send_many_async(self, calls: Iterable[CallLike[T]]) -> list[TaskHandle[T]]:
         """See `send_many`."""
         return await self._sending_many(calls).send_many_async("send_many")
+
+    def node(
+        self,
+        *,
+        node_id: str | None = None,
+        waits_for: "Sequence[Node[Any]]" = (),
+        args_from: "Mapping[str, Node[Any]] | None" = None,
+        workflow_ctx_from: "Sequence[Node[Any]]" = (),
+        join: "Join" = "all",
+        min_success: int | None = None,
+        allow_failed_deps: bool = False,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        good_until: datetime | timedelta | None = None,
+        max_width: int | None = None,
+    ) -> "NodeBuilder[P, T]":
+        """A node of a workflow: `task.node(...)(arguments)`, or `.map(items)` for one call per item.
+
+        `from_node(other)` among the arguments is the value that the other node returns. `args_from` does the same by
+        name. `join`: run when all, any, or `min_success` (quorum) of the nodes that it waits for have completed.
+        `allow_failed_deps`: run when all of them have ended, however. `good_until` as a timedelta counts from the
+        moment that the node is enqueued.
+        """
+        from horsies.workflow.nodes import MAX_WIDTH, NodeBuilder
+
+        options = {
+            "node_id": node_id, "waits_for": tuple(waits_for), "workflow_ctx_from": tuple(workflow_ctx_from),
+            "join": join, "min_success": min_success, "allow_failed_deps": allow_failed_deps,
+            "queue_name": queue_name, "priority": priority, "good_until": good_until,
+            "max_width": MAX_WIDTH if max_width is None else max_width,
+        }  # fmt: skip
+        return NodeBuilder(self, args_from, options)
 
     def _sending(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], when: When | None = None) -> Sending[T]:
         settled = self._plan() if when is None else self._plan_for(_later(self._options, when))

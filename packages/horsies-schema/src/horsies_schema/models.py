@@ -5,7 +5,7 @@ demands that they are equal, down to the text of every CHECK and partial index, 
 failing test, not a surprise. `create_all()` is not a way to install horsies: it makes no triggers.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -368,6 +368,7 @@ class Workflow(Base):
     started_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    nodes_left: Mapped[int] = mapped_column(server_default="0")
 
     __table_args__ = (
         PrimaryKeyConstraint("id", name="pk_horsies_workflows"),
@@ -437,6 +438,13 @@ class WorkflowTask(Base):
     started_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    args: Mapped[str | None]
+    max_retries: Mapped[int] = mapped_column(server_default="0")
+    good_until: Mapped[datetime | None]
+    ttl: Mapped[timedelta | None]
+    dependents: Mapped[list[int]] = mapped_column(ARRAY(Integer), server_default="{}")
+    deps_left: Mapped[int] = mapped_column(server_default="0")
+    deps_ok: Mapped[int] = mapped_column(server_default="0")
 
     __table_args__ = (
         PrimaryKeyConstraint("id", name="pk_horsies_workflow_tasks"),
@@ -470,5 +478,11 @@ class WorkflowTask(Base):
             "ix_horsies_workflow_tasks_sub_workflow_id",
             "sub_workflow_id",
             postgresql_where=text("sub_workflow_id IS NOT NULL"),
+        ),
+        Index(
+            "ix_horsies_workflow_tasks_live",
+            "workflow_id",
+            "status",
+            postgresql_where=text("status IN ('READY', 'ENQUEUED', 'RUNNING')"),
         ),
     )

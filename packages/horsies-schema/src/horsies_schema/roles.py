@@ -7,7 +7,7 @@ from horsies_schema.models import Base
 # A viewer sees that a task exists and how it fares, not what it was told or what it answered.
 _PRIVATE = {
     "horsies_tasks": {"args", "kwargs", "result", "progress", "task_options"},
-    "horsies_workflow_tasks": {"kwargs", "args_from", "result", "error", "task_options"},
+    "horsies_workflow_tasks": {"args", "kwargs", "args_from", "result", "error", "task_options"},
     "horsies_workflows": {"result", "error"},
 }
 

@@ -1,4 +1,4 @@
--- The horsies schema at revision 0008, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0009, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
@@ -243,6 +243,13 @@ CREATE TABLE public.horsies_workflow_tasks (
     started_at timestamp with time zone,
     completed_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    args text,
+    max_retries integer DEFAULT 0 NOT NULL,
+    good_until timestamp with time zone,
+    ttl interval,
+    dependents integer[] DEFAULT '{}'::integer[] NOT NULL,
+    deps_left integer DEFAULT 0 NOT NULL,
+    deps_ok integer DEFAULT 0 NOT NULL,
     CONSTRAINT ck_horsies_workflow_tasks_graph CHECK (((task_index >= 0) AND (task_index <> ALL (dependencies)))),
     CONSTRAINT ck_horsies_workflow_tasks_join CHECK ((((join_type)::text = ANY ((ARRAY['all'::character varying, 'any'::character varying, 'quorum'::character varying])::text[])) AND (((join_type)::text = 'quorum'::text) = (min_success IS NOT NULL)) AND (min_success >= 1))),
     CONSTRAINT ck_horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
@@ -270,6 +277,7 @@ CREATE TABLE public.horsies_workflows (
     started_at timestamp with time zone,
     completed_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    nodes_left integer DEFAULT 0 NOT NULL,
     CONSTRAINT ck_horsies_workflows_completed_at CHECK (((completed_at IS NOT NULL) = ((status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))),
     CONSTRAINT ck_horsies_workflows_on_error CHECK (((on_error)::text = ANY ((ARRAY['fail'::character varying, 'pause'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflows_parent CHECK ((((parent_workflow_id IS NULL) = (parent_task_index IS NULL)) AND ((parent_workflow_id IS NULL) = (depth = 0)) AND (depth >= 0))),
@@ -336,6 +344,8 @@ CREATE INDEX ix_horsies_tasks_terminal_at ON public.horsies_tasks USING btree (t
 CREATE INDEX ix_horsies_worker_instances_open ON public.horsies_worker_instances USING btree (worker_id) WHERE ((stopped_at IS NULL) AND (recovered_at IS NULL));
 
 CREATE INDEX ix_horsies_worker_states_worker ON public.horsies_worker_states USING btree (worker_id, snapshot_at DESC);
+
+CREATE INDEX ix_horsies_workflow_tasks_live ON public.horsies_workflow_tasks USING btree (workflow_id, status) WHERE ((status)::text = ANY ((ARRAY['READY'::character varying, 'ENQUEUED'::character varying, 'RUNNING'::character varying])::text[]));
 
 CREATE INDEX ix_horsies_workflow_tasks_sub_workflow_id ON public.horsies_workflow_tasks USING btree (sub_workflow_id) WHERE (sub_workflow_id IS NOT NULL);
 

@@ -14,6 +14,8 @@ SCHEDULE_STATE: Final = "schedule_state"
 """The schedule with this name was paused, resumed or asked to run."""
 WORKFLOW_DONE: Final = "workflow_done"
 """The workflow with this id reached a terminal state."""
+WORKFLOW_STEP: Final = "workflow_step"
+"""A worker should look at a workflow: `w:` and its id, or `t:` and the id of one of its tasks that ended elsewhere."""
 
 
 def task_queue(queue_name: str) -> str:

@@ -1,4 +1,4 @@
-"""Everybody in this process who waits for a task: one LISTEN connection and one batched read for all.
+"""Everybody in this process who waits for a task or a workflow: one LISTEN connection and one batched read for all.
 
 Order is what makes it sound: LISTEN is in force, *then* the row is read, then the waiter waits. A task that
 ended before the read is seen by it, one that ends later notifies later. So each waiter's id is read at
@@ -20,7 +20,7 @@ from horsies._pg.statements import load
 from horsies._pg.transient import is_transient
 from horsies.config.resilience import ResilienceConfig
 from horsies.errors import UsageError
-from horsies.status import TaskStatus
+from horsies.status import TaskStatus, WorkflowStatus
 
 R = TypeVar("R")
 _log = logging.getLogger("horsies")
@@ -31,11 +31,13 @@ LINGER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the row of a task said when somebody looked."""
+    """What the row of a task or a workflow said when somebody looked."""
 
     task_name: str
-    status: TaskStatus
+    status: TaskStatus | WorkflowStatus
     result: str | None
+    definition_key: str | None = None
+    """Of a workflow: the shape that it was started with."""
 
 
 class _Host(Protocol):
@@ -51,12 +53,25 @@ class Waiters:
         self._resilience = resilience
         self._poll_s = resilience.notify_poll_interval_ms / 1000
         self._read_sql = load("horsies._pg", "tasks.sql", schema)["read_ended_batch"].sql
+        self._workflow_sql = load("horsies._pg", "workflows.sql", schema)["read_ended_workflow_batch"].sql
         self._waiting: dict[str, set[asyncio.Future[Seen | None]]] = {}
+        self._workflows: set[str] = set()
+        """Which of the ids are workflows; all others are tasks."""
         self._due: set[str] = set()
         self._wake = asyncio.Event()
         self._service: asyncio.Task[None] | None = None
         self.last_error: BaseException | None = None
         self._era = 0
+
+    async def wait_for_workflow(self, workflow_id: str) -> Seen | None:
+        """`wait`, for the end of a workflow."""
+        self._workflows.add(workflow_id)
+        return await self.wait(workflow_id)
+
+    async def look_at_workflow(self, workflow_id: str) -> Seen | None:
+        """Look once, without waiting."""
+        rows = await self._host.run_once(lambda connection: connection.fetch(self._workflow_sql, [workflow_id]))
+        return _seen_workflow(rows[0]) if rows else None
 
     async def wait(self, task_id: str) -> Seen | None:
         """Wait without a bound; callers bring their own time-out, by cancelling."""
@@ -76,6 +91,7 @@ class Waiters:
                 group.discard(future)
                 if not group:
                     del self._waiting[task_id]
+                    self._workflows.discard(task_id)
                     if not self._waiting:
                         self._wake.set()  # the service goes from polling to lingering
 
@@ -103,7 +119,8 @@ class Waiters:
         while True:
             listening = asyncio.create_task(
                 self._host.listener().run(
-                    {channels.TASK_DONE: self._notified}, on_live=lambda _connection: self._look_at(self._waiting)
+                    {channels.TASK_DONE: self._notified, channels.WORKFLOW_DONE: self._notified},
+                    on_live=lambda _connection: self._look_at(self._waiting),
                 ),
                 name="horsies-listener",
             )
@@ -155,8 +172,14 @@ class Waiters:
         return True
 
     async def _read(self, connection: Any, batch: list[str]) -> None:
-        rows = await connection.fetch(self._read_sql, batch)
-        found = {row["id"]: _seen(row) for row in rows}
+        found: dict[str, Seen] = {}
+        tasks = [one for one in batch if one not in self._workflows]
+        if tasks:
+            found = {row["id"]: _seen(row) for row in await connection.fetch(self._read_sql, tasks)}
+        if len(tasks) < len(batch):
+            workflows = [one for one in batch if one in self._workflows]
+            rows = await connection.fetch(self._workflow_sql, workflows)
+            found |= {row["id"]: _seen_workflow(row) for row in rows}
         for task_id in batch:
             seen = found.get(task_id)
             if seen is None or seen.status.is_terminal:
@@ -176,3 +199,7 @@ class Waiters:
 
 def _seen(row: Mapping[str, Any]) -> Seen:
     return Seen(row["task_name"], TaskStatus(row["status"]), row["result"])
+
+
+def _seen_workflow(row: Mapping[str, Any]) -> Seen:
+    return Seen(row["task_name"], WorkflowStatus(row["status"]), row["result"], row["definition_key"])

@@ -5,16 +5,19 @@
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
 -- params: ids, result, reason
 -- A worker that holds the claim finds zero rows when it wants to start it: user code never runs.
+-- Of a workflow's task the workflow has to hear, and no worker ends this one: a worker is told to look.
 WITH target AS MATERIALIZED (
     SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'CLAIMED') ORDER BY id FOR UPDATE
+), ended AS (
+    UPDATE horsies_tasks t
+       SET status = 'CANCELLED', claimed = false, claim_expires_at = NULL, result = $2, error_code = 'TASK_CANCELLED',
+           failed_reason = $3, cancel_requested_at = statement_timestamp(), terminal_at = statement_timestamp(),
+           updated_at = statement_timestamp()
+      FROM target
+     WHERE t.id = target.id AND t.status IN ('PENDING', 'CLAIMED')
+    RETURNING t.id, t.is_workflow_task
 )
-UPDATE horsies_tasks t
-   SET status = 'CANCELLED', claimed = false, claim_expires_at = NULL, result = $2, error_code = 'TASK_CANCELLED',
-       failed_reason = $3, cancel_requested_at = statement_timestamp(), terminal_at = statement_timestamp(),
-       updated_at = statement_timestamp()
-  FROM target
- WHERE t.id = target.id AND t.status IN ('PENDING', 'CLAIMED')
-RETURNING t.id;
+SELECT id, CASE WHEN is_workflow_task THEN pg_notify('workflow_step', 't:' || id) END AS told FROM ended;
 
 -- name: request_cancel_batch :many
 -- params: ids

@@ -1,0 +1,80 @@
+"""What a task of a workflow can be given beside its arguments: other nodes' results, and where it stands.
+
+A parameter of one of these types is filled by the engine. Both are plain data, so that the same function can be
+called, sent and tested outside of any workflow.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from horsies.errors import OperationalErrorCode, RetrievalCode
+from horsies.result import TaskError, TaskResult
+
+if TYPE_CHECKING:
+    from horsies.codec import TaskCodec
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class NodeKey(Generic[T_co]):
+    """The name of a node together with the type of its result: `node.key`."""
+
+    __slots__ = ("_codec", "node_id")
+
+    def __init__(self, node_id: str, codec: TaskCodec) -> None:
+        self.node_id = node_id
+        self._codec = codec
+
+    def __repr__(self) -> str:
+        return f"NodeKey({self.node_id!r})"
+
+    def decode(self, text: str) -> TaskResult[T_co, TaskError]:
+        """A stored result as this node's type; an err RESULT_DESERIALIZATION_ERROR when it is not one."""
+        from horsies.codec import DecodeError
+
+        try:
+            return self._codec.decode_result(text)
+        except DecodeError as error:
+            return TaskResult(err=TaskError(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error)))
+
+
+@dataclass(frozen=True)
+class WorkflowMeta:
+    """Where a running task stands."""
+
+    workflow_id: str
+    workflow_name: str
+    node_id: str
+    task_index: int
+
+
+@dataclass(frozen=True)
+class WorkflowContext:
+    """The results of the nodes that `workflow_ctx_from` names, as they were when this node became ready."""
+
+    workflow_id: str
+    node_id: str
+    results: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def result_for(self, node: NodeKey[T]) -> TaskResult[T, TaskError]:
+        """The result of one of them, typed by its key."""
+        from pydantic_core import to_json
+
+        if node.node_id not in self.results:
+            known = ", ".join(sorted(self.results)) or "none"
+            message = f"node {node.node_id!r} is not in this context; it has: {known}. Name it in workflow_ctx_from"
+            return TaskResult(err=TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message))
+        return node.decode(to_json(self.results[node.node_id]).decode())
+
+
+def injected_by_type(annotations: Mapping[str, Any], wanted: type) -> str | None:
+    """The parameter that asks for a `WorkflowContext` or a `WorkflowMeta`, possibly as an optional one."""
+    for name, annotation in annotations.items():
+        if annotation is wanted or wanted in typing.get_args(annotation):
+            return name
+    return None

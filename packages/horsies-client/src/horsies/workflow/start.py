@@ -1,0 +1,253 @@
+"""From a spec to rows: the whole graph as columns, written by one statement on whichever connection carries it.
+
+The id and the fingerprint are made before the first byte goes out, as with tasks: a start that is repeated with the
+same id and the same graph and arguments is the same start, with others it is PAYLOAD_MISMATCH.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from horsies.errors import UsageError
+from horsies.ids import id_problem, new_id, new_ids
+from horsies.send import SendErrorCode, TaskSendError
+from horsies.sending import telling
+from horsies.workflow.nodes import ITEMS, MapNode, Node, SubWorkflowNode
+
+if TYPE_CHECKING:
+    from horsies._pg.enqueue import Script
+    from horsies.workflow.handle import WorkflowHandle
+    from horsies.workflow.spec import WorkflowSpec
+    from horsies.workflow.wiring import Wired
+
+T = TypeVar("T")
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of one workflow's arguments and nested graphs: one statement carries them."""
+_RACES: Final = 5
+
+
+def graph(spec: WorkflowSpec[Any], around: Sequence[WorkflowSpec[Any]] = ()) -> dict[str, Any]:
+    """A workflow as plain data: what is written for it, and what a node holds for a workflow inside."""
+    chain = [spec, *around]
+    dependents: list[list[int]] = [[] for _ in spec.wired]
+    for index, wired in enumerate(spec.wired):
+        for dependency in wired.dependencies:
+            dependents[dependency].append(index)
+    return {
+        "name": spec.name,
+        "on_error": spec.on_error,
+        "output": None if spec.output is None else spec.index[spec.output],
+        "success_policy": None if spec.cases is None else {"cases": spec.cases},
+        "definition_key": spec.definition_key,
+        "nodes": [_node(wired, dependents[index], chain) for index, wired in enumerate(spec.wired)],
+    }
+
+
+def _node(wired: Wired, dependents: list[int], chain: Sequence[WorkflowSpec[Any]]) -> dict[str, Any]:
+    node, plan, options = wired.node, wired.plan, wired.node.options
+    sources: dict[str, Any] = {
+        name: {**_place(source, chain), **({"bare": True} if bare else {})}
+        for name, (source, bare) in wired.sources.items()
+    }
+    if wired.context_parameter and options.workflow_ctx_from:
+        sources[wired.context_parameter] = {"ctx": True}
+    if wired.meta_parameter:
+        sources[wired.meta_parameter] = {"meta": True}
+    made: dict[str, Any] = {
+        "node_id": wired.node_id,
+        "task_name": node.title,
+        "args": wired.call and wired.call.args_json,
+        "kwargs": wired.call and wired.call.kwargs_json,
+        "queue_name": plan.queue_name if plan else "default",
+        "priority": plan.priority if plan else 100,
+        "dependencies": list(wired.dependencies),
+        "dependents": dependents,
+        "args_from": sources or None,
+        "ctx_from": [chain[0].wired[chain[0].index[source]].node_id for source in options.workflow_ctx_from] or None,
+        "join_type": options.join,
+        "min_success": options.min_success,
+        "allow_failed": options.allow_failed_deps,
+        "task_options": plan and plan.task_options,
+        "max_retries": plan.max_retries if plan else 0,
+        "good_until": plan.good_until.isoformat() if plan and plan.good_until else None,
+        "ttl": plan.ttl.total_seconds() if plan and plan.ttl else None,
+        "sub_name": None,
+    }
+    if isinstance(node, SubWorkflowNode):
+        made |= {"kwargs": _dumped(graph(node.spec, chain)), "sub_name": node.spec.name}
+    elif isinstance(node, MapNode):
+        # the items' tasks are nodes of a workflow that exists once the list does; this is their pattern
+        kept = {name: source for name, source in sources.items() if name != ITEMS}
+        pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter,
+                   "max_width": options.max_width}  # fmt: skip
+        made |= {"kwargs": _dumped({"map": pattern}), "args": None, "sub_name": f"{node.title}[]"}
+    return made
+
+
+def _place(source: Node[Any], chain: Sequence[WorkflowSpec[Any]]) -> dict[str, Any]:
+    for up, spec in enumerate(chain):
+        if source in spec.index:
+            return {"at": spec.index[source], **({"up": up} if up else {})}
+    raise UsageError(
+        f"{source!r} is used in workflow {chain[0].name!r} and is in none of the workflows around it: list it in tasks"
+    )
+
+
+def _from_inside(sources: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The same sources, seen from one workflow further in."""
+    return {
+        name: {**source, "up": source.get("up", 0) + 1} if "at" in source else source
+        for name, source in sources.items()
+    } or None
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(frozen=True)
+class Starting(Generic[T]):
+    """One start under way; may be driven again, the id stays the same."""
+
+    spec: WorkflowSpec[T]
+    given_id: str | None
+    connection: Any
+    workflow_id: str = field(init=False)
+    graph: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.given_id is not None and (why := id_problem(self.given_id)):
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"workflow_id: {why}")
+        if self.spec.free:
+            raise TaskSendError(
+                SendErrorCode.VALIDATION_FAILED,
+                f"workflow {self.spec.name!r} uses results of {', '.join(map(repr, self.spec.free))}, which are not in "
+                "it: start the workflow that it is a node of",
+            )
+        object.__setattr__(self, "workflow_id", self.given_id or new_id())
+        object.__setattr__(self, "graph", graph(self.spec))
+
+    # -- verbs -----------------------------------------------------------------------------------
+
+    def start(self) -> WorkflowHandle[T]:
+        from horsies._pg import enqueue, foreign
+
+        app = self.spec.app
+        if self.connection is None:
+            return app.run_sync("start", self.start_async)
+        execute = foreign.require_sync(foreign.adapt(self.connection), "start")
+        with self._telling():
+            enqueue.drive(self._script(), execute)
+        return self._handle()
+
+    async def start_async(self) -> WorkflowHandle[T]:
+        from horsies._pg import enqueue, foreign
+
+        with self._telling():
+            if self.connection is not None:
+                execute = foreign.require_async(foreign.adapt(self.connection), "start")
+                await enqueue.drive_async(self._script(), execute)
+            else:
+                await self.spec.app.database.here().run(
+                    lambda connection: enqueue.drive_async(
+                        self._script(), lambda sql, values: connection.fetch(sql, *values)
+                    )
+                )
+        return self._handle()
+
+    def send(self) -> WorkflowHandle[T]:
+        """For `TaskSendError.retry`."""
+        return self.start()
+
+    async def send_async(self) -> WorkflowHandle[T]:
+        return await self.start_async()
+
+    def _telling(self) -> Any:
+        return telling(
+            self.spec.app, f"workflow {self.spec.name!r}", [self.workflow_id], connection=self.connection, resend=self
+        )
+
+    def _handle(self) -> WorkflowHandle[T]:
+        from horsies.workflow.handle import WorkflowHandle
+
+        return WorkflowHandle(self.spec.app, self.workflow_id, spec=self.spec)
+
+    # -- rows ------------------------------------------------------------------------------------
+
+    def _script(self) -> Script[None]:
+        from horsies._pg.statements import load
+
+        statements = load("horsies._pg", "workflows.sql", self.spec.app.schema)
+        values, sha = self._values()
+        for _ in range(_RACES):
+            if (yield statements["start_workflow"].sql, values):
+                return
+            found = yield statements["find_workflow"].sql, (self.workflow_id,)
+            if found:
+                if found[0][1] != sha:
+                    raise TaskSendError(
+                        SendErrorCode.PAYLOAD_MISMATCH,
+                        f"workflow id {self.workflow_id} is taken by another graph or other arguments; it was left "
+                        "untouched",
+                        task_ids=[self.workflow_id],
+                    )
+                return
+        raise TaskSendError(
+            SendErrorCode.ENQUEUE_FAILED,
+            f"workflow {self.spec.name!r}: another transaction that cannot be seen from here holds its id",
+            task_ids=[self.workflow_id],
+        )
+
+    def _values(self) -> tuple[tuple[Any, ...], str]:
+        made = self.graph
+        nodes: list[dict[str, Any]] = made["nodes"]
+        text = _dumped(made)
+        if len(text) > MAX_BYTES:
+            raise TaskSendError(
+                SendErrorCode.VALIDATION_FAILED,
+                f"workflow {self.spec.name!r} is {len(text):,} bytes of graph and arguments, the limit is "
+                f"{MAX_BYTES:,}: store large data elsewhere and send its address",
+            )
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        first = [not node["dependencies"] and node["sub_name"] is None for node in nodes]
+        ids = new_ids(2 * len(nodes))
+        column = {name: [node[name] for node in nodes] for name in nodes[0]}
+        values = (
+            self.workflow_id, made["name"], made["on_error"], made["output"],
+            made["success_policy"] and _dumped(made["success_policy"]), made["definition_key"], sha, datetime.now(UTC),
+            len(nodes), any(node["sub_name"] and not node["dependencies"] for node in nodes), ids[: len(nodes)],
+            column["node_id"], column["task_name"], column["args"], column["kwargs"], column["queue_name"],
+            column["priority"], [_array(one) for one in column["dependencies"]],
+            [_array(one) for one in column["dependents"]],
+            [one and _dumped(one) for one in column["args_from"]], [one and _array(one) for one in column["ctx_from"]],
+            column["join_type"], column["min_success"], column["allow_failed"], column["task_options"],
+            column["max_retries"],
+            [one and datetime.fromisoformat(one) for one in column["good_until"]],
+            [None if one is None else timedelta(seconds=one) for one in column["ttl"]], column["sub_name"],
+            [ids[len(nodes) + at] if is_first else None for at, is_first in enumerate(first)],
+            [self._first_kwargs(at) if is_first else None for at, is_first in enumerate(first)],
+        )  # fmt: skip
+        return values, sha
+
+    def _first_kwargs(self, index: int) -> str | None:
+        """Of a node that is enqueued here and wants to know where it stands; all others are composed by a worker."""
+        node: dict[str, Any] = self.graph["nodes"][index]
+        sources: dict[str, dict[str, Any]] = node["args_from"] or {}
+        parameter = next((name for name, source in sources.items() if "meta" in source), None)
+        if parameter is None:
+            return None
+        meta = {"workflow_id": self.workflow_id, "workflow_name": self.spec.name, "node_id": node["node_id"],
+                "task_index": index}  # fmt: skip
+        given = (node["kwargs"] or "{}")[1:-1]
+        return "{" + ",".join(part for part in (given, f"{_dumped(parameter)}:{_dumped(meta)}") if part) + "}"
+
+
+def _array(values: Sequence[Any]) -> str:
+    """As PostgreSQL writes an array: arrays of arrays of different lengths do not exist there."""
+    quoted = [str(v) if isinstance(v, int) else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]
+    return "{" + ",".join(quoted) + "}"

@@ -1,0 +1,318 @@
+"""From nodes that point at each other to a numbered graph, with everything that is wrong with it in one list.
+
+Nothing is written, nothing is started: whatever this finds would otherwise be found at run time, by a workflow that
+hangs. What it leaves behind (encoded arguments, numbered edges) is what a start writes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Sequence as AbstractSequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+
+from horsies._checks import Checks
+from horsies.codec import EncodedCall, TaskCodec
+from horsies.codec.fit import fits, shown
+from horsies.codec.signature import Parameter
+from horsies.errors import HorsiesError, Problem
+from horsies.options import SendOptions
+from horsies.result import TaskResult
+from horsies.send import Plan, plan
+from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
+from horsies.workflow.nodes import ITEMS, FromNode, MapNode, Node, SubWorkflowNode, TaskNode
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+
+JOINS: Final = ("all", "any", "quorum")
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """One node in its place."""
+
+    node: Node[Any]
+    node_id: str
+    dependencies: tuple[int, ...]
+    sources: Mapping[str, tuple[Node[Any], bool]]
+    """By parameter: whose result it is given, and whether it takes the bare value."""
+    context_parameter: str | None = None
+    meta_parameter: str | None = None
+    call: EncodedCall | None = None
+    plan: Plan | None = None
+
+
+class Wiring:
+    """Wires the nodes of one workflow. `open_ended`: results may also come from nodes of a workflow around it."""
+
+    def __init__(self, app: "Horsies", name: str, nodes: Sequence[Node[Any]], *, open_ended: bool) -> None:
+        self._app = app
+        self._name = name
+        self._open_ended = open_ended
+        self.problems: list[Problem] = []
+        self.free: dict[Node[Any], bool] = {}
+        """Nodes of a workflow around this one whose results are used here, and whether anybody takes one bare."""
+        self.nodes = self._usable(nodes)
+        self.index = {node: index for index, node in enumerate(self.nodes)}
+        self._ids = self._name_all()
+        self.wired = [self._wire(node) for node in self.nodes]
+        self._refuse_cycles()
+
+    def refuse(self, where: str, why: str, fix: str) -> None:
+        self.problems.append(Problem(where, why, fix))
+
+    def _at(self, node: Node[Any]) -> str:
+        return f"node {self._ids.get(node) or node.title!r}"
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def _usable(self, nodes: Sequence[object]) -> list[Node[Any]]:
+        found: dict[Node[Any], None] = {}
+        for at, node in enumerate(nodes):
+            if not isinstance(node, Node):
+                fix = "give nodes: task.node(...)(...), spec.node(...)"
+                self.refuse(f"tasks[{at}]", f"is a {type(node).__name__}, not a node", fix)
+            elif node in found:
+                self.refuse(f"tasks[{at}]", f"{node!r} is listed twice", "list every node once")
+            else:
+                found[node] = None
+        if not nodes:
+            self.refuse("tasks", "there is no node", "list at least one")
+        return list(found)
+
+    def _name_all(self) -> dict[Node[Any], str]:
+        ids: dict[Node[Any], str] = {}
+        taken: dict[str, Node[Any]] = {}
+        for node in (node for node in self.nodes if node.node_id is not None):
+            name = str(node.node_id)
+            checks = Checks(f"workflow {self._name!r}")
+            if not checks.text("node_id", node.node_id) or len(name) > 255:
+                self.refuse(f"node {node.title!r}", f"its node_id {name[:40]!r} cannot be used", "1 to 255 characters")
+            if name in taken:
+                self.refuse(f"node {name!r}", "two nodes have this node_id", "give each an id of its own")
+            taken[name] = node
+            ids[node] = name
+        for node in (node for node in self.nodes if node.node_id is None):
+            name = next(name for name in _candidates(node.title) if name not in taken)
+            taken[name] = node
+            ids[node] = node.node_id = name
+        return ids
+
+    # -- one node --------------------------------------------------------------------------------
+
+    def _wire(self, node: Node[Any]) -> Wired:
+        at, options = self._at(node), node.options
+        sources: dict[str, tuple[Node[Any], bool]] = {}
+        context = meta = None
+        call = settled = None
+        if isinstance(node, SubWorkflowNode):
+            if node.spec.app is not self._app:
+                self.refuse(at, "its workflow belongs to another app", "build both with the same app")
+            sources = {f"input {number}": pair for number, pair in enumerate(node.spec.free.items())}
+            if options.workflow_ctx_from:
+                self.refuse(at, "a workflow takes no workflow_ctx_from", "give it to the nodes inside")
+        elif isinstance(node, TaskNode):
+            if node.task.app is not self._app:
+                self.refuse(at, f"task {node.task.name!r} belongs to another app", "use tasks of this app")
+            sources = self._sources(node, at)
+            annotations = {name: parameter.annotation for name, parameter in _parameters(node.definition.codec).items()}
+            given = node.bound()
+            context = injected_by_type(annotations, WorkflowContext)
+            context = None if context in given else context
+            meta = injected_by_type(annotations, WorkflowMeta)
+            meta = None if meta in given else meta
+            self._check_context(node, at, context)
+            call = self._encode(node, at, {*sources, context, meta} - {None})
+            settled = self._plan(node, at)
+        dependencies = self._dependencies(node, at, [source for source, _ in sources.values()])
+        self._check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()))
+        return Wired(node, self._ids[node], dependencies, sources, context, meta, call, settled)
+
+    def _sources(self, node: TaskNode[Any], at: str) -> dict[str, tuple[Node[Any], bool]]:
+        parameters = _parameters(node.definition.codec)
+        extras = node.definition.codec.signature.var_keyword
+        found: dict[str, tuple[Node[Any], bool]] = {}
+        for name in node.doubled:
+            self.refuse(at, f"parameter {name!r} is given and injected", "give it once")
+        if any(isinstance(value, FromNode) for value in node.args[len(parameters) :]) or (
+            node.definition.codec.signature.positional_only and any(isinstance(value, FromNode) for value in node.args)
+        ):
+            self.refuse(at, "a result can only be given to a parameter that has a name", "pass it by keyword")
+        for name, source in node.sources.items():
+            if name == ITEMS:
+                found[name] = (source, True)
+                self._check_items(node, at)
+                continue
+            parameter = parameters.get(name, extras)
+            if parameter is None:
+                takes = ", ".join(parameters) or "nothing"
+                self.refuse(at, f"task {node.task.name!r} has no parameter {name!r}", f"it takes: {takes}")
+                continue
+            bare = get_origin(parameter.annotation) is not TaskResult
+            wanted = parameter.annotation if bare else get_args(parameter.annotation)[0]
+            found[name] = (source, bare)
+            if not fits(source.result_type, wanted):
+                self.refuse(
+                    at,
+                    f"parameter {name!r} takes {shown(parameter.annotation)}, and {source!r} returns "
+                    f"{shown(source.result_type)}",
+                    "change one of the two types, or put a task between them that converts",
+                )
+        return found
+
+    def _check_items(self, node: TaskNode[Any], at: str) -> None:
+        assert isinstance(node, MapNode)
+        if node.item_parameter is None:
+            self.refuse(at, f"task {node.task.name!r} has no named parameter for the item", "give it one")
+            return
+        if node.item_parameter in node.kwargs:
+            self.refuse(at, f"parameter {node.item_parameter!r} takes the item, and is given as well", "leave it out")
+        if node.surplus > 0:
+            self.refuse(at, f"{node.surplus} positional arguments too many", f"task {node.task.name!r} takes fewer")
+        wanted = _parameters(node.definition.codec)[node.item_parameter].annotation
+        if not fits(node.items_from.result_type, AbstractSequence[wanted]):
+            self.refuse(
+                at,
+                f"it goes through the items of {node.items_from!r}, which returns "
+                f"{shown(node.items_from.result_type)}, and its task takes {shown(wanted)}",
+                "let the upstream return a list of that type",
+            )
+        if not 1 <= node.options.max_width <= 100_000:
+            self.refuse(at, f"max_width is {node.options.max_width}", "choose 1 to 100000")
+
+    def _check_context(self, node: TaskNode[Any], at: str, parameter: str | None) -> None:
+        sources = node.options.workflow_ctx_from
+        if sources and isinstance(node, MapNode):
+            self.refuse(at, "a map takes no workflow_ctx_from", "pass what its tasks need by from_node(...)")
+        elif sources and parameter is None:
+            why = f"workflow_ctx_from is given, and task {node.task.name!r} has no parameter of type WorkflowContext"
+            self.refuse(at, why, "add one, such as ctx: WorkflowContext")
+        elif parameter is not None and not sources and _parameters(node.definition.codec)[parameter].required:
+            self.refuse(at, f"parameter {parameter!r} is a WorkflowContext", "say from which nodes: workflow_ctx_from")
+        for source in sources:
+            if source not in self.index:
+                self.refuse(
+                    at, f"workflow_ctx_from names {source!r}, which is not in this workflow", "list it in tasks"
+                )
+
+    def _encode(self, node: TaskNode[Any], at: str, injected: Iterable[str | None]) -> EncodedCall | None:
+        names = {str(name) for name in injected if name not in (None, ITEMS)}
+        if isinstance(node, MapNode) and node.item_parameter is not None:
+            names.add(node.item_parameter)
+        args = tuple(value for value in node.args if not isinstance(value, FromNode))
+        kwargs = {name: value for name, value in node.kwargs.items() if not isinstance(value, FromNode)}
+        if len(args) != len(node.args):  # positions have shifted: what has a name goes by it
+            kwargs = {name: value for name, value in node.bound().items() if not isinstance(value, FromNode)}
+            args = ()
+        try:
+            return _partial(node.definition.codec, frozenset(names)).encode_call(
+                args, kwargs, limits=self._app.payload_limits
+            )
+        except HorsiesError as error:
+            self.refuse(at, str(error), "give every parameter once: a value, or from_node(...)")
+            return None
+
+    def _plan(self, node: TaskNode[Any], at: str) -> Plan | None:
+        options = node.options
+        chosen = SendOptions(queue_name=options.queue_name, priority=options.priority, good_until=options.good_until)
+        try:
+            return plan(self._app, node.task.name, node.definition, chosen)
+        except HorsiesError as error:
+            self.refuse(at, str(error), "see the line above")
+            return None
+
+    # -- edges -----------------------------------------------------------------------------------
+
+    def _dependencies(self, node: Node[Any], at: str, sources: Iterable[Node[Any]]) -> tuple[int, ...]:
+        found: set[int] = set()
+        for source in sources:
+            if source in self.index:
+                found.add(self.index[source])
+            elif not self._open_ended:
+                self.refuse(at, f"it takes the result of {source!r}, which is not in this workflow", "list it in tasks")
+        for waited in node.options.waits_for:
+            if waited in self.index:
+                found.add(self.index[waited])
+            else:
+                self.refuse(at, f"it waits for {waited!r}, which is not in this workflow", "list it in tasks")
+        found |= {self.index[source] for source in node.options.workflow_ctx_from if source in self.index}
+        if self.index[node] in found:
+            self.refuse(at, "it waits for itself", "take it out of its own waits_for")
+            found.discard(self.index[node])
+        return tuple(sorted(found))
+
+    def collect_free(self) -> None:
+        """Whose results are used here without being in this workflow."""
+        for wired in self.wired:
+            for source, bare in wired.sources.values():
+                if source not in self.index:
+                    self.free[source] = self.free.get(source, False) or bare
+
+    def _check_join(self, node: Node[Any], at: str, count: int, takes_bare: bool) -> None:
+        options = node.options
+        if options.join not in JOINS:
+            self.refuse(at, f"join={options.join!r} is unknown", f"use one of: {', '.join(JOINS)}")
+            return
+        if options.join == "quorum":
+            if options.min_success is None or not 1 <= options.min_success <= count:
+                why = f"a quorum of {options.min_success} among {count} dependencies cannot be met"
+                self.refuse(at, why, f"min_success is 1 to {count}" if count else "let it wait for something")
+        elif options.min_success is not None:
+            self.refuse(at, f"min_success has no meaning with join={options.join!r}", 'use join="quorum"')
+        if options.join != "all":
+            if not count:
+                self.refuse(at, f"join={options.join!r} without any dependency", "let it wait for something")
+            if options.allow_failed_deps:
+                why = f"allow_failed_deps waits for all, join={options.join!r} does not"
+                self.refuse(at, why, "choose one of the two")
+            if takes_bare:
+                self.refuse(
+                    at,
+                    f"with join={options.join!r} an upstream may have failed or not ended, there may be no value",
+                    "take a TaskResult instead of the bare value",
+                )
+
+    def _refuse_cycles(self) -> None:
+        waiting = {index: set(wired.dependencies) for index, wired in enumerate(self.wired)}
+        while ready := [index for index, left in waiting.items() if not left]:
+            for index in ready:
+                del waiting[index]
+            gone = set(ready)
+            for left in waiting.values():
+                left.difference_update(gone)
+        if waiting:
+            start = at = min(waiting)
+            path = [at]
+            seen = {at}
+            while (at := min(waiting[at] & waiting.keys())) not in seen:
+                seen.add(at)
+                path.append(at)
+            names = " <- ".join(self.wired[index].node_id for index in [*path, at])
+            self.refuse(f"node {self.wired[start].node_id!r}", f"it waits in a circle: {names}", "break the circle")
+
+
+def _candidates(title: str) -> Iterable[str]:
+    yield title[:240]
+    number = 2
+    while True:
+        yield f"{title[:240]}-{number}"
+        number += 1
+
+
+def _parameters(codec: TaskCodec) -> dict[str, Parameter]:
+    signature = codec.signature
+    return {parameter.name: parameter for parameter in (*signature.positional_or_keyword, *signature.keyword_only)}
+
+
+@lru_cache(maxsize=4096)
+def _partial(codec: TaskCodec, injected: frozenset[str]) -> TaskCodec:
+    """The same task without the parameters that the engine will fill in."""
+    if not injected:
+        return codec
+    signature = codec.signature
+    return TaskCodec(
+        replace(
+            signature,
+            positional_or_keyword=tuple(p for p in signature.positional_or_keyword if p.name not in injected),
+            keyword_only=tuple(p for p in signature.keyword_only if p.name not in injected),
+        )
+    )

@@ -1,0 +1,89 @@
+# pyright: strict
+"""Edges of workflows are typed: a node's result where it is used, a run's output, the items of a map."""
+
+from typing import assert_type
+
+from horsies import (
+    MapNode,
+    NodeKey,
+    SubWorkflowNode,
+    TaskError,
+    TaskNode,
+    TaskResult,
+    WorkflowContext,
+    WorkflowDefinition,
+    WorkflowHandle,
+    WorkflowSpec,
+    from_node,
+    result_from,
+)
+from tests.typing.tasks import app
+
+
+@app.task("pages")
+def pages(site: str) -> TaskResult[list[str], TaskError]:
+    return TaskResult(ok=[site])
+
+
+@app.task("words")
+def words(page: str, *, least: int = 1) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=len(page) * least)
+
+
+@app.task("total")
+def total_of(numbers: list[int]) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=sum(numbers))
+
+
+@app.task("verdict")
+async def verdict(result: TaskResult[int, TaskError], ctx: WorkflowContext | None = None) -> TaskResult[str, TaskError]:
+    return TaskResult(ok="good" if result.is_ok() and ctx else "bad")
+
+
+found = pages.node(node_id="found")("example.org")
+assert_type(found, TaskNode[list[str]])
+assert_type(from_node(found), list[str])
+assert_type(result_from(found), TaskResult[list[str], TaskError])
+assert_type(found.key, NodeKey[list[str]])
+
+counted = words.node().map(found, least=2)
+assert_type(counted, MapNode[str, list[int]])
+summed = total_of.node()(from_node(counted))
+assert_type(summed, TaskNode[int])
+judged = verdict.node(workflow_ctx_from=[found])(result_from(summed))
+assert_type(judged, TaskNode[str])
+
+pages.node()(from_node(summed))  # type: ignore[arg-type]
+verdict.node()(from_node(summed))  # type: ignore[arg-type]
+words.node().map(summed)  # type: ignore[arg-type]
+words.node()()  # type: ignore[call-arg]
+
+spec = app.workflow("counting", [found, counted, summed, judged], output=summed)
+assert_type(spec, WorkflowSpec[int])
+assert_type(spec.start(), WorkflowHandle[int])
+assert_type(spec.start().get(), TaskResult[int, TaskError])
+assert_type(spec.start().result_for(judged), TaskResult[str, TaskError])
+assert_type(app.workflow("without output", [found]), WorkflowSpec[None])
+assert_type(spec.node(), SubWorkflowNode[int])
+assert_type(app.workflow_handle("id", spec), WorkflowHandle[int])
+
+
+class Counting(WorkflowDefinition[int], app=app, name="counting words"):
+    @classmethod
+    def build_with(cls, site: str) -> WorkflowSpec[int]:
+        first = pages.node()(site)
+        many = words.node().map(first)
+        last = total_of.node()(from_node(many))
+        return cls.workflow([first, many, last], output=last)
+
+
+inner = Counting.build_with("example.org").node()
+assert_type(inner, SubWorkflowNode[int])
+assert_type(verdict.node()(result_from(inner)), TaskNode[str])
+Counting.build_with(from_node(summed))  # type: ignore[arg-type]
+
+
+async def look(context: WorkflowContext) -> None:
+    assert_type(context.result_for(found.key), TaskResult[list[str], TaskError])
+    handle = await spec.start_async()
+    assert_type(await handle.get_async(), TaskResult[int, TaskError])
