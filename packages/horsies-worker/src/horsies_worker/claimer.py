@@ -94,7 +94,9 @@ class Claimer:
         reconciler: Reconciler,
         *,
         on_contact: Callable[[], None],
+        on_workflow_task_ended: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
+        self._on_workflow_task_ended = on_workflow_task_ended
         self._settings = settings
         self._registry = registry
         self._session = session
@@ -294,6 +296,14 @@ class Claimer:
             if row["status"] == "EXPIRED":
                 _log.info(
                     "task %s (%s): expired before it could start", row["id"], row["task_name"],
+                    extra=about(row["id"], row["task_name"]),
+                )  # fmt: skip
+                if row["is_workflow_task"]:
+                    self._on_workflow_task_ended([row["id"]])
+                continue
+            if row["status"] == "PENDING":
+                _log.info(
+                    "task %s (%s): WORKFLOW_STOPPED, withdrawn until it goes on", row["id"], row["task_name"],
                     extra=about(row["id"], row["task_name"]),
                 )  # fmt: skip
                 continue

@@ -23,6 +23,7 @@ class ClaimedTask:
     max_retries: int
     """Retries that this task may use in all: the row's, or the registration's for a row that names no options."""
     options: TaskOptions
+    is_workflow_task: bool = False
 
 
 def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahead: bool) -> ClaimedTask:
@@ -42,7 +43,7 @@ def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahea
         is_async=definition.is_async,
         run_ahead=run_ahead and options.run_ahead,
     )
-    return ClaimedTask(job, row["queue_name"], row["retry_count"], budget, options)
+    return ClaimedTask(job, row["queue_name"], row["retry_count"], budget, options, row["is_workflow_task"])
 
 
 def options_of(task_name: str, text: str | None, registered: TaskOptions) -> TaskOptions:

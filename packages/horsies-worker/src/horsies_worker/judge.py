@@ -7,6 +7,7 @@ them speak.
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from horsies.config import AppConfig
@@ -28,8 +29,18 @@ class Judge(Service):
     name = "judge"
 
     def __init__(
-        self, config: AppConfig, recovery: Recovery, session: Session, queries: Queries, identity: Identity
+        self,
+        config: AppConfig,
+        recovery: Recovery,
+        session: Session,
+        queries: Queries,
+        identity: Identity,
+        *,
+        on_ended: Callable[[Sequence[str]], None] = lambda _: None,
+        on_dead: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_ended = on_ended
+        self._on_dead = on_dead
         super().__init__(LOOK_EVERY_S, config.resilience)
         self._with_claims = config.recovery.auto_requeue_stale_claimed
         self._recovery = recovery
@@ -54,6 +65,8 @@ class Judge(Service):
         for one in dead:
             while await self._session.run(lambda c: self._recover(c, one.worker_id)):  # noqa: B023  (awaited here)
                 pass
+        if dead:
+            self._on_dead()  # what it had ended and not yet told its workflows is the reaper's to find
         self._interval_s = self._vigil.next_look(instances)
 
     async def _read(self, connection: Any) -> list[Instance]:
@@ -87,6 +100,7 @@ class Judge(Service):
             ended = await self._recovery.end(connection, running, "its worker died")
             if max(len(requeued), len(running)) < BATCH:
                 await connection.fetchval(self._queries.sql("mark_recovered"), worker_id, self._with_claims)
+        self._on_ended([row["id"] for row in ended])
         for what, rows in (("requeued", requeued), ("recovered", ended)):
             for row in rows:
                 _log.warning("judge: %s task %s of worker %s", what, row["id"], worker_id, extra=about(row["id"]))

@@ -61,6 +61,7 @@ class Queries:
             **load("horsies_worker", "claim.sql", schema),
             **load("horsies_worker", "finalize.sql", schema),
             **load("horsies_worker", "upkeep.sql", schema),
+            **load("horsies_worker", "workflows.sql", schema),
             **load("horsies_worker", "liveness.sql", schema),
             **load("horsies_worker", "prune.sql", schema),
             **load("horsies._pg", "control.sql", schema),

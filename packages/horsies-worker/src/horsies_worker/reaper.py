@@ -6,6 +6,7 @@ database for as long as the threshold: after an outage nobody's beats could land
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -25,7 +26,18 @@ BATCH: Final = 500
 class Reaper(Service):
     name = "reaper"
 
-    def __init__(self, config: AppConfig, recovery: Recovery, session: Session, queries: Queries) -> None:
+    def __init__(
+        self,
+        config: AppConfig,
+        recovery: Recovery,
+        session: Session,
+        queries: Queries,
+        *,
+        on_halted: Callable[[Sequence[str]], None] = lambda _: None,
+        on_ended: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
+        self._on_halted = on_halted
+        self._on_ended = on_ended
         super().__init__(config.recovery.check_interval_ms / 1000, config.resilience)
         self._settings = config.recovery
         self._recovery = recovery
@@ -95,7 +107,23 @@ class Reaper(Service):
                 if not self._may_judge(settings.running_stale_threshold_ms):
                     stale = []  # that very statement was held up
                 stale = await self._recovery.end(connection, stale, "no sign of life")
+            halted = await self._halted_workflows(connection)
+        # tasks of workflows among them: nobody else has seen these ends
+        self._on_ended([row["id"] for row in (*expired, *stale)])
+        if halted:
+            _log.warning("reaper: %d workflows stopped half-way, moving them on", len(halted))
+            self._on_halted(halted)
         for what, rows in (("expired", expired), ("requeued a stale claim of", requeued), ("recovered", stale)):
             for row in rows:
                 _log.warning("reaper: %s task %s", what, row["id"], extra=about(row["id"]))
         return max(len(expired), len(requeued), len(stale)) == BATCH
+
+    async def _halted_workflows(self, connection: Any) -> list[str]:
+        """Those whose progress was not applied within the grace. No judgement of anybody: a step finds out for itself
+        what is missing, and does nothing where nothing is."""
+        if not self._settings.crashed_worker_recovery_grace_ms:
+            return []
+        grace = timedelta(milliseconds=self._settings.crashed_worker_recovery_grace_ms)
+        rows = await self._ask(connection, "unadvanced_workflows", grace, BATCH)
+        rows += await self._ask(connection, "unsettled_stopped_workflows", grace, BATCH)
+        return [row["id"] for row in rows]

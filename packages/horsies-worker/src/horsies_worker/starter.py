@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from horsies_worker.child.logs import about
 from horsies_worker.claims import ClaimedTask
@@ -16,7 +16,16 @@ _log = logging.getLogger("horsies.worker")
 
 
 class Starter:
-    def __init__(self, session: Session, queries: Queries, pool: ChildPool, held: Held) -> None:
+    def __init__(
+        self,
+        session: Session,
+        queries: Queries,
+        pool: ChildPool,
+        held: Held,
+        *,
+        on_workflow_task_ended: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> None:
+        self._on_workflow_task_ended = on_workflow_task_ended
         self._session = session
         self._queries = queries
         self._pool = pool
@@ -66,6 +75,13 @@ class Starter:
             self.drop(task.job.task_id for task in gone)
             self._held.drop(task.job for task in gone if task not in started)
             self._pool.submit([task.job for task in started])
+            self._on_workflow_task_ended(
+                [
+                    task.job.task_id
+                    for task in gone
+                    if task.is_workflow_task and statuses.get(task.job.task_id) == "EXPIRED"
+                ]
+            )
             if locked:
                 return True
         return False

@@ -13,7 +13,8 @@ from typing import Final
 NAMES: Final = (
     "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
     "before_hand_back", "in_sweep", "before_verdict", "after_verdict", "before_fire", "after_enqueue",
-    "before_fire_commit", "after_fire",
+    "before_fire_commit", "after_fire", "before_workflow_phase", "workflow_locked", "workflow_settled",
+    "workflow_enqueued", "before_workflow_commit", "after_workflow_commit",
 )  # fmt: skip
 
 

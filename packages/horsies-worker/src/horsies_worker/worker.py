@@ -1,6 +1,6 @@
 """One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
 
-listener ──> claimer ──> pool ──> decide ──> finalizer          upkeep, reaper, judge, pruner, reporter beside it
+listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows    upkeep, reaper, judge, pruner, reporter beside
 """
 
 import asyncio
@@ -45,6 +45,7 @@ from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
 from horsies_worker.starter import Starter
 from horsies_worker.unknown import UnknownNames
 from horsies_worker.upkeep import Upkeep
+from horsies_worker.workflows.advance import Advancer
 
 _log = logging.getLogger("horsies.worker")
 
@@ -52,6 +53,9 @@ SELF_TEST_CHANNEL = "horsies_self_test"
 SELF_TEST_S = 5.0
 LAST_WRITE_S = 1.0
 """After a second signal, what was interrupted is still told to the database, if it is there."""
+
+LAST_STEPS_S = 5.0
+"""For the workflows of tasks that ended at the last moment; later ones are moved on by another worker's reaper."""
 
 
 class ChildrenCannotStart(HorsiesError):
@@ -66,6 +70,7 @@ class _Sessions:
     reaper: Session
     pruner: Session
     scheduler: Session
+    workflows: Session
 
 
 class Worker:
@@ -192,9 +197,13 @@ class Worker:
             Session(broker, "reaper", settings=CLAIM_SETTINGS),
             Session(broker, "pruner", settings=CLAIM_SETTINGS),
             Session(broker, "scheduler", settings=CLAIM_SETTINGS),
+            Session(broker, "workflows", settings=CLAIM_SETTINGS),
         )
+        self.advancer = Advancer(config, self.sessions.workflows)
         self.finalizer = Finalizer(self.sessions.finalize, self.queries, config.resilience, on_done=self._on_done)
-        self.starter = Starter(self.sessions.claim, self.queries, self.pool, self.held)
+        self.starter = Starter(
+            self.sessions.claim, self.queries, self.pool, self.held, on_workflow_task_ended=self.advancer.tasks_ended
+        )
         self.unknown = UnknownNames(config.unknown_task_grace_ms, self.finalizer, fail=self._fail_unknown)
         reconciler = Reconciler(
             self.sessions.claim, self.queries, self.held, self.finalizer, is_ending=self._ending.__contains__
@@ -202,14 +211,21 @@ class Worker:
         self.claimer = Claimer(
             settings, config, self.app.registry, self.sessions.claim, self.queries, self.pool, self.held, self.starter,
             self.finalizer, self.unknown, reconciler, on_contact=self._on_contact,
+            on_workflow_task_ended=self.advancer.tasks_ended,
         )  # fmt: skip
         self.upkeep = Upkeep(
             config, self.sessions.upkeep, self.queries, self.pool, self.held, self.starter, self.finalizer,
             worker_pid=self.identity.pid, lease_ms=settings.lease_ms, on_lost=lambda job: self.held.drop([job]),
         )  # fmt: skip
         recovery = Recovery(self.app.registry, self.queries)
-        self.reaper = Reaper(config, recovery, self.sessions.reaper, self.queries)
-        self.judge = Judge(config, recovery, self.sessions.reaper, self.queries, self.identity)
+        self.reaper = Reaper(
+            config, recovery, self.sessions.reaper, self.queries, on_halted=self.advancer.look_at,
+            on_ended=self.advancer.tasks_ended,
+        )  # fmt: skip
+        self.judge = Judge(
+            config, recovery, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended,
+            on_dead=self.reaper.wake,
+        )  # fmt: skip
         self.pruner = Pruner(config, self.sessions.pruner, self.queries)
         self.reporter = Reporter(
             config, self.sessions.upkeep, self.queries, self.pool, self.identity, settings, self.instance,
@@ -234,6 +250,7 @@ class Worker:
             **news,
             channels.TASK_CANCEL: self.upkeep.on_cancel,
             channels.QUEUE_STATE: self.claimer.on_queue_state,
+            channels.WORKFLOW_STEP: self.advancer.on_step,
             SELF_TEST_CHANNEL: self._on_self_test,
         }
         planning: dict[str, Coroutine[Any, Any, None]] = {}
@@ -248,6 +265,7 @@ class Worker:
             "listener": self.listener.run(heard, on_live=self._on_listening),
             "claimer": self.claimer.run(),
             "finalizer": self.finalizer.run(),
+            "workflows": self.advancer.run(),
             "upkeep": self.upkeep.run(),
             "reaper": self.reaper.run(),
             "reporter": self.reporter.run(),
@@ -268,6 +286,9 @@ class Worker:
                 f"{self.finalizer.backlog} results could not be written, the database is away; the reaper of another "
                 "worker will recover their tasks"
             )
+            return
+        # what ended here should not have to wait for somebody's grace; but nobody's result depends on it
+        await asyncio.wait({asyncio.ensure_future(self.advancer.drained())}, timeout=LAST_STEPS_S)
 
     async def _written_within(self, seconds: float) -> bool:
         """False when there are results that could not be written in time, or before somebody became impatient."""
@@ -294,7 +315,7 @@ class Worker:
     async def _close_sessions(self) -> None:
         for session in (
             self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper,
-            self.sessions.pruner, self.sessions.scheduler,
+            self.sessions.pruner, self.sessions.scheduler, self.sessions.workflows,
         ):  # fmt: skip
             await session.close()
 
@@ -393,6 +414,8 @@ class Worker:
     def _on_done(self, keys: Sequence[tuple[str, int]]) -> None:
         tasks = [task for task_id, generation in keys if (task := self.held.find(task_id, generation)) is not None]
         self.held.drop(task.job for task in tasks)
+        # or went back to the queue: a step looks for itself
+        self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
         if self.settings.cluster_cap or self.settings.queue_caps:
             self.claimer.on_news()  # a place under a cap came free: the queue that looked empty may not be
         else:

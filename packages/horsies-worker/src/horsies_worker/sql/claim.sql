@@ -16,7 +16,8 @@ SELECT pg_advisory_xact_lock($1, hashtext(coalesce(current_schema(), '')));
 -- room_sync; `short` ones have what those leave of room_sync, and room_ahead behind them. What has a place becomes
 -- RUNNING in the same write; up to `prefetch` of the rest, in order, become CLAIMED; the others are passed over,
 -- unlocked. What is overdue ends EXPIRED and is consumed once. A name that is in none of the lists is CLAIMED, for the
--- worker to hand back. Fewer rows than asked for does not mean an empty queue: rows that others lock are skipped.
+-- worker to hand back. A task of a workflow that is paused or has ended is withdrawn (client's workflows.sql): it came
+-- back from a worker after the pause, and would otherwise be looked at by every claim. Fewer rows than asked for does not mean an empty queue: rows that others lock are skipped.
 -- `since` of a returned row is the oldest that was seen in its (queue, priority): the next claim's hint.
 WITH RECURSIVE found AS (
     -- one index descent per distinct (queue, priority); `> p.priority` would begin one leaf page too early
@@ -50,6 +51,8 @@ WITH RECURSIVE found AS (
                  WHERE room.n IS NULL OR room.n > 0 ORDER BY pair.priority) AS p
          CROSS JOIN LATERAL (SELECT t.enqueued_at, t.id,
                                     CASE WHEN t.good_until <= statement_timestamp() THEN 'expired'
+                                         WHEN t.is_workflow_task AND (SELECT w.status FROM horsies_workflow_tasks n, horsies_workflows w
+                                              WHERE n.task_id = t.id AND w.id = n.workflow_id) <> 'RUNNING' THEN 'stopped'
                                          WHEN t.task_name = ANY ($14::text[]) THEN 'async'
                                          WHEN t.task_name = ANY ($15::text[]) THEN 'short'
                                          WHEN t.task_name = ANY ($16::text[]) THEN 'other'
@@ -61,7 +64,7 @@ WITH RECURSIVE found AS (
          ORDER BY p.priority, r.enqueued_at, r.id LIMIT $22::int) AS x
 ), placed AS (
     -- is there a place for it
-    SELECT line.*, kind IN ('expired', 'unknown')
+    SELECT line.*, kind IN ('expired', 'unknown', 'stopped')
                    OR row_number() OVER (PARTITION BY kind ORDER BY at)
                       <= CASE kind WHEN 'async' THEN $17::int WHEN 'other' THEN $18::int
                               ELSE greatest(0, $18::int - count(*) FILTER (WHERE kind = 'other') OVER ()) + $19::int
@@ -90,6 +93,7 @@ WITH RECURSIVE found AS (
 ), picked AS MATERIALIZED (
     -- locks: that many, skipping what others hold
     SELECT r.tid, k.since, CASE WHEN k.kind = 'expired' THEN 'EXPIRED'
+                                WHEN k.kind = 'stopped' THEN 'PENDING'
                                 WHEN k.kind <> 'unknown' AND r.nth <= k.runs THEN 'RUNNING'
                                 ELSE 'CLAIMED' END AS status
       FROM allowed k CROSS JOIN LATERAL (SELECT tid, row_number() OVER () AS nth FROM (
@@ -97,6 +101,8 @@ WITH RECURSIVE found AS (
          WHERE t.status = 'PENDING' AND t.queue_name = k.queue_name AND t.priority = k.priority
            AND t.enqueued_at >= k.since AND t.enqueued_at <= least(k.until, statement_timestamp())
            AND CASE WHEN t.good_until <= statement_timestamp() THEN 'expired'
+                    WHEN t.is_workflow_task AND (SELECT w.status FROM horsies_workflow_tasks n, horsies_workflows w
+                         WHERE n.task_id = t.id AND w.id = n.workflow_id) <> 'RUNNING' THEN 'stopped'
                     WHEN t.task_name = ANY ($14::text[]) THEN 'async'
                     WHEN t.task_name = ANY ($15::text[]) THEN 'short'
                     WHEN t.task_name = ANY ($16::text[]) THEN 'other'
@@ -107,8 +113,8 @@ UPDATE horsies_tasks t
    SET status = c.status,
        claimed = c.status = 'CLAIMED',
        claim_generation = t.claim_generation + 1,
-       claimed_by_worker_id = CASE WHEN c.status <> 'EXPIRED' THEN $9::varchar END,
-       claimed_at = CASE WHEN c.status <> 'EXPIRED' THEN statement_timestamp() END,
+       claimed_by_worker_id = CASE WHEN c.status IN ('CLAIMED', 'RUNNING') THEN $9::varchar END,
+       claimed_at = CASE WHEN c.status IN ('CLAIMED', 'RUNNING') THEN statement_timestamp() END,
        claim_expires_at = CASE WHEN c.status = 'CLAIMED' THEN statement_timestamp() + $13::interval END,
        started_at = CASE WHEN c.status = 'RUNNING' THEN statement_timestamp() END,
        worker_hostname = CASE WHEN c.status = 'RUNNING' THEN $10::varchar END,
@@ -118,36 +124,44 @@ UPDATE horsies_tasks t
        error_code = CASE WHEN c.status = 'EXPIRED' THEN 'TASK_EXPIRED' END,
        failed_at = CASE WHEN c.status = 'EXPIRED' THEN statement_timestamp() END,
        terminal_at = CASE WHEN c.status = 'EXPIRED' THEN statement_timestamp() END,
+       enqueued_at = CASE WHEN c.status = 'PENDING' THEN t.enqueued_at + interval '500 years' ELSE t.enqueued_at END,
        updated_at = statement_timestamp()
   FROM picked c
  WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
 RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority, t.enqueued_at,
-          t.retry_count, t.max_retries, t.task_options, c.since;
+          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, c.since;
 
 -- name: start_batch :many
--- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED
+-- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED; CLAIMED -> PENDING
 -- params: worker_id, ids, generations, hostname, pid, process_name, expired_result
 -- An id that does not come back was lost (cancelled, requeued, lease over) and its user code does not run; or it was
--- started by an earlier try whose answer was lost, or is locked by somebody just now (read_held_batch tells).
+-- started by an earlier try whose answer was lost, or is locked by somebody just now (read_held_batch tells). A task of
+-- a workflow that is paused or has ended goes back, withdrawn: WORKFLOW_STOPPED.
 WITH mine AS MATERIALIZED (
-    SELECT t.tid, coalesce(t.good_until <= statement_timestamp(), false) AS overdue
+    SELECT t.tid, CASE WHEN t.good_until <= statement_timestamp() THEN 'EXPIRED'
+                       WHEN t.is_workflow_task AND (SELECT w.status FROM horsies_workflow_tasks n, horsies_workflows w
+                            WHERE n.task_id = x.id AND w.id = n.workflow_id) <> 'RUNNING' THEN 'PENDING'
+                       ELSE 'RUNNING' END AS target
       FROM unnest($2::text[], $3::int[]) AS x (id, generation)
-     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.good_until FROM horsies_tasks t
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.good_until, t.is_workflow_task FROM horsies_tasks t
                           WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
                             AND t.status || '' = 'CLAIMED' AND t.claim_expires_at > statement_timestamp()
                             FOR UPDATE SKIP LOCKED) AS t
 )
 UPDATE horsies_tasks t
-   SET status = CASE WHEN mine.overdue THEN 'EXPIRED' ELSE 'RUNNING' END,
-       claimed = false, claim_expires_at = NULL,
-       started_at = CASE WHEN NOT mine.overdue THEN statement_timestamp() END,
-       worker_hostname = CASE WHEN NOT mine.overdue THEN $4::varchar END,
-       worker_pid = CASE WHEN NOT mine.overdue THEN $5::int END,
-       worker_process_name = CASE WHEN NOT mine.overdue THEN $6::varchar END,
-       result = CASE WHEN mine.overdue THEN $7::text END,
-       error_code = CASE WHEN mine.overdue THEN 'TASK_EXPIRED' END,
-       failed_at = CASE WHEN mine.overdue THEN statement_timestamp() END,
-       terminal_at = CASE WHEN mine.overdue THEN statement_timestamp() END,
+   SET status = mine.target, claimed = false, claim_expires_at = NULL,
+       claimed_at = CASE WHEN mine.target <> 'PENDING' THEN t.claimed_at END,
+       claimed_by_worker_id = CASE WHEN mine.target <> 'PENDING' THEN t.claimed_by_worker_id END,
+       started_at = CASE WHEN mine.target = 'RUNNING' THEN statement_timestamp() END,
+       worker_hostname = CASE WHEN mine.target = 'RUNNING' THEN $4::varchar END,
+       worker_pid = CASE WHEN mine.target = 'RUNNING' THEN $5::int END,
+       worker_process_name = CASE WHEN mine.target = 'RUNNING' THEN $6::varchar END,
+       result = CASE WHEN mine.target = 'EXPIRED' THEN $7::text END,
+       error_code = CASE WHEN mine.target = 'EXPIRED' THEN 'TASK_EXPIRED' END,
+       failed_at = CASE WHEN mine.target = 'EXPIRED' THEN statement_timestamp() END,
+       terminal_at = CASE WHEN mine.target = 'EXPIRED' THEN statement_timestamp() END,
+       enqueued_at = CASE WHEN mine.target = 'PENDING' THEN t.enqueued_at + interval '500 years'
+                          ELSE t.enqueued_at END,
        updated_at = statement_timestamp()
   FROM mine
  WHERE t.ctid = mine.tid

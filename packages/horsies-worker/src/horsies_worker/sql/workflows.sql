@@ -1,0 +1,356 @@
+-- The progress of workflows. One short transaction per step: lock the workflow's row in a statement of its own, then end
+-- nodes, count down their dependents, enqueue what is ready, end the workflow when nothing is left. The order of locks
+-- is that of the client's workflows.sql: workflow, nodes by index, tasks. Results travel from row to row inside the
+-- database, as text: the parent decodes none, and what a child is given is complete in its own row, whichever release
+-- of the app runs it and however often. Plans are generic and may be made on empty tables, so each row is found by its
+-- key (LATERAL with LIMIT) and written by its ctid, which nobody changes while we hold the workflow. BETWEEN and ORDER BY
+-- where an equality would do: on an empty table the planner takes the first index that begins with workflow_id, and a
+-- step of 1,000 ends read 1.6 million pages of (workflow_id, node_id).
+
+-- name: workflows_of_tasks :many
+-- params: task_ids
+SELECT n.workflow_id, x.id AS task_id FROM unnest($1::text[]) AS x (id)
+ CROSS JOIN LATERAL (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = x.id LIMIT 1) AS n;
+
+-- name: lock_workflow :one
+-- params: id
+SELECT id, name, status, on_error, nodes_left, parent_workflow_id, success_policy::text AS success_policy
+  FROM horsies_workflows WHERE id = $1 FOR UPDATE;
+
+-- name: settle_tasks :many
+-- params: id, task_ids, lost_error
+-- Ends the nodes whose tasks have ended; task_ids NULL: looks at all that are under way. A task whose row is gone ends
+-- its node with lost_error: a node that nobody works on must not wait for ever.
+WITH candidate AS (
+    SELECT n.tid, n.task_id FROM unnest($2::text[]) AS x (id)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.task_id FROM horsies_workflow_tasks n
+                          WHERE n.task_id = x.id AND n.workflow_id || '' = $1 AND n.status || '' = 'ENQUEUED'
+                          LIMIT 1) AS n
+    UNION ALL
+    SELECT n.ctid, n.task_id FROM horsies_workflow_tasks n
+     WHERE $2::text[] IS NULL AND n.workflow_id = $1 AND n.status = 'ENQUEUED'
+), ended AS MATERIALIZED (
+    SELECT c.tid, t.status, t.result, t.started_at, t.terminal_at FROM candidate c
+      LEFT JOIN LATERAL (SELECT t.id, t.status, t.result, t.started_at, t.terminal_at FROM horsies_tasks t
+                          WHERE t.id = c.task_id LIMIT 1) AS t ON true
+     WHERE t.id IS NULL OR t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+)
+UPDATE horsies_workflow_tasks n
+   SET result = CASE WHEN e.status = 'COMPLETED' THEN e.result END,
+       error = CASE WHEN e.status IS NULL THEN $3::text WHEN e.status <> 'COMPLETED' THEN e.result END,
+       started_at = e.started_at, completed_at = coalesce(e.terminal_at, statement_timestamp()),
+       updated_at = statement_timestamp(),
+       status = CASE WHEN e.status = 'COMPLETED' THEN 'COMPLETED' ELSE 'FAILED' END
+  FROM ended e
+ WHERE n.ctid = e.tid
+RETURNING n.task_index, n.status;
+
+-- name: settle_children :many
+-- params: id, error_head
+-- Ends the nodes whose workflows have ended. A failed one's own error goes with it, as the data of error_head.
+WITH ended AS MATERIALIZED (
+    SELECT n.ctid AS tid, c.status, c.result, c.error, c.completed_at FROM horsies_workflow_tasks n
+     CROSS JOIN LATERAL (SELECT c.status, c.result, c.error, c.completed_at FROM horsies_workflows c
+                          WHERE c.id = n.sub_workflow_id AND c.status || '' IN ('COMPLETED', 'FAILED', 'CANCELLED')
+                          LIMIT 1) AS c
+     WHERE n.workflow_id = $1 AND n.status = 'RUNNING'
+)
+UPDATE horsies_workflow_tasks n
+   SET result = CASE WHEN e.status = 'COMPLETED' THEN e.result END,
+       error = CASE WHEN e.status <> 'COMPLETED' THEN
+                    $2::text || coalesce(e.error, 'null') || '}}' END,
+       completed_at = e.completed_at, updated_at = statement_timestamp(),
+       status = CASE WHEN e.status = 'COMPLETED' THEN 'COMPLETED' ELSE 'FAILED' END
+  FROM ended e
+ WHERE n.ctid = e.tid
+RETURNING n.task_index, n.status;
+
+-- name: end_nodes :many
+-- params: id, indexes, statuses, errors
+-- Nodes that end without having run: skipped, or failed because they cannot be enqueued.
+WITH ended AS MATERIALIZED (
+    SELECT n.tid, x.status, x.error FROM unnest($2::int[], $3::text[], $4::text[]) AS x (at, status, error)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at
+                            AND n.status || '' IN ('PENDING', 'READY') ORDER BY n.task_index LIMIT 1) AS n
+)
+UPDATE horsies_workflow_tasks n
+   SET error = e.error, completed_at = statement_timestamp(), updated_at = statement_timestamp(), status = e.status
+  FROM ended e
+ WHERE n.ctid = e.tid
+RETURNING n.task_index, n.status;
+
+-- name: count_down :many
+-- params: id, indexes, completed
+-- These nodes have ended: their dependents that still wait learn it, once, and come back with their counts. Each node
+-- ends once, under the workflow's lock, so the counts are exact.
+WITH gone AS MATERIALIZED (
+    SELECT d.at, count(*)::int AS ended, count(*) FILTER (WHERE x.ok)::int AS ok
+      FROM unnest($2::int[], $3::bool[]) AS x (at, ok)
+     CROSS JOIN LATERAL (SELECT n.dependents FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at
+                          ORDER BY n.task_index LIMIT 1) AS n
+     CROSS JOIN LATERAL unnest(n.dependents) AS d (at)
+     GROUP BY d.at
+), waiting AS MATERIALIZED (
+    SELECT n.tid, g.ended, g.ok FROM gone g
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = $1 AND n.task_index BETWEEN g.at AND g.at
+                            AND n.status || '' = 'PENDING' ORDER BY n.task_index LIMIT 1) AS n
+), counted AS (
+    UPDATE horsies_workflow_tasks n
+       SET deps_left = n.deps_left - w.ended, deps_ok = n.deps_ok + w.ok
+      FROM waiting w
+     WHERE n.ctid = w.tid
+    RETURNING n.task_index, n.join_type, n.min_success, n.allow_failed_deps, cardinality(n.dependencies) AS total,
+              n.deps_left, n.deps_ok, n.is_subworkflow, left(n.kwargs, 7) = '{"map":' AS is_map
+), workflow AS (
+    UPDATE horsies_workflows w SET nodes_left = greatest(0, w.nodes_left - cardinality($2::int[])),
+           updated_at = statement_timestamp() WHERE w.id = $1
+    RETURNING w.nodes_left
+)
+SELECT workflow.nodes_left, counted.* FROM workflow LEFT JOIN counted ON true;
+
+-- name: ready_nodes :many
+-- params: id, row_limit
+SELECT task_index, is_subworkflow, left(kwargs, 7) = '{"map":' AS is_map FROM horsies_workflow_tasks
+ WHERE workflow_id = $1 AND status = 'READY' ORDER BY task_index LIMIT $2;
+
+-- name: mark_ready :many
+-- params: id, indexes
+-- For a workflow that is paused: they wait for its resume.
+UPDATE horsies_workflow_tasks n SET updated_at = statement_timestamp(), status = 'READY'
+ WHERE n.workflow_id = $1 AND n.task_index = ANY ($2::int[]) AND n.status = 'PENDING'
+RETURNING n.task_index;
+
+-- name: enqueue_nodes :many
+-- edge: new -> PENDING
+-- params: id, indexes, task_ids, not_ready, max_bytes
+-- Nodes become tasks. What they are given is put together here: a member per injected parameter, the upstream's stored
+-- result as it is, or only what stands behind its "ok" for a parameter that takes the bare value. A source may stand in
+-- a workflow further out ("up"). Says of each node what became of it: enqueued; skipped, for there is no value to
+-- give; too large.
+WITH RECURSIVE around AS (
+    SELECT 0 AS level, w.id, w.name, w.parent_workflow_id FROM horsies_workflows w WHERE w.id = $1
+    UNION ALL
+    SELECT a.level + 1, w.id, w.name, w.parent_workflow_id FROM around a
+     CROSS JOIN LATERAL (SELECT w.id, w.name, w.parent_workflow_id FROM horsies_workflows w
+                          WHERE w.id = a.parent_workflow_id LIMIT 1) AS w
+), target AS MATERIALIZED (
+    SELECT n.*, x.task_id AS new_id FROM unnest($2::int[], $3::text[]) AS x (at, task_id)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.id, n.task_index, n.node_id, n.task_name, n.args, n.kwargs, n.queue_name, n.priority,
+                                n.args_from, n.workflow_ctx_from, n.task_options, n.max_retries, n.good_until, n.ttl
+                           FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at
+                            AND n.status || '' IN ('PENDING', 'READY') AND NOT n.is_subworkflow
+                          ORDER BY n.task_index LIMIT 1) AS n
+), composed AS MATERIALIZED (
+    SELECT target.*, coalesce(member.has_gap, false) AS has_gap,
+           CASE WHEN member.text IS NULL THEN target.kwargs
+                WHEN coalesce(target.kwargs, '{}') = '{}' THEN '{' || member.text || '}'
+                ELSE left(target.kwargs, -1) || ',' || member.text || '}' END AS full_kwargs
+      FROM target
+     CROSS JOIN LATERAL (
+           SELECT bool_or(a.source ->> 'bare' = 'true' AND d.status IS DISTINCT FROM 'COMPLETED') AS has_gap,
+                  string_agg(to_json(a.parameter)::text || ':' || CASE
+                      WHEN a.source ? 'meta' THEN json_build_object('workflow_id', $1::text,
+                           'workflow_name', (SELECT around.name FROM around WHERE around.level = 0),
+                           'node_id', target.node_id, 'task_index', target.task_index)::text
+                      WHEN a.source ? 'ctx' THEN '{"workflow_id":' || to_json($1::text) || ',"node_id":'
+                           || to_json(target.node_id) || ',"results":{' || (
+                           SELECT string_agg(to_json(c.node_id)::text || ':' || coalesce(c.result, c.error, $4::text), ',')
+                             FROM unnest(target.workflow_ctx_from) AS u (node_id)
+                            CROSS JOIN LATERAL (SELECT c.node_id, c.result, c.error FROM horsies_workflow_tasks c
+                                                 WHERE c.workflow_id = $1 AND c.node_id = u.node_id LIMIT 1) AS c) || '}}'
+                      WHEN a.source ->> 'bare' = 'true' AND d.result LIKE '{"ok":%'
+                           THEN substr(d.result, 7, length(d.result) - 7)
+                      WHEN a.source ->> 'bare' = 'true' THEN (d.result::json -> 'ok')::text
+                      ELSE coalesce(d.result, d.error, $4::text) END, ',' ORDER BY a.parameter) AS text
+             FROM jsonb_each(target.args_from) AS a (parameter, source)
+             LEFT JOIN around ON around.level = coalesce((a.source ->> 'up')::int, 0)
+             LEFT JOIN LATERAL (SELECT d.status, d.result, d.error FROM horsies_workflow_tasks d
+                                 WHERE d.workflow_id = around.id AND d.task_index BETWEEN (a.source ->> 'at')::int
+                                   AND (a.source ->> 'at')::int ORDER BY d.task_index LIMIT 1) AS d ON true) AS member
+), fit AS MATERIALIZED (
+    SELECT * FROM composed WHERE NOT has_gap AND octet_length(coalesce(full_kwargs, '')) <= $5
+), task AS (
+    INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
+                               max_retries, task_options, is_workflow_task)
+    SELECT f.new_id, f.task_name, f.queue_name, f.priority, f.args, f.full_kwargs, statement_timestamp(),
+           statement_timestamp(), coalesce(f.good_until, statement_timestamp() + f.ttl), f.max_retries, f.task_options,
+           true
+      FROM fit f
+), moved AS (
+    UPDATE horsies_workflow_tasks n SET task_id = f.new_id, updated_at = statement_timestamp(), status = 'ENQUEUED'
+      FROM fit f WHERE n.ctid = f.tid
+)
+SELECT task_index, CASE WHEN has_gap THEN 'skipped'
+                        WHEN octet_length(coalesce(full_kwargs, '')) > $5 THEN 'too large'
+                        ELSE 'enqueued' END AS outcome
+  FROM composed;
+
+-- name: launch_workflow :many
+-- params: id, index, child_id
+-- A node that is a workflow: its graph stands in the node, as it was when the run began; here it becomes rows.
+WITH target AS MATERIALIZED (
+    SELECT n.id, n.args_from, n.kwargs::json AS graph FROM horsies_workflow_tasks n
+     WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY') AND n.is_subworkflow FOR UPDATE
+), gap AS MATERIALIZED (
+    SELECT count(*) AS n FROM target CROSS JOIN LATERAL jsonb_each(target.args_from) AS a (parameter, source)
+      LEFT JOIN LATERAL (
+           WITH RECURSIVE around AS (
+               SELECT 0 AS level, w.id, w.parent_workflow_id FROM horsies_workflows w WHERE w.id = $1
+               UNION ALL
+               SELECT o.level + 1, w.id, w.parent_workflow_id FROM around o
+                 JOIN horsies_workflows w ON w.id = o.parent_workflow_id
+           )
+           SELECT d.status FROM around JOIN horsies_workflow_tasks d ON d.workflow_id = around.id
+            WHERE around.level = coalesce((a.source ->> 'up')::int, 0)
+              AND d.task_index BETWEEN (a.source ->> 'at')::int AND (a.source ->> 'at')::int
+            ORDER BY d.task_index LIMIT 1) AS d ON true
+     WHERE a.source ->> 'bare' = 'true' AND d.status IS DISTINCT FROM 'COMPLETED'
+), child AS (
+    INSERT INTO horsies_workflows (id, name, status, on_error, output_task_index, success_policy, definition_key,
+                                   parent_workflow_id, parent_task_index, root_workflow_id, depth, sent_at, started_at,
+                                   nodes_left)
+    SELECT $3::varchar, t.graph ->> 'name', 'RUNNING', t.graph ->> 'on_error', (t.graph ->> 'output')::int,
+           CASE WHEN t.graph ->> 'success_policy' IS NOT NULL THEN (t.graph -> 'success_policy')::jsonb END,
+           t.graph ->> 'definition_key', p.id, $2::int, coalesce(p.root_workflow_id, p.id), p.depth + 1, p.sent_at,
+           statement_timestamp(), json_array_length(t.graph -> 'nodes')
+      FROM target t CROSS JOIN gap CROSS JOIN horsies_workflows p
+     WHERE p.id = $1 AND gap.n = 0
+    RETURNING id
+), node AS (
+    INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs, queue_name,
+           priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success, allow_failed_deps,
+           task_options, max_retries, good_until, ttl, is_subworkflow, sub_workflow_name, deps_left, status)
+    SELECT gen_random_uuid()::text, child.id, (x.number - 1)::int, n.node_id, n.task_name, n.args, n.kwargs,
+           n.queue_name, n.priority, n.dependencies, n.dependents, nullif(n.args_from, 'null'::jsonb), n.ctx_from,
+           n.join_type, n.min_success, n.allow_failed, n.task_options, n.max_retries, n.good_until,
+           make_interval(secs => n.ttl), n.sub_name IS NOT NULL, n.sub_name, cardinality(n.dependencies),
+           CASE WHEN n.dependencies = '{}' THEN 'READY' ELSE 'PENDING' END
+      FROM child CROSS JOIN target t CROSS JOIN LATERAL json_array_elements(t.graph -> 'nodes') WITH ORDINALITY
+           AS x (node, number)
+     CROSS JOIN LATERAL json_to_record(x.node) AS n (node_id text, task_name text, args text, kwargs text,
+           queue_name text, priority int, dependencies int[], dependents int[], args_from jsonb, ctx_from varchar[],
+           join_type text, min_success int, allow_failed bool, task_options text, max_retries int,
+           good_until timestamptz, ttl float8, sub_name text)
+), moved AS (
+    UPDATE horsies_workflow_tasks n
+       SET sub_workflow_id = child.id, started_at = statement_timestamp(), updated_at = statement_timestamp(),
+           status = 'RUNNING'
+      FROM target t CROSS JOIN child WHERE n.id = t.id
+)
+SELECT CASE WHEN gap.n = 0 THEN 'launched' ELSE 'skipped' END AS outcome FROM target CROSS JOIN gap;
+
+-- name: launch_map :many
+-- params: id, index, child_id
+-- One node per item of the upstream's list, as a workflow of their own whose result is the list of theirs. The items
+-- are cut out of the stored text; none of it passes through a worker before it is somebody's argument.
+WITH target AS MATERIALIZED (
+    SELECT n.id, n.sub_workflow_name, n.kwargs::json -> 'map' AS pattern, d.status AS source, d.result FROM horsies_workflow_tasks n
+      LEFT JOIN LATERAL (
+           WITH RECURSIVE around AS (
+               SELECT 0 AS level, w.id, w.parent_workflow_id FROM horsies_workflows w WHERE w.id = $1
+               UNION ALL
+               SELECT o.level + 1, w.id, w.parent_workflow_id FROM around o
+                 JOIN horsies_workflows w ON w.id = o.parent_workflow_id
+           )
+           SELECT d.status, d.result FROM around JOIN horsies_workflow_tasks d ON d.workflow_id = around.id
+            WHERE around.level = coalesce((n.args_from -> '*' ->> 'up')::int, 0)
+              AND d.task_index BETWEEN (n.args_from -> '*' ->> 'at')::int AND (n.args_from -> '*' ->> 'at')::int
+            ORDER BY d.task_index LIMIT 1) AS d ON true
+     WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY') AND n.is_subworkflow
+       FOR UPDATE OF n
+), fit AS MATERIALIZED (
+    SELECT t.*, t.result::json -> 'ok' AS items, json_array_length(t.result::json -> 'ok') AS width FROM target t
+     WHERE t.source = 'COMPLETED' AND json_typeof(t.result::json -> 'ok') = 'array'
+), child AS (
+    INSERT INTO horsies_workflows (id, name, status, definition_key, parent_workflow_id, parent_task_index,
+                                   root_workflow_id, depth, sent_at, started_at, nodes_left)
+    SELECT $3::varchar, f.sub_workflow_name, 'RUNNING', 'map', p.id, $2::int, coalesce(p.root_workflow_id, p.id),
+           p.depth + 1, p.sent_at, statement_timestamp(), f.width
+      FROM fit f CROSS JOIN horsies_workflows p
+     WHERE p.id = $1 AND f.width <= (f.pattern ->> 'max_width')::int
+    RETURNING id
+), node AS (
+    INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs, queue_name,
+           priority, args_from, task_options, max_retries, good_until, ttl, status)
+    SELECT gen_random_uuid()::text, child.id, (x.number - 1)::int, 'item-' || (x.number - 1), n.task_name, n.args,
+           '{' || concat_ws(',', nullif(left(substr(n.kwargs, 2), -1), ''), to_json(n.parameter)::text || ':' || x.item::text)
+           || '}',
+           n.queue_name, n.priority, nullif(n.args_from, 'null'::jsonb), n.task_options, n.max_retries, n.good_until,
+           make_interval(secs => n.ttl), 'READY'
+      FROM child CROSS JOIN fit f
+     CROSS JOIN LATERAL json_to_record(f.pattern) AS n (task_name text, args text, kwargs text, queue_name text,
+           priority int, args_from jsonb, task_options text, max_retries int, good_until timestamptz, ttl float8,
+           parameter text)
+     CROSS JOIN LATERAL json_array_elements(f.items) WITH ORDINALITY AS x (item, number)
+), moved AS (
+    UPDATE horsies_workflow_tasks n
+       SET sub_workflow_id = child.id, started_at = statement_timestamp(), updated_at = statement_timestamp(),
+           status = 'RUNNING'
+      FROM target t CROSS JOIN child WHERE n.id = t.id
+)
+SELECT CASE WHEN t.source IS DISTINCT FROM 'COMPLETED' THEN 'skipped' WHEN f.width IS NULL THEN 'not a list'
+            WHEN f.width > (t.pattern ->> 'max_width')::int THEN 'too wide' ELSE 'launched' END AS outcome
+  FROM target t LEFT JOIN fit f ON f.id = t.id;
+
+-- name: finish_facts :many
+-- params: id, policy
+-- For the last step: nodes that failed, and those that a policy asks about.
+SELECT task_index, node_id, status, left(error, 2000) AS error FROM horsies_workflow_tasks
+ WHERE workflow_id = $1 AND (status = 'FAILED' OR task_index = ANY ($2::int[])) ORDER BY task_index LIMIT 1000;
+
+-- name: finish_workflow :one
+-- params: id, status, error, max_bytes, too_large
+-- The output is taken from its node's row. What a map returns is the list of its nodes' values.
+WITH output AS MATERIALIZED (
+    SELECT CASE WHEN w.definition_key = 'map' THEN '{"ok":[' || coalesce((
+                     SELECT string_agg(CASE WHEN n.result LIKE '{"ok":%' THEN substr(n.result, 7, length(n.result) - 7)
+                                            ELSE (n.result::json -> 'ok')::text END, ',' ORDER BY n.task_index)
+                       FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id), '') || ']}'
+                WHEN w.output_task_index IS NULL THEN '{"ok":null}'
+                ELSE (SELECT coalesce(n.result, n.error) FROM horsies_workflow_tasks n
+                       WHERE n.workflow_id = w.id AND n.task_index = w.output_task_index) END AS text
+      FROM horsies_workflows w WHERE w.id = $1 AND $2::text = 'COMPLETED'
+)
+UPDATE horsies_workflows w
+   SET result = CASE WHEN octet_length(o.text) <= $4 THEN o.text END,
+       error = CASE WHEN octet_length(o.text) > $4 THEN $5::text ELSE $3::text END,
+       completed_at = statement_timestamp(), updated_at = statement_timestamp(),
+       status = CASE WHEN octet_length(o.text) > $4 THEN 'FAILED' ELSE $2::varchar END
+  FROM (SELECT (SELECT text FROM output) AS text) AS o
+ WHERE w.id = $1 AND w.status = 'RUNNING'
+RETURNING w.id, w.status;
+
+-- name: unadvanced_workflows :many
+-- params: grace, row_limit
+-- What stopped half-way, for longer than the grace: ends that were not applied, ready nodes that were not enqueued,
+-- tasks that are gone, ends of workflows inside, a last node without a last step. Reads what is under way and no more.
+SELECT w.id FROM horsies_workflows w
+ WHERE w.status IN ('RUNNING', 'PAUSED', 'PENDING') AND w.updated_at < statement_timestamp() - $1::interval
+   AND (w.status = 'RUNNING' AND w.nodes_left = 0
+        OR EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.status = 'READY'
+                      AND w.status = 'RUNNING')
+        OR EXISTS (SELECT FROM horsies_workflow_tasks n
+                     LEFT JOIN LATERAL (SELECT t.id, t.status, t.terminal_at FROM horsies_tasks t
+                                         WHERE t.id = n.task_id LIMIT 1) AS t ON true
+                    WHERE n.workflow_id = w.id AND n.status = 'ENQUEUED'
+                      AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval))
+        OR EXISTS (SELECT FROM horsies_workflow_tasks n
+                    CROSS JOIN LATERAL (SELECT c.completed_at FROM horsies_workflows c
+                                         WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
+                    WHERE n.workflow_id = w.id AND n.status = 'RUNNING'
+                      AND c.completed_at < statement_timestamp() - $1::interval))
+ ORDER BY w.updated_at LIMIT $2;
+
+-- name: unsettled_stopped_workflows :many
+-- params: grace, row_limit
+-- Workflows that were cancelled while a task of theirs ran, and whose node has not heard of its end.
+SELECT DISTINCT n.workflow_id AS id FROM horsies_workflow_tasks n
+ CROSS JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w
+  LEFT JOIN LATERAL (SELECT t.id, t.terminal_at FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t ON true
+ WHERE n.status IN ('READY', 'ENQUEUED', 'RUNNING') AND w.completed_at < statement_timestamp() - $1::interval
+   AND n.status = 'ENQUEUED' AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval)
+ LIMIT $2;

@@ -1,0 +1,1 @@
+"""The progress of workflows: what becomes ready when something ended. `resolve` decides, `advance` applies."""

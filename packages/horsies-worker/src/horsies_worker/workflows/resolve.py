@@ -1,0 +1,58 @@
+"""When a node may run, when it never will, and how a run ends. Pure: counts in, a decision out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from horsies.status import NodeStatus, WorkflowStatus
+
+
+class Readiness(Enum):
+    WAIT = auto()
+    RUN = auto()
+    SKIP = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """What a node waits for, and how far that is. `left`: have not ended; `ok`: have completed."""
+
+    join_type: str
+    min_success: int | None
+    allow_failed_deps: bool
+    total: int
+    left: int
+    ok: int
+
+    @property
+    def failed(self) -> int:
+        """Have ended without having completed."""
+        return self.total - self.left - self.ok
+
+
+def readiness(join: Join) -> Readiness:
+    """Decided as soon as it can be: the first failure skips an `all`, the success that is one too many is ignored."""
+    if join.allow_failed_deps:
+        return Readiness.WAIT if join.left else Readiness.RUN
+    needed = {"any": min(1, join.total), "quorum": join.min_success or 1}.get(join.join_type, join.total)
+    if join.ok >= needed:
+        return Readiness.RUN
+    if join.ok + join.left < needed:
+        return Readiness.SKIP
+    return Readiness.WAIT
+
+
+def join_of(row: Mapping[str, Any]) -> Join:
+    return Join(
+        row["join_type"], row["min_success"], row["allow_failed_deps"], row["total"], row["deps_left"], row["deps_ok"]
+    )
+
+
+def outcome(cases: Sequence[Sequence[int]] | None, statuses: Mapping[int, str]) -> WorkflowStatus:
+    """How a run ends whose nodes have all ended. `statuses`: of those that failed or that a case names."""
+    if cases is not None:
+        met = any(all(statuses.get(index) == NodeStatus.COMPLETED for index in case) for case in cases)
+        return WorkflowStatus.COMPLETED if met else WorkflowStatus.FAILED
+    failed = any(status == NodeStatus.FAILED for status in statuses.values())
+    return WorkflowStatus.FAILED if failed else WorkflowStatus.COMPLETED

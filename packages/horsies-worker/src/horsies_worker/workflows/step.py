@@ -1,0 +1,286 @@
+"""One step of one workflow: a short transaction that applies everything that has ended, and starts what follows.
+
+Locks are taken in one order, here and in the client: workflow rows from the root downwards, nodes by their index,
+tasks. A step holds its workflow's row, so of two workers that end two parents of a join at the same instant one comes
+second, and finds the counters of the first.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from horsies._pg.statements import load
+from horsies.codec import DecodeError, decode_untyped_result, encode_error
+from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
+from horsies.ids import new_id, new_ids
+from horsies.result import TaskError
+from horsies.status import NodeStatus, WorkflowStatus
+from horsies_worker.finalizer import is_data_error
+from horsies_worker.session import SET_LOCAL_CLAIM_SETTINGS
+from horsies_worker.syncpoints import reached
+from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
+
+CHUNK: Final = 1_000
+"""Nodes per statement and, of those that wait to be enqueued, per step."""
+
+SKIPPED: Final = encode_error(TaskError(OutcomeCode.UPSTREAM_SKIPPED, "a node that it waits for failed or was skipped"))
+NOT_READY: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_READY, "had not ended when this node became ready"))
+LOST: Final = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, "the row of its task is gone"))
+_INSIDE: Final = (
+    f'{{"err":{{"error_code":"{OutcomeCode.SUBWORKFLOW_FAILED}","message":"the workflow inside it has failed","data":'
+)
+
+
+@dataclass
+class Work:
+    """What a step is told to look at. `whole`: at everything that is under way, whoever forgot it; `ready`: at nodes
+    that were left to be enqueued and at workflows inside that have ended."""
+
+    task_ids: list[str] = field(default_factory=list[str])
+    ready: bool = False
+    whole: bool = False
+
+
+@dataclass
+class _Node:
+    index: int
+    is_subworkflow: bool
+    is_map: bool
+
+
+def _node(row: Mapping[str, Any]) -> _Node:
+    return _Node(row["task_index"], row["is_subworkflow"], bool(row["is_map"]))
+
+
+class Step:
+    """Statements for one schema; `take` makes one step."""
+
+    def __init__(self, schema: str | None, *, max_bytes: int, pooled: bool) -> None:
+        self._statements = {
+            **load("horsies._pg", "workflows.sql", schema),
+            **load("horsies_worker", "workflows.sql", schema),
+        }
+        self._max_bytes = max_bytes
+        self._pooled = pooled
+
+    async def take(self, connection: Any, workflow_id: str, work: Work) -> dict[str, Work]:
+        """Make the step; returns which workflows are to be stepped next, and why."""
+        try:
+            return await _OneStep(self, connection, workflow_id, careful=False).take(work)
+        except Exception as error:
+            if not is_data_error(error):
+                raise
+        # one node that cannot be enqueued must not hold the others: again, with a savepoint around each
+        return await _OneStep(self, connection, workflow_id, careful=True).take(work)
+
+    async def fetch(self, connection: Any, name: str, *values: Any) -> list[Any]:
+        return await connection.fetch(self._statements[name].sql, *values)
+
+    @property
+    def max_bytes(self) -> int:
+        return self._max_bytes
+
+    @property
+    def pooled(self) -> bool:
+        return self._pooled
+
+
+class _OneStep:
+    def __init__(self, step: Step, connection: Any, workflow_id: str, *, careful: bool) -> None:
+        self._step = step
+        self._connection = connection
+        self._id = workflow_id
+        self._careful = careful
+        self._next: dict[str, Work] = {}
+        self._has_failed = False
+        self._nodes_left = 0
+
+    async def _fetch(self, name: str, *values: Any) -> list[Any]:
+        return await self._step.fetch(self._connection, name, self._id, *values)
+
+    async def take(self, work: Work) -> dict[str, Work]:
+        async with self._connection.transaction(isolation="read_committed"):
+            if self._step.pooled:
+                await self._connection.execute(SET_LOCAL_CLAIM_SETTINGS)
+            rows = await self._fetch("lock_workflow")
+            if not rows:
+                return {}
+            await reached("workflow_locked")
+            await self._advance(rows[0], work)
+            await reached("before_workflow_commit")
+        await reached("after_workflow_commit")
+        return self._next
+
+    async def _advance(self, workflow: Mapping[str, Any], work: Work) -> None:
+        ended: list[Any] = []
+        if work.whole or work.task_ids:
+            ended = await self._fetch("settle_tasks", None if work.whole else work.task_ids, LOST)
+        if work.whole or work.ready:
+            ended += await self._fetch("settle_children", _INSIDE)
+        await reached("workflow_settled")
+        status = WorkflowStatus(workflow["status"])
+        if status.is_terminal:
+            return  # it was cancelled: what still ran is recorded, nothing follows from it
+        self._nodes_left = workflow["nodes_left"]
+        ready = await self._settle(ended)
+        if self._has_failed and workflow["on_error"] == "pause" and status is WorkflowStatus.RUNNING:
+            await self._pause()
+            status = WorkflowStatus.PAUSED
+        if status is not WorkflowStatus.RUNNING:
+            if ready:
+                await self._fetch("mark_ready", [node.index for node in ready])
+            return
+        if work.whole or work.ready:
+            rows = await self._fetch("ready_nodes", CHUNK)
+            ready += map(_node, rows)
+            if len(rows) == CHUNK:
+                self._next[self._id] = Work(ready=True)
+        while ready:
+            # what turns out to be impossible ends here, and may make others ready, or skip them
+            ready = await self._settle(await self._start(ready))
+            if self._has_failed and workflow["on_error"] == "pause":
+                await self._pause()
+                if ready:
+                    await self._fetch("mark_ready", [node.index for node in ready])
+                return
+        await reached("workflow_enqueued")
+        if not self._nodes_left:
+            await self._finish(workflow)
+
+    # -- nodes that have ended -------------------------------------------------------------------
+
+    async def _settle(self, ended: Sequence[Mapping[str, Any]]) -> list[_Node]:
+        """Count down what waits for these; skip what can no longer run, and so on. Returns what can run now."""
+        # by index: an `any` that is ready may hear of another end, of a skip, before it is enqueued
+        ready: dict[int, _Node] = {}
+        while ended:
+            self._has_failed |= any(row["status"] == NodeStatus.FAILED for row in ended)
+            skipped: list[int] = []
+            for row in await self._count_down(ended):
+                match readiness(join_of(row)):
+                    case Readiness.RUN:
+                        ready[row["task_index"]] = _node(row)
+                    case Readiness.SKIP:
+                        skipped.append(row["task_index"])
+                    case Readiness.WAIT:
+                        pass
+            ended = await self._end(skipped, NodeStatus.SKIPPED, SKIPPED) if skipped else []
+        return list(ready.values())
+
+    async def _count_down(self, ended: Sequence[Mapping[str, Any]]) -> list[Any]:
+        rows = await self._fetch(
+            "count_down",
+            [row["task_index"] for row in ended],
+            [row["status"] == NodeStatus.COMPLETED for row in ended],
+        )
+        self._nodes_left = rows[0]["nodes_left"]
+        return [row for row in rows if row["task_index"] is not None]
+
+    async def _end(self, indexes: Sequence[int], status: NodeStatus, error: str) -> list[Any]:
+        count = len(indexes)
+        return await self._fetch("end_nodes", list(indexes), [status.value] * count, [error] * count)
+
+    # -- nodes that are ready --------------------------------------------------------------------
+
+    async def _start(self, ready: Sequence[_Node]) -> list[Any]:
+        """Enqueue or launch them; returns the ones that ended instead."""
+        tasks = [node.index for node in ready if not node.is_subworkflow]
+        outcomes: dict[int, str] = {}
+        for at in range(0, len(tasks), CHUNK):
+            outcomes |= await self._enqueue(tasks[at : at + CHUNK])
+        for node in ready:
+            if node.is_subworkflow:
+                outcomes[node.index] = await self._launch(node)
+        ended: list[Any] = []
+        if gaps := [index for index, what in outcomes.items() if what == "skipped"]:
+            ended += await self._end(gaps, NodeStatus.SKIPPED, SKIPPED)
+        for index, what in outcomes.items():
+            if what not in ("enqueued", "launched", "skipped"):
+                error = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, what))
+                ended += await self._end([index], NodeStatus.FAILED, error)
+        return ended
+
+    async def _enqueue(self, indexes: Sequence[int]) -> dict[int, str]:
+        values = (list(indexes), new_ids(len(indexes)), NOT_READY, self._step.max_bytes)
+        if not self._careful:
+            rows = await self._fetch("enqueue_nodes", *values)
+        else:
+            try:
+                async with self._connection.transaction():  # a savepoint
+                    rows = await self._fetch("enqueue_nodes", *values)
+            except Exception as error:
+                if not is_data_error(error):
+                    raise
+                if len(indexes) == 1:
+                    return {indexes[0]: f"its arguments cannot be put together: {error}"}
+                half = len(indexes) // 2
+                return await self._enqueue(indexes[:half]) | await self._enqueue(indexes[half:])
+        large = f"with what it is given its arguments are larger than {self._step.max_bytes:,} bytes"
+        return {row["task_index"]: large if row["outcome"] == "too large" else row["outcome"] for row in rows}
+
+    async def _launch(self, node: _Node) -> str:
+        child_id = new_id()
+        name = "launch_map" if node.is_map else "launch_workflow"
+        try:
+            if self._careful:
+                async with self._connection.transaction():  # a savepoint
+                    rows = await self._fetch(name, node.index, child_id)
+            else:
+                rows = await self._fetch(name, node.index, child_id)
+        except Exception as error:
+            if not self._careful or not is_data_error(error):
+                raise
+            return f"the workflow inside it cannot be made: {error}"
+        if not rows:
+            return "launched"  # somebody else has done it
+        what: str = rows[0]["outcome"]
+        if what == "launched":
+            self._next[child_id] = Work(ready=True)
+        elif what == "too wide":
+            return "the list has more items than its max_width allows"
+        elif what == "not a list":
+            return "what it should go through is not a list"
+        return what
+
+    # -- the workflow ----------------------------------------------------------------------------
+
+    async def _pause(self) -> None:
+        error = encode_error(TaskError(OutcomeCode.WORKFLOW_PAUSED, "a node failed, and on_error is pause"))
+        tree = await self._fetch("lock_workflow_tree")
+        await self._step.fetch(self._connection, "pause_workflows", [row["id"] for row in tree], error)
+
+    async def _finish(self, workflow: Mapping[str, Any]) -> None:
+        cases: list[list[int]] | None = None
+        if workflow["success_policy"] is not None:
+            cases = json.loads(workflow["success_policy"])["cases"]
+        named = sorted({index for case in cases or () for index in case})
+        facts = await self._fetch("finish_facts", named)
+        status = outcome(cases, {row["task_index"]: row["status"] for row in facts})
+        error = None if status is WorkflowStatus.COMPLETED else failure(facts, has_policy=cases is not None)
+        large = TaskError(
+            OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, f"the output is larger than {self._step.max_bytes:,} bytes"
+        )
+        await self._fetch("finish_workflow", status.value, error, self._step.max_bytes, encode_error(large))
+        if workflow["parent_workflow_id"] is not None:
+            self._next[workflow["parent_workflow_id"]] = Work(ready=True)
+
+
+def failure(facts: Sequence[Mapping[str, Any]], *, has_policy: bool) -> str:
+    """The error of a run: which nodes failed, and the first one's own words."""
+    failed = [row for row in facts if row["status"] == NodeStatus.FAILED]
+    code = OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET if has_policy else OutcomeCode.WORKFLOW_FAILED
+    told = "no case of its success policy was met" if has_policy else "a node failed"
+    if failed:
+        told += f": {failed[0]['node_id']}: {_told(failed[0]['error'])}"
+        if len(failed) > 1:
+            told += f", and {len(failed) - 1} more"
+    return encode_error(TaskError(code, told, {"failed": [row["node_id"] for row in failed[:100]]}))
+
+
+def _told(text: str | None) -> str:
+    try:
+        error = decode_untyped_result(text or "").err
+    except DecodeError:  # cut short, or nobody's
+        return (text or "no error is stored")[:200]
+    return "no error is stored" if error is None else f"{error.error_code}: {error.message}"[:500]
