@@ -1,10 +1,11 @@
-"""What `horsies check` looks at: an app's tasks and settings, and with `--live` the database behind them.
+"""What `horsies check` looks at: an app's tasks, workflows and settings, and with `--live` the database behind them.
 
 Every finding is one sentence for a person. A problem means that something will not work; a note is worth
 knowing. Nothing is written to the database, and nothing stays open.
 """
 
 import asyncio
+import inspect
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -56,6 +57,10 @@ def describe(app: "Horsies") -> Iterator[str]:
             where = "" if isinstance(schedule.pattern, Interval) else f" in {schedule.timezone}"
             state = "" if schedule.enabled else ", not enabled"
             yield f"  {schedule.name:<{width}}  {schedule.task_name}: {schedule.pattern}{where}{state}"
+    if len(app.workflows):
+        yield f"workflows: {len(app.workflows)}"
+        for spec in sorted(app.workflows, key=lambda spec: spec.name):
+            yield f"  {spec.name}  {len(spec.wired)} nodes, on_error {spec.on_error}  ({spec.location})"
 
 
 def _traits(app: "Horsies", task: "TaskDefinition") -> str:
@@ -87,6 +92,7 @@ def check_app(app: "Horsies") -> Iterator[Finding]:
                 "every send is refused"
             )
     yield from _check_schedules(app)
+    yield from check_workflows(app)
     if not is_embedded(app.config.broker.url):
         try:
             connect_arguments(app.config.broker)
@@ -131,6 +137,35 @@ def _has_silent_hour(schedule: "TaskSchedule") -> bool:
     year = datetime.now(UTC).year
     offsets = {datetime(year, month, 1, tzinfo=UTC).astimezone(zone).utcoffset() for month in range(1, 13)}
     return is_frequent and len(offsets) > 1
+
+
+def check_workflows(app: "Horsies") -> Iterator[Finding]:
+    """Graphs were checked where they are written. What is made by `build_with` is made here, with each of the
+    `check_with`, or without parameters where it needs none."""
+    from horsies.workflow.spec import builder_of
+
+    for definition in app.workflows.definitions():
+        builder = builder_of(definition)
+        if builder is None:
+            continue
+        required = [
+            parameter.name
+            for parameter in inspect.signature(builder).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        if required and not definition.check_with:
+            yield Finding(
+                f"workflow {definition.name!r} ({definition.location}): its build_with was not tried, it needs "
+                f"{', '.join(required)}; give arguments to try it with as check_with"
+            )
+            continue
+        for arguments in definition.check_with or ({},):
+            try:
+                builder(**arguments)
+            except Exception as error:  # user code
+                what = f"build_with({', '.join(f'{name}=...' for name in arguments)})"
+                yield _problem(f"workflow {definition.name!r} ({definition.location}): {what}: {_told(error)}")
 
 
 # -- the database --------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
     "workers": (_command("workers"), "which workers there are, and how they fare"),
     "queues": (_command("queues"), "what waits in which queue; pause and resume"),
     "schedules": (_command("schedules"), "list schedules, run one now, pause and resume"),
+    "workflows": (_command("workflows"), "runs of workflows: list, show, pause, resume, cancel, retry"),
     "version": (_version, "print the versions of the installed packages"),
 }
 

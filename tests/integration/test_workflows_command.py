@@ -1,0 +1,83 @@
+"""`horsies workflows`: every verb on a real database."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from horsies import WorkflowHandle, WorkflowStatus
+from tests.support import workflow_app
+from tests.support.apps import app_on
+from tests.support.operator import Operator
+from tests.support.postgres import Database
+
+
+@pytest.fixture
+def operator(db: Database, capsys: pytest.CaptureFixture[str]) -> Operator:
+    return Operator(db, capsys)
+
+
+@pytest.fixture
+def t(db: Database) -> Iterator[SimpleNamespace]:
+    with app_on(db) as app:
+        tasks = workflow_app.register(app)
+        tasks.app = app
+        yield tasks
+
+
+def start(t: SimpleNamespace, name: str = "sums") -> WorkflowHandle[None]:
+    one = t.number.node(node_id="one")(1)
+    return t.app.workflow(name, [one, t.number.node(node_id="two", waits_for=[one])(2)]).start()
+
+
+def test_list(t: SimpleNamespace, operator: Operator) -> None:
+    assert operator("workflows").out == "no workflow was ever started\n"
+    runs = [start(t), start(t, "other")]
+    runs[0].cancel()
+    ran = operator("workflows", "list")
+    assert ran.code == 0
+    assert [line[:3] for line in ran.lines] == [
+        [runs[1].workflow_id, "other", "RUNNING"], [runs[0].workflow_id, "sums", "CANCELLED"],
+    ]  # fmt: skip
+    found = operator.json("workflows", "list", "--status", "CANCELLED")["workflows"]
+    assert [one["id"] for one in found] == [runs[0].workflow_id]
+    assert operator("workflows", "--status", "FAILED").out == "no run matches\n"
+    assert operator("workflows", "--status", "NONE").code == 2
+
+
+def test_show(t: SimpleNamespace, operator: Operator, db: Database) -> None:
+    run = start(t)
+    ran = operator("workflows", "show", run.workflow_id)
+    assert ran.out.splitlines()[0] == f"sums {run.workflow_id}: RUNNING, 0 of 2 nodes ended"
+    assert "◔ one  ENQUEUED" in ran.out
+    assert "  · two  PENDING  <- one" in ran.out
+    assert "n0 --> n1" in operator("workflows", "show", run.workflow_id, "--mermaid").out
+    assert [node["status"] for node in operator.json("workflows", "show", run.workflow_id)["nodes"]] == [
+        "ENQUEUED", "PENDING",
+    ]  # fmt: skip
+    error = '{"err":{"error_code":"DOWN","message":"no \\u001b[31mline","data":null}}'
+    db.execute("UPDATE horsies_workflow_tasks SET status = 'FAILED', error = %s WHERE node_id = 'one'", error)
+    shown = operator("workflows", "show", run.workflow_id).out
+    assert "one: DOWN: no " in shown
+    assert "\x1b" not in shown
+    missing = operator("workflows", "show", "nothing")
+    assert (missing.code, missing.err) == (1, "horsies: there is no workflow nothing\n")
+    db.execute("DELETE FROM horsies_workflows")
+    db.execute("DELETE FROM horsies_tasks")
+
+
+def test_verbs(t: SimpleNamespace, operator: Operator) -> None:
+    run = start(t)
+    assert operator("workflows", "pause", run.workflow_id).out == f"paused {run.workflow_id}\n"
+    again = operator("workflows", "pause", run.workflow_id, "nothing")
+    assert again.code == 1
+    assert f"workflow {run.workflow_id} was not paused: it is not running (PAUSED)" in again.err
+    assert "workflow nothing was not paused: there is no such workflow" in again.err
+    assert operator("workflows", "resume", run.workflow_id).code == 0
+    assert operator("workflows", "retry", run.workflow_id).code == 1
+    assert operator.json("workflows", "cancel", run.workflow_id) == {
+        "verb": "cancel", "done": [run.workflow_id], "not_done": [],
+    }  # fmt: skip
+    assert operator("workflows", "retry", run.workflow_id, "--node", "one").code == 1
+    assert operator("workflows", "retry", run.workflow_id).out == f"retried {run.workflow_id}\n"
+    assert run.status() is WorkflowStatus.RUNNING
