@@ -8,3 +8,13 @@ app = Horsies(AppConfig(PostgresConfig()))
 @app.task("noop")
 def noop(n: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=n)
+
+
+@app.task("count")
+def count(numbers: list[int]) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=len(numbers))
+
+
+@app.task("spread")
+def spread(n: int) -> TaskResult[list[int], TaskError]:
+    return TaskResult(ok=list(range(n)))

@@ -46,31 +46,65 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_quickstart_runs_as_written(db: Database, tmp_path: Path) -> None:
-    for title, code in blocks(ROOT / "docs" / "quickstart.md"):
-        assert title is not None
-        (tmp_path / title).write_text(code)
+    told = run_as_written(ROOT / "docs" / "quickstart.md", "tasks:app", "send.py", db, tmp_path)
+    assert told == "TaskResult(ok=0.25)\nerror DIVISION_BY_ZERO\n19\n"
+
+
+def test_the_workflows_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
+    told = run_as_written(ROOT / "docs" / "guides" / "workflows.md", "flows:app", "start.py", db, tmp_path)
+    assert told == "\n".join([
+        "TaskResult(ok='45 words')", "45", "find_pages COMPLETED", "count_words COMPLETED", "total COMPLETED",
+        "report COMPLETED", "",
+    ])  # fmt: skip
+
+
+def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
+    """They stand on the first one."""
+    first, _, policy, classes = [code for _, code in blocks(ROOT / "docs" / "guides" / "workflows.md")]
+    (tmp_path / "all.py").write_text(
+        "\n".join([
+            first, "from horsies import SuccessCase, SuccessPolicy, WorkflowDefinition, WorkflowSpec",
+            "mail, archive, fallback = (find_pages.node()('x') for _ in range(3))", policy, classes,
+        ])
+    )  # fmt: skip
+    environment = {**os.environ, "HORSIES_DATABASE_URL": "postgresql://u@localhost/d"}
+    subprocess.run([sys.executable, "all.py"], cwd=tmp_path, env=environment, check=True)
+    checked = subprocess.run(
+        [sys.executable, "-m", "horsies.cli", "check", "all:app"], cwd=tmp_path, env=environment, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert "workflows: 5" in checked.stdout
+    assert "no problems found" in checked.stdout
+
+
+def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Path) -> str:
+    """The titled snippets of a page as files, with a worker on the app; what the script prints."""
+    for title, code in blocks(page):
+        if title is not None:
+            (tmp_path / title).write_text(code)
     environment = {**os.environ, "HORSIES_DATABASE_URL": db.url}
     log = tmp_path / "worker.log"
-    command = [sys.executable, "-m", "horsies_worker", "tasks:app", "--processes", "1", "--health-file", "health"]
+    command = [sys.executable, "-m", "horsies_worker", app, "--processes", "1", "--health-file", "health"]
     with log.open("wb") as output:
         worker = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output)
     try:
         eventually(lambda: b"is up" in log.read_bytes() or worker.poll() is not None, timeout=60)
         sent = subprocess.run(
-            [sys.executable, "send.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            [sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
         )
     finally:
         worker.terminate()
         worker.wait(30)
     assert sent.stderr == "", log.read_text()
-    assert sent.stdout == "TaskResult(ok=0.25)\nerror DIVISION_BY_ZERO\n19\n"
     assert worker.returncode == 0
+    return sent.stdout
 
 
 COMMANDS = {
     "doctor": ((),), "workers": ((),), "tasks": (("list",), ("show",), ("retry",), ("cancel",), ("purge",)),
     "stale": (("list",), ("fail",), ("requeue",)), "queues": (("list",), ("pause",), ("resume",)), "check": ((),),
     "version": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
+    "workflows": (("list",), ("show",), ("pause",), ("resume",), ("cancel",), ("retry",)),
 }  # fmt: skip
 
 

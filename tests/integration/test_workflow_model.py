@@ -1,0 +1,76 @@
+"""Random graphs against a small model: 500 of them, with failures, joins, workflows inside, pauses and deaths.
+
+The engine gets many graphs at a time, and has two workers whose steps die at random.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from horsies import TaskError
+from tests.support import invariants, workflow_app
+from tests.support.apps import make_app
+from tests.support.engine import Engine, dying_at
+from tests.support.postgres import Database
+from tests.support.workflow_model import build, compare, random_graph
+
+GRAPHS, SEEDS = 25, 20
+POINTS = dict.fromkeys(
+    ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),
+    0.03,
+)
+
+
+def answer(name: str, given: Any) -> int | TaskError:
+    if given["fails"]:
+        return TaskError("WANTED")
+    if name == "work":
+        return given["n"] + given.get("a", 0)
+    return given["n"] + given["r"].get("ok", 1000)
+
+
+def paused_among(db: Database, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Tasks that were just claimed although their workflow is paused."""
+    return db.execute(
+        "SELECT n.task_id FROM horsies_workflow_tasks n JOIN horsies_workflows w ON w.id = n.workflow_id"
+        " WHERE n.task_id = ANY (%s) AND w.status = 'PAUSED'", [row["id"] for row in rows],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_random_graphs_end_as_the_model_says(db: Database, seed: int) -> None:
+    chance = random.Random(seed)
+    graphs = [random_graph(chance) for _ in range(GRAPHS)]
+    async with make_app(db) as app, Engine.on(db, ["work", "judge"]) as engine:
+        tasks = workflow_app.register(app)
+        handles = [await build(app, tasks, graph, f"g{at}").start_async() for at, graph in enumerate(graphs)]
+        control = app.get_broker().workflows
+        async with dying_at(POINTS, chance):
+            for _ in range(60):
+                rows = list(await engine.claim(chance.randint(1, 30)))
+                assert not paused_among(db, rows)
+                chance.shuffle(rows)
+                for at in range(0, len(rows), 7):
+                    ended = await engine.end(rows[at : at + 7], answer)
+                    if chance.random() < 0.9:  # else the worker died between the two transactions
+                        chance.choice(engine.advancers).tasks_ended(ended)
+                if chance.random() < 0.5:
+                    handle = chance.choice(handles)
+                    await (control.pause if chance.random() < 0.5 else control.resume)(handle.workflow_id)
+                await engine.advance()
+        # everybody lives again; what was paused goes on, as often as a failure pauses it again
+        for _ in range(200):
+            moved = await engine.drain(answer)
+            paused = [row[0] for row in db.execute("SELECT id FROM horsies_workflows WHERE status = 'PAUSED'")]
+            for workflow_id in paused:
+                await control.resume(workflow_id)
+            await engine.recover()
+            if not moved and not paused:
+                break
+        for at, (graph, handle) in enumerate(zip(graphs, handles, strict=True)):
+            states = [node.status.value for node in await control.nodes(handle.workflow_id)]
+            status, results = await handle.status_async(), await handle.results_async()
+            assert compare(graph, status, states, results) == [], (seed, at)
+    assert invariants.check(db, slack_s=0, wf_grace_s=0) == []

@@ -1,0 +1,265 @@
+"""Workflows by their statements: starts in the caller's transaction, guards of claim and start, what a step reads."""
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from horsies import NodeStatus, TaskError, TaskResult, TaskSendError, WorkflowStatus, from_node
+from horsies_worker.session import CLAIM_SETTINGS
+from horsies_worker.workflows.step import Step
+from tests.support import factories, invariants, workflow_app
+from tests.support.apps import make_app
+from tests.support.engine import Engine
+from tests.support.postgres import Database
+
+NAMES = ("number", "plus", "total", "spread", "square")
+
+
+def answer(name: str, given: Any) -> Any:
+    match name:
+        case "number":
+            return given["n"]
+        case "plus":
+            return given["a"] + given["b"]
+        case "total":
+            return sum(given["numbers"])
+        case "spread":
+            return list(range(given["n"]))
+        case _:
+            return given["x"] ** 2 + given.get("offset", 0)
+
+
+@pytest.fixture
+async def t(db: Database) -> AsyncIterator[SimpleNamespace]:
+    async with make_app(db) as app:
+        tasks = workflow_app.register(app)
+        tasks.app = app
+        yield tasks
+
+
+# -- start -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_start_in_the_callers_transaction(t: SimpleNamespace, db: Database) -> None:
+    spec = t.app.workflow("mine", [one := t.number.node()(1), t.plus.node()(from_node(one), 2)])
+    connection = await asyncpg.connect(db.url)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        gone = await spec.start_async(connection=connection)
+        await transaction.rollback()
+        async with connection.transaction():
+            kept = await spec.start_async(connection=connection)
+    finally:
+        await connection.close()
+    assert await gone.status_async() is None
+    assert await kept.status_async() is WorkflowStatus.RUNNING
+    assert db.value("SELECT count(*) FROM horsies_workflow_tasks") == 2
+    assert db.value("SELECT count(*) FROM horsies_tasks") == 1
+    assert (await gone.get_async(1_000)).err_value.error_code == "WORKFLOW_NOT_FOUND"
+
+
+async def test_a_start_on_a_synchronous_connection(t: SimpleNamespace, db: Database) -> None:
+    spec = t.app.workflow("mine", [t.number.node()(1)])
+
+    def start() -> str:
+        with psycopg.connect(db.url) as connection:
+            return spec.start(connection=connection).workflow_id
+
+    workflow_id = await asyncio.to_thread(start)
+    assert db.value("SELECT status FROM horsies_workflows WHERE id = %s", workflow_id) == "RUNNING"
+
+
+async def test_a_start_that_is_repeated_is_the_same_start(t: SimpleNamespace, db: Database) -> None:
+    workflow_id = str(uuid.uuid4())
+    spec = t.app.workflow("again", [t.number.node()(1), t.where.node(node_id="place")()])
+    await asyncio.gather(*(spec.start_async(workflow_id=workflow_id) for _ in range(10)))
+    assert db.value("SELECT count(*) FROM horsies_workflow_tasks") == 2
+    other = t.app.workflow("again", [t.number.node()(2), t.where.node(node_id="place")()])
+    with pytest.raises(TaskSendError, match="PAYLOAD_MISMATCH"):
+        await other.start_async(workflow_id=workflow_id)
+    with pytest.raises(TaskSendError, match="VALIDATION_FAILED"):
+        await spec.start_async(workflow_id="mine")
+
+
+async def test_deadlines_of_nodes(t: SimpleNamespace, db: Database) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    moment = datetime.now(UTC) + timedelta(hours=1)
+    first = t.number.node(node_id="first", good_until=timedelta(minutes=5))(1)
+    second = t.number.node(node_id="second", good_until=moment, waits_for=[first], priority=7)(2)
+    await t.app.workflow("w", [first, second]).start_async()
+    async with Engine.on(db, NAMES) as engine:
+        (row,) = await engine.claim()
+        assert factories.read(db, row["id"])["good_until"] > factories.read(db, row["id"])["enqueued_at"]
+        engine.advancers[0].tasks_ended(await engine.end([row], answer))
+        await engine.advance()
+        (row,) = await engine.claim()
+    assert row["priority"] == 7
+    assert factories.read(db, row["id"])["good_until"] == moment
+
+
+# -- guards ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_comes_back_to_a_paused_workflow_is_withdrawn_once(t: SimpleNamespace, db: Database) -> None:
+    """A retry or a hand-back knows nothing of the pause: the first claim that meets it takes it out of the range."""
+    handle = await t.app.workflow("w", [t.number.node()(1)]).start_async()
+    async with Engine.on(db, NAMES) as engine:
+        (row,) = await engine.claim()
+        assert await handle.pause_async()
+        assert await engine.hands.hand_back([row]) == {row["id"]}
+        before = factories.read(db, row["id"])
+        (met,) = await engine.hands.claim(10, other_names=NAMES)
+        assert met["status"] == "PENDING"
+        withdrawn = factories.read(db, row["id"])
+        assert withdrawn["status"] == "PENDING"
+        assert withdrawn["claimed_by_worker_id"] is None
+        assert withdrawn["enqueued_at"].year >= before["enqueued_at"].year + 400
+        assert not await engine.hands.claim(10, other_names=NAMES)  # and no claim looks at it again
+        assert await handle.resume_async()
+        assert factories.read(db, row["id"])["enqueued_at"] == before["enqueued_at"]
+        await engine.drain(answer)
+    assert await handle.status_async() is WorkflowStatus.COMPLETED
+    assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
+
+
+async def test_a_claim_that_is_held_does_not_start_in_a_stopped_workflow(t: SimpleNamespace, db: Database) -> None:
+    handle = await t.app.workflow("w", [t.number.node()(1)]).start_async()
+    async with Engine.on(db, NAMES) as engine:
+        (row,) = await engine.hands.claim(1, other_names=NAMES, room_sync=0, prefetch=1)
+        assert row["status"] == "CLAIMED"
+        # as if the pause had come between our look and our start, without having seen the claim
+        db.execute("UPDATE horsies_workflows SET status = 'PAUSED'")
+        assert await engine.hands.start([row]) == {row["id"]: "PENDING"}
+        assert factories.read(db, row["id"])["claimed_by_worker_id"] is None
+        assert await handle.resume_async()
+        await engine.drain(answer)
+    assert await handle.status_async() is WorkflowStatus.COMPLETED
+
+
+async def test_a_pause_takes_back_what_a_worker_holds(t: SimpleNamespace, db: Database) -> None:
+    handle = await t.app.workflow("w", [t.number.node()(1)]).start_async()
+    async with Engine.on(db, NAMES) as engine:
+        (row,) = await engine.hands.claim(1, other_names=NAMES, room_sync=0, prefetch=1)
+        assert await handle.pause_async()
+        assert await engine.hands.start([row]) == {}
+        assert not await engine.claim()
+        assert await handle.cancel_async()
+    assert factories.read(db, row["id"])["status"] == "CANCELLED"
+    assert [node.status for node in await handle.tasks_async()] == [NodeStatus.SKIPPED]
+    assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
+
+
+async def test_pausing_and_claiming_at_the_same_time(t: SimpleNamespace, db: Database) -> None:
+    """A hundred pauses against claims: what is not RUNNING when the pause is over does not start before the resume."""
+    async with Engine.on(db, NAMES) as engine, Engine.on(db, NAMES) as other:
+        for _ in range(100):
+            handle = await t.app.workflow("w", [t.number.node(node_id=f"n{n}")(n) for n in range(3)]).start_async()
+            claimed, paused = await asyncio.gather(engine.claim(2), handle.pause_async())
+            assert paused
+            assert not await other.claim(10)
+            states = {row[0] for row in db.execute(
+                "SELECT t.status FROM horsies_tasks t JOIN horsies_workflow_tasks n ON n.task_id = t.id"
+                " WHERE n.workflow_id = %s AND t.id <> ALL (%s)", handle.workflow_id, [row["id"] for row in claimed],
+            )}  # fmt: skip
+            assert states <= {"PENDING"}
+            await engine.end(claimed, answer)
+            assert await handle.resume_async()
+            await engine.drain(answer)
+            assert await handle.status_async() is WorkflowStatus.COMPLETED
+    assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
+
+
+# -- steps -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_cannot_be_enqueued_fails_alone(t: SimpleNamespace, db: Database) -> None:
+    one = t.number.node(node_id="one")(1)
+    nodes = [t.plus.node(node_id=f"n{n}")(from_node(one), n) for n in range(5)]
+    handle = await t.app.workflow("w", [one, *nodes]).start_async()
+    db.execute('UPDATE horsies_workflow_tasks SET args_from = \'{"a": {"at": "x"}}\' WHERE node_id = \'n3\'')
+    async with Engine.on(db, NAMES) as engine:
+        await engine.drain(answer)
+    results = await handle.results_async()
+    assert results["n3"].err_value.error_code == "WORKFLOW_ENQUEUE_FAILED"
+    assert [results[f"n{n}"].ok for n in (0, 1, 2, 4)] == [1, 2, 3, 5]
+    assert (await handle.get_async(1_000)).err_value.error_code == "WORKFLOW_FAILED"
+
+
+async def test_arguments_that_grow_too_large_fail_the_node(t: SimpleNamespace, db: Database) -> None:
+    @t.app.task("long")
+    def long(text: str) -> TaskResult[str, TaskError]:
+        return TaskResult(ok=text)
+
+    first = long.node(node_id="first")("x")
+    second = long.node(node_id="second")(from_node(first))
+    handle = await t.app.workflow("w", [first, second]).start_async()
+    async with Engine.on(db, ["long"], payload_max_bytes=100_000, payload_warn_bytes=1_000) as engine:
+        await engine.drain(lambda _name, _given: "y" * 200_000)
+    assert "larger than 100,000 bytes" in (await handle.results_async())["second"].err_value.message
+
+
+async def test_values_reach_the_next_node_as_they_were_written(t: SimpleNamespace, db: Database) -> None:
+    """Text in, text out: numbers beyond a double, keys in their order, escapes and nesting survive the way."""
+
+    @t.app.task("any")
+    def anything(value: Any) -> TaskResult[Any, TaskError]:
+        return TaskResult(ok=value)
+
+    first = anything.node(node_id="first")(0)
+    second = anything.node(node_id="second")(from_node(first))
+    await t.app.workflow("w", [first, second]).start_async()
+    odd = '{"b":1,"a":[12345678901234567890123,1.10,"\\"}{\\\\",{"ok":null}],"é":"\\u2028"}'
+    async with Engine.on(db, ["any"]) as engine:
+        (row,) = await engine.claim()
+        ended = await engine.end([row], lambda *_: 1)
+        db.execute("UPDATE horsies_tasks SET result = %s WHERE id = %s", '{"ok":' + odd + "}", row["id"])
+        engine.advancers[0].tasks_ended(ended)
+        await engine.advance()
+        (row,) = await engine.claim()
+        assert row["kwargs"] == '{"value":' + odd + "}"
+        # also when somebody else wrote it
+        assert json.loads(row["kwargs"])["value"]["a"][0] == 12345678901234567890123
+
+
+async def test_a_step_costs_what_its_nodes_cost(t: SimpleNamespace, db: Database) -> None:
+    """The plans of a worker's session, made while the tables were empty, on a graph of thousands: no statement of a
+    step reads the workflow."""
+    step = Step(None, max_bytes=1_000_000, pooled=False)
+    connection = await asyncpg.connect(db.url, server_settings=CLAIM_SETTINGS)
+    workflow_id = str(uuid.uuid4())
+    lookups = {
+        "count_down": f"'{workflow_id}', ARRAY[5, 6], ARRAY[true, true]",
+        "settle_tasks": f"'{workflow_id}', ARRAY['x', 'y'], '{{}}'",
+        "end_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['SKIPPED'], ARRAY['{{}}']",
+        "enqueue_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['z'], '{{}}', 1000000",
+        "ready_nodes": f"'{workflow_id}', 10",
+    }
+    try:
+        for name in lookups:
+            await connection.execute(f"PREPARE {name} AS {step._statements[name].sql}")
+        root = t.number.node(node_id="root")(1)
+        spec = t.app.workflow("wide", [
+            root, *(t.plus.node(node_id=f"n{n}")(from_node(root), n) for n in range(3000)),
+            t.number.node(node_id="last", waits_for=[root])(1),
+        ])  # fmt: skip
+        await spec.start_async(workflow_id=workflow_id)
+        for name, values in lookups.items():
+            await connection.execute("BEGIN")
+            rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) EXECUTE {name} ({values})")
+            await connection.execute("ROLLBACK")
+            plan = "\n".join(row[0] for row in rows)
+            assert "Seq Scan on horsies_" not in plan, plan
+            touched = sum(map(int, re.findall(r"Buffers: shared hit=(\d+)", plan)[:1]))
+            assert touched < 200, (name, plan)
+    finally:
+        await connection.close()
