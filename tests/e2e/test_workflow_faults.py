@@ -152,6 +152,7 @@ def test_random_graphs_while_workers_are_killed(db: Database, tmp_path: Path) ->
         for at, (graph, run) in enumerate(zip(graphs, runs, strict=True)):
             states = [node.status.value for node in run.tasks()]
             assert compare(graph, run.status(), states, run.results()) == [], at
+        assert db.value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
     check_invariants(db, slack_s=0)
 
 

@@ -1,8 +1,8 @@
 """Workflows on real workers: what is injected, what is skipped, and what the handle says of it."""
 
-import os
-import time
+import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ from horsies import (
     SuccessCase,
     SuccessPolicy,
     TaskNode,
+    TaskSendError,
     WorkflowDefinition,
     WorkflowSpec,
     WorkflowStatus,
@@ -213,7 +214,7 @@ def test_retry_of_a_failed_run_keeps_what_completed(t: SimpleNamespace, tmp_path
     flag = tmp_path / "flag"
     done = t.number.node(node_id="done")(1)
     inner = t.fails_until.node(node_id="inner")(str(flag))
-    inside = t.app.workflow("inside", [done2 := t.number.node(node_id="done2")(1), inner], output=inner).node()
+    inside = t.app.workflow("inside", [t.number.node(node_id="done2")(1), inner], output=inner).node()
     after = t.plus.node(node_id="after")(from_node(done), from_node(inside))
     handle = t.app.workflow("retried", [done, inside, after], output=after).start()
     assert handle.get(20_000).is_err()
@@ -225,7 +226,6 @@ def test_retry_of_a_failed_run_keeps_what_completed(t: SimpleNamespace, tmp_path
     assert handle.get(20_000).unwrap() == 2
     assert {node.node_id: node.task_id for node in handle.tasks()}["done"] == before["done"]
     assert handle.retry() is False
-    assert done2.node_id == "done2"
 
 
 def test_cancel(t: SimpleNamespace) -> None:
@@ -250,8 +250,6 @@ def test_a_node_task_is_cancelled_expired_or_deleted(t: SimpleNamespace, db: Dat
     t.app.run_sync("pause", lambda: broker.pause_queue("default"))
     runs = []
     for good_until in (None, None, 0.1):
-        from datetime import timedelta
-
         until = None if good_until is None else timedelta(seconds=good_until)
         node = t.number.node(node_id="x", good_until=until)(1)
         runs.append(t.app.workflow("ends", [node, t.number.node(node_id="y", waits_for=[node])(2)]).start())
@@ -266,10 +264,6 @@ def test_a_node_task_is_cancelled_expired_or_deleted(t: SimpleNamespace, db: Dat
 
 
 def test_a_start_can_be_repeated(t: SimpleNamespace, db: Database) -> None:
-    import uuid
-
-    from horsies import TaskSendError
-
     spec = t.app.workflow("again", [t.number.node()(1)])
     workflow_id = str(uuid.uuid4())
     spec.start(workflow_id=workflow_id)
@@ -279,11 +273,9 @@ def test_a_start_can_be_repeated(t: SimpleNamespace, db: Database) -> None:
     assert db.value("SELECT count(*) FROM horsies_workflow_tasks WHERE workflow_id = %s", workflow_id) == 1
 
 
-def test_times_pass(t: SimpleNamespace) -> None:
-    """A chain of a hundred: every link is moved on at once, not at somebody's poll."""
+def test_a_chain_of_a_hundred(t: SimpleNamespace) -> None:
+    """Every link is moved on by the end of the one before, not by somebody's poll: that would take 100 of them."""
     nodes = [t.number.node(node_id="n0")(0)]
     for at in range(1, 100):
         nodes.append(TaskNode(t.plus, kwargs={"b": 1}, args_from={"a": nodes[-1]}, node_id=f"n{at}"))
-    began = time.monotonic()
     assert t.app.workflow("chain", nodes, output=nodes[-1]).start().get(60_000).unwrap() == 99
-    assert time.monotonic() - began < 60 + 0 * os.getpid()

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import random
 import re
 import uuid
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,8 +93,6 @@ async def test_a_start_that_is_repeated_is_the_same_start(t: SimpleNamespace, db
 
 
 async def test_deadlines_of_nodes(t: SimpleNamespace, db: Database) -> None:
-    from datetime import UTC, datetime, timedelta
-
     moment = datetime.now(UTC) + timedelta(hours=1)
     first = t.number.node(node_id="first", good_until=timedelta(minutes=5))(1)
     second = t.number.node(node_id="second", good_until=moment, waits_for=[first], priority=7)(2)
@@ -179,6 +179,45 @@ async def test_pausing_and_claiming_at_the_same_time(t: SimpleNamespace, db: Dat
     assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
 
 
+async def test_everybody_at_once_and_no_deadlock(t: SimpleNamespace, db: Database) -> None:
+    """Two workers end, step and recover while somebody pauses, resumes, cancels and retries the same runs (F55)."""
+    chance = random.Random(3)
+    control = t.app.get_broker().workflows
+    runs: list[str] = []
+    for number in range(20):
+        top = t.number.node(node_id="top")(number)
+        inside = t.app.workflow("inside", [t.number.node(node_id=f"i{n}")(n) for n in range(4)])
+        parts = [t.plus.node(node_id=f"n{n}")(from_node(top), n) for n in range(4)]
+        last = t.number.node(node_id="last", waits_for=[*parts, sub := inside.node(node_id="sub", waits_for=[top])])(0)
+        runs.append((await t.app.workflow("storm", [top, *parts, sub, last]).start_async()).workflow_id)
+
+    def fails_sometimes(name: str, given: Any) -> Any:
+        return TaskError("WANTED") if chance.random() < 0.1 else answer(name, given)
+
+    async def work(engine: Engine) -> None:
+        for _ in range(60):
+            rows = await engine.claim(5)
+            engine.advancers[0].tasks_ended(await engine.end(rows, fails_sometimes))
+            await engine.advance()
+            if not rows:
+                await engine.recover()
+
+    async def meddle() -> None:
+        for _ in range(150):
+            verb = chance.choice([control.pause, control.resume, control.resume, control.retry, control.cancel])
+            await verb(chance.choice(runs))
+
+    async with Engine.on(db, NAMES) as one, Engine.on(db, NAMES) as other:
+        await asyncio.gather(work(one), work(other), meddle(), meddle())
+        for _ in range(10):
+            for workflow_id in runs:
+                await control.resume(workflow_id)
+            await one.drain(answer)
+    assert db.value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
+    assert db.value("SELECT count(*) FROM horsies_workflows WHERE completed_at IS NULL") == 0
+    assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
+
+
 # -- steps -------------------------------------------------------------------------------------------------------
 
 
@@ -246,7 +285,7 @@ async def test_a_step_costs_what_its_nodes_cost(t: SimpleNamespace, db: Database
     }
     try:
         for name in lookups:
-            await connection.execute(f"PREPARE {name} AS {step._statements[name].sql}")
+            await connection.execute(f"PREPARE {name} AS {step.statements[name].sql}")
         root = t.number.node(node_id="root")(1)
         spec = t.app.workflow("wide", [
             root, *(t.plus.node(node_id=f"n{n}")(from_node(root), n) for n in range(3000)),

@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any, Self
 
 from horsies import AppConfig, PostgresConfig, ResilienceConfig, TaskError
@@ -63,7 +64,12 @@ class Engine:
                 )  # fmt: skip
             else:
                 ends.append(end_of(row, result=json.dumps({"ok": given}, separators=(",", ":"))))
-        written = await self.hands.finalize(ends)
+        written: set[str] = set()
+        while ends:  # as the finalizer does: a row that somebody holds is tried again
+            written |= (await self.hands.finalize(ends)).keys()
+            left = [(end.task_id, end.generation) for end in ends if end.task_id not in written]
+            held = await self.hands.queries.read_held(self.hands.connection, left)
+            ends = [end for end in ends if end.task_id in held]
         return [row["id"] for row in rows if row["id"] in written]
 
     async def advance(self) -> None:
@@ -80,8 +86,6 @@ class Engine:
 
     async def recover(self) -> int:
         """What the reaper does, without its grace; how many workflows it found."""
-        from datetime import timedelta
-
         found: set[str] = set()
         for name in ("unadvanced_workflows", "unsettled_stopped_workflows"):
             rows = await self.hands.connection.fetch(self.hands.queries.sql(name), timedelta(0), 1000)

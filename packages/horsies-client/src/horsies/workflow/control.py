@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from horsies._pg.statements import load
+from horsies._pg.statements import Statement, load
 from horsies.errors import OutcomeCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
@@ -132,7 +132,7 @@ class WorkflowControl:
     ) -> bool:
         async def action(connection: Any) -> bool:
             async with connection.transaction(isolation="read_committed"):
-                return await act(connection, await self._fetch(connection, "lock_workflow_tree", workflow_id))
+                return await act(connection, await lock_tree(connection, self._statements, workflow_id))
 
         return await self._run(action)
 
@@ -141,6 +141,16 @@ class WorkflowControl:
 
     async def _rows(self, name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
         return await self._run(lambda connection: self._fetch(connection, name, *values))
+
+
+async def lock_tree(connection: Any, statements: Mapping[str, Statement], workflow_id: str) -> list[Mapping[str, Any]]:
+    """Lock a run and everything inside it; also for the worker. Whoever was waited for may have launched more."""
+    found: list[Mapping[str, Any]] = []
+    while True:
+        rows = list(await connection.fetch(statements["lock_workflow_tree"].sql, workflow_id))
+        if len(rows) == len(found):
+            return rows
+        found = rows
 
 
 def _to_retry(nodes: Sequence[Mapping[str, Any]], node_id: str) -> list[str]:

@@ -15,7 +15,7 @@ SELECT n.workflow_id, x.id AS task_id FROM unnest($1::text[]) AS x (id)
 -- name: lock_workflow :one
 -- params: id
 SELECT id, name, status, on_error, nodes_left, parent_workflow_id, success_policy::text AS success_policy
-  FROM horsies_workflows WHERE id = $1 FOR UPDATE;
+  FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: settle_tasks :many
 -- params: id, task_ids, lost_error

@@ -16,6 +16,7 @@ from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
 from horsies.ids import new_id, new_ids
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
+from horsies.workflow.control import lock_tree
 from horsies_worker.finalizer import is_data_error
 from horsies_worker.session import SET_LOCAL_CLAIM_SETTINGS
 from horsies_worker.syncpoints import reached
@@ -57,7 +58,7 @@ class Step:
     """Statements for one schema; `take` makes one step."""
 
     def __init__(self, schema: str | None, *, max_bytes: int, pooled: bool) -> None:
-        self._statements = {
+        self.statements = {
             **load("horsies._pg", "workflows.sql", schema),
             **load("horsies_worker", "workflows.sql", schema),
         }
@@ -75,7 +76,7 @@ class Step:
         return await _OneStep(self, connection, workflow_id, careful=True).take(work)
 
     async def fetch(self, connection: Any, name: str, *values: Any) -> list[Any]:
-        return await connection.fetch(self._statements[name].sql, *values)
+        return await connection.fetch(self.statements[name].sql, *values)
 
     @property
     def max_bytes(self) -> int:
@@ -247,7 +248,7 @@ class _OneStep:
 
     async def _pause(self) -> None:
         error = encode_error(TaskError(OutcomeCode.WORKFLOW_PAUSED, "a node failed, and on_error is pause"))
-        tree = await self._fetch("lock_workflow_tree")
+        tree = await lock_tree(self._connection, self._step.statements, self._id)
         await self._step.fetch(self._connection, "pause_workflows", [row["id"] for row in tree], error)
 
     async def _finish(self, workflow: Mapping[str, Any]) -> None:

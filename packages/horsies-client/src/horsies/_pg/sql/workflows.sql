@@ -92,14 +92,16 @@ SELECT node_id, status, coalesce(result, error) AS result
 
 -- name: lock_workflow_tree :many
 -- params: id
--- The workflow and everything inside it, from the top downwards.
+-- The workflow and everything inside it, from the top downwards. To be repeated until it finds no more: while one waits
+-- for a row, its holder may launch another inside. NO KEY: the end of a workflow inside looks at its parent's key (a row
+-- that is updated twice in a transaction has its foreign key checked), and must not wait for whoever waits for it.
 WITH RECURSIVE tree AS (
     SELECT id FROM horsies_workflows WHERE id = $1
     UNION ALL
     SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
 )
 SELECT w.id, w.status, w.depth, w.parent_workflow_id, w.parent_task_index FROM horsies_workflows w
- WHERE w.id = ANY (ARRAY(SELECT id FROM tree)) ORDER BY w.depth, w.id FOR UPDATE;
+ WHERE w.id = ANY (ARRAY(SELECT id FROM tree)) ORDER BY w.depth, w.id FOR NO KEY UPDATE;
 
 -- name: pause_workflows :many
 -- edge: CLAIMED -> PENDING
