@@ -1,0 +1,158 @@
+"""The scenarios that all systems take part in. A visit is short, so that rounds can go A B C A B C."""
+
+import asyncio
+import statistics
+import time
+
+from bench import bare_sql, round_trip
+from bench.compare import observe
+from bench.compare.results import Results
+from bench.compare.servers import Servers
+from bench.compare.station import Station, Workers
+from bench.compare.table import BARE, HORSIES, System
+
+ONE_BY_ONE = 300
+IDLE_S = 2.0
+LATER, DELAY_S = 20, 2.0
+BATCH = 100
+"""Of the bare-SQL limit, as the must-show table has it."""
+
+
+def core(results: Results, servers: Servers, system: System, *, trips: int) -> None:
+    """Enqueue, cold start, drain, round trips, and what the worker costs while idle: one start of everything."""
+    on_postgresql = system.broker == "postgresql"
+    with Station(system, servers) as station:
+        one = station.enqueue("noop", "one", ONE_BY_ONE)
+        results.add("enqueue_one", system.name, one)
+        total = ONE_BY_ONE + 1 + _fill(results, station, "noop", system.drain)
+        station.settle()
+        with station.workers() as workers:
+            before = station.meter().read() if on_postgresql else None
+            drain = station.drain(workers, total)
+            results.add("drain_noop", system.name, drain.rate)
+            results.add("cold_start", system.name, drain.first_s)
+            if before is not None:
+                after = station.meter().read()
+                results.add("cost_statements", system.name, (after.statements - before.statements) / total)
+                results.add("cost_wal", system.name, (after.wal_bytes - before.wal_bytes) / total)
+            times = sorted(station.call("round_trips", count=trips))
+            results.add("trip_p50", system.name, statistics.median(times) * 1000)
+            results.add("trip_p99", system.name, times[int(0.99 * len(times))] * 1000)
+            _idle(results, station, workers)
+
+
+def _fill(results: Results, station: Station, kind: str, count: int) -> int:
+    """Put `count` tasks into the queue, in bulk where the system can; how many there are now."""
+    many = station.enqueue(kind, "many", count)
+    if many is None:
+        many = station.enqueue(kind, "one", count)
+    if kind == "noop":
+        # what a user gets who has many to send: one by one where there is no other way
+        results.add("enqueue_many", station.system.name, many)
+    return 0 if many is None else count + 1
+
+
+def _idle(results: Results, station: Station, workers: Workers) -> None:
+    name = station.system.name
+    time.sleep(0.5)  # the aftermath of the last task
+    processes = workers.processes()
+    calm = station.meter().read() if station.system.broker == "postgresql" else None
+    cpu, began = observe.cpu_s(processes), time.perf_counter()
+    time.sleep(IDLE_S)
+    took = time.perf_counter() - began
+    results.add("idle_cpu", name, 100 * (observe.cpu_s(processes) - cpu) / took)
+    if calm is not None:
+        results.add("idle_statements", name, (station.meter().read().statements - calm.statements) / took)
+    results.add("connections", name, station.connections())
+    results.add("memory", name, observe.pss_mb(processes))
+
+
+def bare(results: Results, servers: Servers, *, trips: bool) -> None:
+    """What our statements reach without processes around them."""
+    with Station(HORSIES, servers, name="bare") as station:
+        station.enqueue("noop", "many", HORSIES.drain)
+        station.settle()
+        results.add("drain_noop", BARE, asyncio.run(bare_sql.drain(station.url, batch=BATCH)))
+        if trips:
+            times = sorted(asyncio.run(round_trip.bare_trips(station.url)))
+            results.add("trip_p50", BARE, statistics.median(times) * 1000)
+            results.add("trip_p99", BARE, times[int(0.99 * len(times))] * 1000)
+
+
+def drain(results: Results, servers: Servers, system: System, kind: str) -> None:
+    """Drain of async no-ops or of 1 ms tasks, 2 processes."""
+    with Station(system, servers) as station:
+        count = system.drain if kind == "anoop" else min(system.drain, 2_000)
+        total = _fill(results, station, kind, count)
+        if not total:
+            return
+        station.settle()
+        with station.workers(slots=None if kind == "anoop" else 1) as workers:
+            metric = {"anoop": "drain_async", "sleep1": "drain_sleep1"}[kind]
+            results.add(metric, system.name, station.drain(workers, total).rate)
+
+
+def sleeping(results: Results, servers: Servers, system: System, *, processes: int = 8, seconds: float = 4.0) -> None:
+    """50 ms tasks on one-slot processes, as a share of processes / 50 ms."""
+    ideal = processes / 0.05
+    with Station(system, servers) as station:
+        total = _fill(results, station, "sleep50", int(ideal * seconds))
+        station.settle()
+        with station.workers(processes, slots=1) as workers:
+            results.add("drain_sleep50", system.name, station.drain(workers, total).rate / ideal)
+
+
+def later(results: Results, servers: Servers, system: System) -> None:
+    """Tasks due at known times on an idle worker: how late do they start?"""
+    with Station(system, servers) as station:
+        station.stamps.touch(mode=0o666)
+        with station.workers():
+            time.sleep(3.0)  # up and idle
+            try:
+                station.call("later", count=LATER, delay_s=DELAY_S)
+            except TypeError:
+                return
+            deadline = time.monotonic() + DELAY_S + 15
+            while len(lines := station.stamps.read_text().split()) < LATER and time.monotonic() < deadline:
+                time.sleep(0.1)
+            late = sorted(float(line) * 1000 for line in lines)
+            if late:
+                results.add("late_p50", system.name, statistics.median(late))
+                results.add("late_p99", system.name, late[-1])
+
+
+def transaction(results: Results, servers: Servers, system: System) -> None:
+    with Station(system, servers) as station:
+        results.add("enqueue_transaction", system.name, station.enqueue("noop", "transaction", ONE_BY_ONE))
+
+
+def costs(results: Results, servers: Servers, system: System) -> None:
+    """Commits and fsyncs: sessions report those when they end, so they are read after the worker has stopped."""
+    with Station(system, servers) as station:
+        total = _fill(results, station, "noop", system.drain)
+        station.settle()
+        before = station.meter().read()
+        asked = 0
+
+        def remaining() -> int:
+            nonlocal asked
+            asked += 1
+            return station.remaining(total)
+
+        with station.workers() as workers:
+            observe.watch(remaining, total, workers.began, is_alive=workers.is_alive)
+        time.sleep(1.1)
+        after = station.meter().read()
+        results.add("cost_commits", system.name, max(0, after.commits - before.commits - asked) / total)
+        if before.fsyncs is not None and after.fsyncs is not None:
+            results.add("cost_fsyncs", system.name, (after.fsyncs - before.fsyncs) / total)
+
+
+def scaling(results: Results, servers: Servers, *, processes: int, copies: int) -> None:
+    """Our own throughput by child processes and by workers."""
+    with Station(HORSIES, servers) as station:
+        total = _fill(results, station, "noop", HORSIES.drain)
+        station.settle()
+        with station.workers(processes, copies=copies) as workers:
+            rate = station.drain(workers, total).rate
+        results.add(f"scale_{copies}x{processes}", HORSIES.name, rate)
