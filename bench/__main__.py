@@ -1,4 +1,10 @@
-"""Runs the benches of this folder, each in a process of its own: `python -m bench [--list] [name ...]`."""
+"""The benches: `python -m bench quick | full | peers`, or single ones by name, each in a process of its own.
+
+quick   horsies beside every peer that is installed, about two minutes (the default)
+full    every scenario, about an hour; `full --help` for a part of it
+peers   installs the peers, into a cache outside the repository
+all     every single bench of this folder, one after the other
+"""
 
 import ast
 import subprocess
@@ -6,6 +12,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+RUNS = ("quick", "full", "peers")
 
 
 def benches() -> dict[str, str]:
@@ -19,11 +26,17 @@ def benches() -> dict[str, str]:
 
 
 def run() -> int:
+    arguments = sys.argv[1:] or ["quick"]
+    if arguments[0] in RUNS:
+        from bench.compare import run as compare
+
+        return compare.main(arguments[0], arguments[1:])
     known = benches()
-    wanted = sys.argv[1:] or list(known)
+    wanted = list(known) if arguments == ["all"] else arguments
     if unknown := [name for name in wanted if name not in known]:
         if unknown != ["--list"]:
             print(f"no bench {', '.join(unknown)}; there are:")
+        print((__doc__ or "").split("\n", 2)[2])
         for name, title in known.items():
             print(f"  {name:16} {title}")
         return 0 if unknown == ["--list"] else 2

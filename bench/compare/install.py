@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from bench.compare.table import HORSIES, PEERS, System
+from bench.compare.table import PEERS, System
 
 DEBIAN_PACKAGES = ("redis-server", "redis-tools", "liblzf1", "libjemalloc2")
 
@@ -29,7 +29,7 @@ def cache_directory() -> Path:
 
 def interpreter(system: System) -> Path:
     """The python that runs `system`; Absent when it is not installed."""
-    if system is HORSIES:
+    if not system.requirements:  # the workspace's own
         return Path(sys.executable)
     python = _environment(system) / "bin" / "python"
     if not (python.parent / "ready").exists():
@@ -54,7 +54,10 @@ def install(system: System) -> None:
 
 def versions(system: System) -> list[str]:
     listed = subprocess.run(
-        ["uv", "pip", "freeze", "--quiet", "--python", str(interpreter(system))], capture_output=True, text=True, check=False
+        ["uv", "pip", "freeze", "--quiet", "--python", str(interpreter(system))],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return [line for line in listed.stdout.splitlines() if "==" in line]
 

@@ -96,7 +96,9 @@ class Servers:
 
     def drop_all(self) -> None:
         with self.connect() as connection:
-            rows = connection.execute(r"SELECT datname FROM pg_database WHERE datname LIKE 'horsies\_bench\_%'").fetchall()
+            rows = connection.execute(
+                r"SELECT datname FROM pg_database WHERE datname LIKE 'horsies\_bench\_%'"
+            ).fetchall()
             for (database,) in rows:
                 connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
 
@@ -107,9 +109,10 @@ def running() -> Iterator[Servers]:
     directory.chmod(0o755)  # root's server runs as another account
     try:
         with contextlib.ExitStack() as stack:
-            url = os.environ.get("HORSIES_BENCH_URL") or stack.enter_context(
-                embedded.start(directory / "postgres", settings=SETTINGS)
-            ).url
+            url = (
+                os.environ.get("HORSIES_BENCH_URL")
+                or stack.enter_context(embedded.start(directory / "postgres", settings=SETTINGS)).url
+            )
             port, absent = None, None
             try:
                 port = stack.enter_context(_redis(directory / "redis"))

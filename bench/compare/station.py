@@ -54,7 +54,9 @@ class Workers:
 class Station:
     """`with Station(...) as station`: a fresh database or an empty Redis, closed at the end."""
 
-    def __init__(self, system: System, servers: Servers, *, name: str | None = None, more: dict[str, str] | None = None):
+    def __init__(
+        self, system: System, servers: Servers, *, name: str | None = None, more: dict[str, str] | None = None
+    ):
         self.system = system
         self._servers = servers
         self._name = name or system.name
@@ -62,9 +64,15 @@ class Station:
         self._redis: Redis | None = None
         self._connection: psycopg.Connection[Any] | None = None
         self.stamps = servers.directory / f"{self._name}.stamps"
-        self._environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV", "HORSIES_"))
-        } | {"PYTHONPATH": str(PEERS_FOLDER), "BENCH_STAMPS": str(self.stamps), "PYTHONUNBUFFERED": "1"} | (more or {})
+        self._environment = (
+            {
+                key: value
+                for key, value in os.environ.items()
+                if not key.startswith(("PYTHON", "VIRTUAL_ENV", "HORSIES_"))
+            }
+            | {"PYTHONPATH": str(PEERS_FOLDER), "BENCH_STAMPS": str(self.stamps), "PYTHONUNBUFFERED": "1"}
+            | (more or {})
+        )
         if system.broker == "redis":
             if servers.redis_port is None:
                 raise Absent(servers.redis_absent or "no Redis")
@@ -96,7 +104,13 @@ class Station:
     def call(self, verb: str, **arguments: Any) -> Any:
         command = [str(self._python), str(PEERS_FOLDER / "driver.py"), self.system.module, verb, json.dumps(arguments)]
         done = subprocess.run(
-            command, env=self._environment, cwd=self._servers.directory, capture_output=True, text=True, timeout=180, check=False
+            command,
+            env=self._environment,
+            cwd=self._servers.directory,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
         )
         if done.returncode:
             raise Failed(f"{self._name} {verb}: {done.stderr.strip()[-1500:]}")
@@ -156,12 +170,16 @@ class Station:
             try:
                 yield workers
             except observe.Stuck as stuck:
-                raise Failed(f"{self._name}: {stuck}; its log ends: {path.read_text(errors='replace')[-800:]}") from None
+                raise Failed(
+                    f"{self._name}: {stuck}; its log ends: {path.read_text(errors='replace')[-800:]}"
+                ) from None
             finally:
                 workers.stop()
 
     def drain(self, workers: Workers, total: int, *, timeout_s: float = 90.0) -> observe.Drain:
-        return observe.watch(lambda: self.remaining(total), total, workers.began, is_alive=workers.is_alive, timeout_s=timeout_s)
+        return observe.watch(
+            lambda: self.remaining(total), total, workers.began, is_alive=workers.is_alive, timeout_s=timeout_s
+        )
 
     def _prepare(self, url: str) -> None:
         self._environment["BENCH_DATABASE_URL"] = url

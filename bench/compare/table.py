@@ -31,7 +31,13 @@ class System:
 UVLOOP: Final = "uvloop==0.23.0"
 
 HORSIES: Final = System(
-    "horsies", "on_horsies", (), "postgresql", 20_000, "results, attempts and rows kept; child processes", has_async=True
+    "horsies",
+    "on_horsies",
+    (),
+    "postgresql",
+    20_000,
+    "results, attempts and rows kept; child processes",
+    has_async=True,
 )
 PEERS: Final = (
     System(

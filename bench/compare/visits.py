@@ -67,10 +67,10 @@ def _idle(results: Results, station: Station, workers: Workers) -> None:
     results.add("memory", name, observe.pss_mb(processes))
 
 
-def bare(results: Results, servers: Servers, *, trips: bool) -> None:
+def bare(results: Results, servers: Servers, *, count: int, trips: bool) -> None:
     """What our statements reach without processes around them."""
     with Station(HORSIES, servers, name="bare") as station:
-        station.enqueue("noop", "many", HORSIES.drain)
+        station.enqueue("noop", "many", count)
         station.settle()
         results.add("drain_noop", BARE, asyncio.run(bare_sql.drain(station.url, batch=BATCH)))
         if trips:
@@ -148,11 +148,10 @@ def costs(results: Results, servers: Servers, system: System) -> None:
             results.add("cost_fsyncs", system.name, (after.fsyncs - before.fsyncs) / total)
 
 
-def scaling(results: Results, servers: Servers, *, processes: int, copies: int) -> None:
+def scaling(results: Results, servers: Servers, processes: int, copies: int, count: int) -> None:
     """Our own throughput by child processes and by workers."""
     with Station(HORSIES, servers) as station:
-        total = _fill(results, station, "noop", HORSIES.drain)
+        total = _fill(results, station, "noop", count)
         station.settle()
         with station.workers(processes, copies=copies) as workers:
-            rate = station.drain(workers, total).rate
-        results.add(f"scale_{copies}x{processes}", HORSIES.name, rate)
+            results.add(f"scale_{copies}x{processes}", HORSIES.name, station.drain(workers, total).rate)

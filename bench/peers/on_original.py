@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 from driver import DATABASE_URL, stamp as note
+
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 
-REMAINING = "SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') AND enqueued_at <= now()"
+REMAINING = (
+    "SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') AND enqueued_at <= now()"
+)
 
 app = Horsies(
     AppConfig(broker=PostgresConfig(database_url=DATABASE_URL.replace("postgresql://", "postgresql+psycopg://")))

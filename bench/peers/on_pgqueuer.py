@@ -5,6 +5,7 @@ import asyncio
 import os
 import sys
 import time
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import asyncpg
@@ -21,6 +22,7 @@ BATCH = int(os.environ.get("BENCH_PGQUEUER_BATCH", "100"))
 """Jobs per fetch; its default of 10 is slower here."""
 
 
+@asynccontextmanager
 async def worker():
     manager = PgQueuer(AsyncpgDriver(await asyncpg.connect(DATABASE_URL)))
 
@@ -48,7 +50,7 @@ async def worker():
     async def load(job):
         pass
 
-    return manager
+    yield manager
 
 
 def prepare():
