@@ -68,6 +68,19 @@ def _best(r: Results, number: str, what: str, metric: str, others: list[str], ba
     return _versus(r, number, what, metric, best[0] if best else "", bar, more=more)
 
 
+def _rivals(r: Results) -> Bar:
+    """Each rival by its better kind of no-op: taskiq and procrastinate run sync ones in threads, which slows them down."""
+    mine = r.median("drain_noop")
+    what, wanted = "drain of no-ops, to the best of celery, dramatiq, taskiq, procrastinate", "≥ 3x"
+    bests = [best for metric in ("drain_noop", "drain_async") if (best := r.best(metric, RIVALS, more_is_better=True))]
+    if mine is None or not bests:
+        return Bar("1", what, wanted, "not measured", None)
+    name, theirs = max(bests, key=lambda best: best[1])
+    return Bar(
+        "1", what, wanted, f"{mine / theirs:.2f}x ({figure(mine)} to {figure(theirs)}, {name})", mine >= 3 * theirs
+    )
+
+
 def _own(r: Results, number: str, what: str, metric: str, bar: float, *, more: bool = True) -> Bar:
     mine = r.median(metric, HORSIES.name)
     wanted = f"{'≥' if more else '≤'} {bar:g}"

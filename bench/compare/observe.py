@@ -20,29 +20,45 @@ class Drain:
     rate: float
     """Tasks per second between the first and the last one seen done: starting Python does not count."""
 
+    counted: int
+    """The tasks of that span."""
+
 
 class Stuck(Exception):
     """A queue did not get empty in time."""
 
 
 def watch(
-    remaining: Callable[[], int], total: int, began: float, *, is_alive: Callable[[], bool], timeout_s: float = 90.0
+    remaining: Callable[[], int],
+    total: int,
+    began: float,
+    *,
+    is_alive: Callable[[], bool],
+    on_first: Callable[[], None] = lambda: None,
+    skip: float = 0.0,
+    timeout_s: float = 90.0,
 ) -> Drain:
-    """Follow a queue of `total` tasks to its end, asking rarely while much is left: the question has its price too."""
+    """Follow a queue of `total` tasks to its end, asking rarely while much is left: the question has its price too.
+    The clock starts when the first task is done, or `skip` of all: then even the last of many processes is up."""
     deadline = began + timeout_s
-    left = total
-    while left >= total:
+    left, first_s = total, 0.0
+    while left >= total * (1 - skip):
         _check(deadline if is_alive() else 0, left)
         time.sleep(0.02)
         left = remaining()
-    first, first_left = time.perf_counter(), left
+        if not first_s and left < total:
+            first_s = time.perf_counter() - began
+    on_first()
+    start, start_left = time.perf_counter(), left
     while left > 0:
         _check(deadline, left)
-        speed = (first_left - left) / max(0.001, time.perf_counter() - first)
+        speed = (start_left - left) / max(0.001, time.perf_counter() - start)
         time.sleep(min(0.25, max(0.01, 0.5 * left / speed)) if speed > 0 else 0.02)
         left = remaining()
-    took = time.perf_counter() - first
-    return Drain(first - began, first_left / took if first_left else total / (time.perf_counter() - began))
+    took = time.perf_counter() - start
+    if not start_left:
+        raise Stuck("all tasks were done before the first look: too few for a rate")
+    return Drain(first_s, start_left / took, start_left)
 
 
 def _check(deadline: float, left: int) -> None:
@@ -129,6 +145,15 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
             times = process.cpu_times()
             total += times.user + times.system
     return total
+
+
+def server_processes(connection: psycopg.Connection[Any]) -> list[psutil.Process]:
+    """The server's own, when it runs on this machine; else none."""
+    with contextlib.suppress(psutil.Error):
+        backend = psutil.Process(connection.info.backend_pid)
+        if backend.name().startswith("postgres"):
+            return tree([backend.ppid()])
+    return []
 
 
 def load_average() -> float:

@@ -38,6 +38,8 @@ METRICS = {
     "connections": Metric("connections of one worker, 2 processes", "", False),
     "idle_cpu": Metric("idle worker: CPU", "% of a core", False),
     "idle_statements": Metric("idle worker: statements", "per s", False),
+    "cpu_worker": Metric("CPU of the worker tree per no-op", "µs", False),
+    "cpu_server": Metric("CPU of PostgreSQL or Redis per no-op", "µs", False),
     "cost_statements": Metric("statements per task", "", False),
     "cost_commits": Metric("commits per task", "", False),
     "cost_fsyncs": Metric("WAL fsyncs per task", "", False),

@@ -61,7 +61,7 @@ class _Run:
         self._scenarios = (
             options.scenarios.split(",") if options.scenarios else (QUICK if mode == "quick" else SCENARIOS)
         )
-        self._trips = 100 if mode == "quick" else 300
+        self._effort = visits.QUICK if mode == "quick" else visits.FULL
         wanted = PEERS if options.peers is None else find(options.peers)
         self._systems = [self._scaled(system) for system in (HORSIES, *wanted) if self._is_present(system)]
 
@@ -73,14 +73,16 @@ class _Run:
             results.versions["postgresql"] = [str(connection.info.server_version)]
         on_postgresql = [system for system in self._systems if system.broker == "postgresql"]
         with_async = [system for system in self._systems if system.has_async]
-        count, trips = self._scaled(HORSIES).drain, self._trips
+        count, effort = self._scaled(HORSIES).drain, self._effort
         for number in range(options.rounds):
             results.loads.append(observe.load_average())
             turn = number % max(1, len(self._systems))
             systems = self._systems[turn:] + self._systems[:turn]
-            self._do("core", "bare SQL", lambda: visits.bare(results, servers, count=count, trips=trips >= 200))
+            self._do(
+                "core", "bare SQL", lambda: visits.bare(results, servers, count=count, trips=effort is visits.FULL)
+            )
             for system in systems:
-                self._do("core", system.name, lambda s=system: visits.core(results, servers, s, trips=trips))
+                self._do("core", system.name, lambda s=system: visits.core(results, servers, s, effort))
             for system in with_async:
                 self._do("async", system.name, lambda s=system: visits.drain(results, servers, s, "anoop"))
             if number >= (options.rounds + 1) // 2:

@@ -58,6 +58,7 @@ class Redis:
 class Servers:
     url: str
     redis_port: int | None
+    redis_pid: int | None
     redis_absent: str | None
     directory: Path
     _templates: set[str] = field(default_factory=set)
@@ -113,12 +114,12 @@ def running() -> Iterator[Servers]:
                 os.environ.get("HORSIES_BENCH_URL")
                 or stack.enter_context(embedded.start(directory / "postgres", settings=SETTINGS)).url
             )
-            port, absent = None, None
+            port, pid, absent = None, None, None
             try:
-                port = stack.enter_context(_redis(directory / "redis"))
+                port, pid = stack.enter_context(_redis(directory / "redis"))
             except Absent as reason:
                 absent = str(reason)
-            servers = Servers(url, port, absent, directory)
+            servers = Servers(url, port, pid, absent, directory)
             stack.callback(servers.drop_all)
             yield servers
     finally:
@@ -126,7 +127,7 @@ def running() -> Iterator[Servers]:
 
 
 @contextlib.contextmanager
-def _redis(directory: Path) -> Iterator[int]:
+def _redis(directory: Path) -> Iterator[tuple[int, int]]:
     program, environment = redis_program()
     directory.mkdir()
     with socket.socket() as probe:
@@ -145,7 +146,7 @@ def _redis(directory: Path) -> Iterator[int]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise Absent(f"redis-server did not start (exit code {process.returncode})")
             time.sleep(0.05)
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait(10)

@@ -22,6 +22,8 @@ from bench.compare.table import System
 PEERS_FOLDER = Path(__file__).parents[1] / "peers"
 STOP_S = 6.0
 
+_answers: dict[str, Any] = {}
+
 
 class Failed(Exception):
     """A system did not do what it was asked; the run notes it and goes on."""
@@ -49,6 +51,17 @@ class Workers:
                 process.kill()
         for root in self.roots:
             root.wait(10)
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    rate: float
+    first_s: float
+    worker_us: float
+    """CPU microseconds per task of the worker tree."""
+
+    server_us: float
+    """The same of PostgreSQL or Redis, the bench's own questions included."""
 
 
 class Station:
@@ -87,7 +100,7 @@ class Station:
             return self
         self.url = self._servers.fresh(self._name, self._prepare)
         self._environment["BENCH_DATABASE_URL"] = self.url
-        self._remaining_sql = self.call("describe")["remaining"]
+        self._remaining_sql = self._fixed("describe")["remaining"]
         self._connection = psycopg.connect(self.url, autocommit=True)
         self._connection.execute("SET pg_stat_statements.track = 'none'")
         return self
@@ -115,6 +128,13 @@ class Station:
         if done.returncode:
             raise Failed(f"{self._name} {verb}: {done.stderr.strip()[-1500:]}")
         return json.loads(done.stdout.strip().splitlines()[-1])
+
+    def _fixed(self, verb: str, **arguments: Any) -> Any:
+        """An answer that does not change: asked once per run, because starting an interpreter takes its time."""
+        key = f"{self.system.module} {verb} {arguments}"
+        if key not in _answers:
+            _answers[key] = self.call(verb, **arguments)
+        return _answers[key]
 
     def enqueue(self, kind: str, how: str, count: int, size: int = 0) -> float | None:
         """Tasks per second; one more than `count` is in the queue afterwards. None: it has no such thing."""
@@ -155,7 +175,7 @@ class Station:
     @contextlib.contextmanager
     def workers(self, processes: int = 2, *, slots: int | None = None, copies: int = 1) -> Iterator[Workers]:
         """Workers with so many processes each; not waited for."""
-        commands = self.call("commands", processes=processes, slots=slots) * copies
+        commands = self._fixed("commands", processes=processes, slots=slots) * copies
         path = self._servers.directory / f"{self._name}-worker.log"
         with path.open("wb") as log:
             began = time.perf_counter()
@@ -176,10 +196,25 @@ class Station:
             finally:
                 workers.stop()
 
-    def drain(self, workers: Workers, total: int, *, timeout_s: float = 90.0) -> observe.Drain:
-        return observe.watch(
-            lambda: self.remaining(total), total, workers.began, is_alive=workers.is_alive, timeout_s=timeout_s
+    def drain(self, workers: Workers, total: int, *, skip: float = 0.0) -> Drained:
+        """Until nothing is left; the CPU is that between the first task done and the last."""
+        before: list[float] = []
+        processes = [*self._server_processes()]
+
+        def note() -> None:
+            before[:] = [observe.cpu_s(workers.processes()), observe.cpu_s(processes)]
+
+        seen = observe.watch(
+            lambda: self.remaining(total), total, workers.began, is_alive=workers.is_alive, on_first=note, skip=skip
         )
+        after = [observe.cpu_s(workers.processes()), observe.cpu_s(self._server_processes())]
+        worker, server = ((new - old) / seen.counted * 1e6 for new, old in zip(after, before, strict=True))
+        return Drained(seen.rate, seen.first_s, worker, server)
+
+    def _server_processes(self) -> list[psutil.Process]:
+        if self._connection is not None:
+            return observe.server_processes(self._connection)
+        return observe.tree([self._servers.redis_pid]) if self._servers.redis_pid else []
 
     def _prepare(self, url: str) -> None:
         self._environment["BENCH_DATABASE_URL"] = url

@@ -24,6 +24,12 @@ class System:
     """A version that it insists on; None: the one that runs the bench."""
 
     has_async: bool = False
+    has_delay: bool = True
+    """Whether a task can be sent for later, without a process of its own for that, and in less than seconds."""
+
+    has_slots: bool = True
+    """Whether a process can be held to one task at a time."""
+
     is_reference: bool = False
     """Shown, but no peer in the must-show table."""
 
@@ -50,7 +56,7 @@ PEERS: Final = (
     ),
     System(
         "taskiq", "on_taskiq", ("taskiq==0.13.0", "taskiq-redis==1.2.4", UVLOOP), "redis", 4_000,
-        "Redis streams with acks; results polled every 2 ms; no bulk enqueue", has_async=True,
+        "Redis streams with acks; results polled every 2 ms; no bulk enqueue", has_async=True, has_delay=False,
     ),
     System(
         "procrastinate", "on_procrastinate", ("procrastinate==3.10.0", "psycopg[binary]==3.3.8"), "postgresql", 1_500,
@@ -58,11 +64,11 @@ PEERS: Final = (
     ),
     System(
         "pgqueuer", "on_pgqueuer", ("pgqueuer[asyncpg]==1.6.0", UVLOOP), "postgresql", 20_000,
-        "no results, rows deleted, tasks share the worker's event loop; batches of 100", has_async=True,
+        "no results, rows deleted, tasks share the worker's event loop; batches of 100", has_async=True, has_slots=False,
     ),
     System(
         "original", "on_original", ("horsies[pg-binary]==0.5.4",), "postgresql", 300,
-        "the original horsies 0.5.4, children not recycled", python="3.13", is_reference=True,
+        "the original horsies 0.5.4, children not recycled", python="3.13", has_delay=False, is_reference=True,
     ),
 )  # fmt: skip
 BARE: Final = "bare SQL"

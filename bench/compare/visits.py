@@ -1,8 +1,10 @@
 """The scenarios that all systems take part in. A visit is short, so that rounds can go A B C A B C."""
 
 import asyncio
+import math
 import statistics
 import time
+from dataclasses import dataclass
 
 from bench import bare_sql, round_trip
 from bench.compare import observe
@@ -11,34 +13,45 @@ from bench.compare.servers import Servers
 from bench.compare.station import Station, Workers
 from bench.compare.table import BARE, HORSIES, System
 
-ONE_BY_ONE = 300
-IDLE_S = 2.0
+SINGLES = 300
 LATER, DELAY_S = 20, 2.0
 BATCH = 100
 """Of the bare-SQL limit, as the must-show table has it."""
 
 
-def core(results: Results, servers: Servers, system: System, *, trips: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much of a core visit."""
+
+    singles: int
+    trips: int
+    idle_s: float
+
+
+QUICK = Effort(singles=100, trips=100, idle_s=1.5)
+FULL = Effort(singles=300, trips=300, idle_s=3.0)
+
+
+def core(results: Results, servers: Servers, system: System, effort: Effort) -> None:
     """Enqueue, cold start, drain, round trips, and what the worker costs while idle: one start of everything."""
     on_postgresql = system.broker == "postgresql"
     with Station(system, servers) as station:
-        one = station.enqueue("noop", "one", ONE_BY_ONE)
-        results.add("enqueue_one", system.name, one)
-        total = ONE_BY_ONE + 1 + _fill(results, station, "noop", system.drain)
+        results.add("enqueue_one", system.name, station.enqueue("noop", "one", effort.singles))
+        total = effort.singles + 1 + _fill(results, station, "noop", system.drain)
         station.settle()
         with station.workers() as workers:
             before = station.meter().read() if on_postgresql else None
             drain = station.drain(workers, total)
             results.add("drain_noop", system.name, drain.rate)
             results.add("cold_start", system.name, drain.first_s)
+            results.add("cpu_worker", system.name, drain.worker_us)
+            results.add("cpu_server", system.name, drain.server_us)
             if before is not None:
                 after = station.meter().read()
                 results.add("cost_statements", system.name, (after.statements - before.statements) / total)
                 results.add("cost_wal", system.name, (after.wal_bytes - before.wal_bytes) / total)
-            times = sorted(station.call("round_trips", count=trips))
-            results.add("trip_p50", system.name, statistics.median(times) * 1000)
-            results.add("trip_p99", system.name, times[int(0.99 * len(times))] * 1000)
-            _idle(results, station, workers)
+            _trips(results, system.name, station.call("round_trips", count=effort.trips))
+            _idle(results, station, workers, effort.idle_s)
 
 
 def _fill(results: Results, station: Station, kind: str, count: int) -> int:
@@ -52,13 +65,19 @@ def _fill(results: Results, station: Station, kind: str, count: int) -> int:
     return 0 if many is None else count + 1
 
 
-def _idle(results: Results, station: Station, workers: Workers) -> None:
+def _trips(results: Results, name: str, seconds: list[float]) -> None:
+    times = sorted(seconds)
+    results.add("trip_p50", name, statistics.median(times) * 1000)
+    results.add("trip_p99", name, times[math.ceil(0.99 * len(times)) - 1] * 1000)
+
+
+def _idle(results: Results, station: Station, workers: Workers, idle_s: float) -> None:
     name = station.system.name
     time.sleep(0.5)  # the aftermath of the last task
     processes = workers.processes()
     calm = station.meter().read() if station.system.broker == "postgresql" else None
     cpu, began = observe.cpu_s(processes), time.perf_counter()
-    time.sleep(IDLE_S)
+    time.sleep(idle_s)
     took = time.perf_counter() - began
     results.add("idle_cpu", name, 100 * (observe.cpu_s(processes) - cpu) / took)
     if calm is not None:
@@ -74,13 +93,13 @@ def bare(results: Results, servers: Servers, *, count: int, trips: bool) -> None
         station.settle()
         results.add("drain_noop", BARE, asyncio.run(bare_sql.drain(station.url, batch=BATCH)))
         if trips:
-            times = sorted(asyncio.run(round_trip.bare_trips(station.url)))
-            results.add("trip_p50", BARE, statistics.median(times) * 1000)
-            results.add("trip_p99", BARE, times[int(0.99 * len(times))] * 1000)
+            _trips(results, BARE, asyncio.run(round_trip.bare_trips(station.url)))
 
 
 def drain(results: Results, servers: Servers, system: System, kind: str) -> None:
     """Drain of async no-ops or of 1 ms tasks, 2 processes."""
+    if kind == "sleep1" and not system.has_slots:
+        return
     with Station(system, servers) as station:
         count = system.drain if kind == "anoop" else min(system.drain, 2_000)
         total = _fill(results, station, kind, count)
@@ -92,26 +111,27 @@ def drain(results: Results, servers: Servers, system: System, kind: str) -> None
             results.add(metric, system.name, station.drain(workers, total).rate)
 
 
-def sleeping(results: Results, servers: Servers, system: System, *, processes: int = 8, seconds: float = 4.0) -> None:
+def sleeping(results: Results, servers: Servers, system: System, *, processes: int = 8, seconds: float = 6.0) -> None:
     """50 ms tasks on one-slot processes, as a share of processes / 50 ms."""
+    if not system.has_slots:
+        return
     ideal = processes / 0.05
     with Station(system, servers) as station:
         total = _fill(results, station, "sleep50", int(ideal * seconds))
         station.settle()
         with station.workers(processes, slots=1) as workers:
-            results.add("drain_sleep50", system.name, station.drain(workers, total).rate / ideal)
+            results.add("drain_sleep50", system.name, station.drain(workers, total, skip=0.25).rate / ideal)
 
 
 def later(results: Results, servers: Servers, system: System) -> None:
     """Tasks due at known times on an idle worker: how late do they start?"""
+    if not system.has_delay:
+        return
     with Station(system, servers) as station:
         station.stamps.touch(mode=0o666)
         with station.workers():
             time.sleep(3.0)  # up and idle
-            try:
-                station.call("later", count=LATER, delay_s=DELAY_S)
-            except TypeError:
-                return
+            station.call("later", count=LATER, delay_s=DELAY_S)
             deadline = time.monotonic() + DELAY_S + 15
             while len(lines := station.stamps.read_text().split()) < LATER and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -123,7 +143,7 @@ def later(results: Results, servers: Servers, system: System) -> None:
 
 def transaction(results: Results, servers: Servers, system: System) -> None:
     with Station(system, servers) as station:
-        results.add("enqueue_transaction", system.name, station.enqueue("noop", "transaction", ONE_BY_ONE))
+        results.add("enqueue_transaction", system.name, station.enqueue("noop", "transaction", SINGLES))
 
 
 def costs(results: Results, servers: Servers, system: System) -> None:
