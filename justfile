@@ -71,9 +71,9 @@ revision message: setup
 schema-dump: setup
     {{run}} python -m tests.support.schema_dump
 
-# how fast is it, as ratios to bare SQL in the same run
+# how fast is it, beside its peers: just bench (quick), bench full, bench peers (installs them), bench --list, bench drain
 bench *args: setup
-    {{run}} python -m bench {{args}}
+    {{run}} --with uvloop==0.23.0 python -m bench {{args}}
 
 # wheels and sdists of all packages
 build:

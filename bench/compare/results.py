@@ -56,6 +56,7 @@ class Results:
     failures: list[str] = field(default_factory=list)
     versions: dict[str, list[str]] = field(default_factory=dict)
     loads: list[float] = field(default_factory=list)
+    settings: dict[str, float] = field(default_factory=dict)
 
     def add(self, metric: str, system: str, value: float | None) -> None:
         if value is not None:
@@ -80,6 +81,7 @@ class Results:
             "began": self.began.isoformat(timespec="seconds"),
             "ended": datetime.now(UTC).isoformat(timespec="seconds"),
             "machine": machine(),
+            "settings": self.settings,
             "load_average_before_each_round": self.loads,
             "versions": self.versions,
             "left_out": self.absent,
@@ -96,7 +98,7 @@ def read(path: Path) -> Results:
     content: dict[str, Any] = json.loads(path.read_text())
     return Results(
         content["mode"], datetime.fromisoformat(content["began"]), content["samples"], content["left_out"],
-        content["failures"], content["versions"], content["load_average_before_each_round"],
+        content["failures"], content["versions"], content["load_average_before_each_round"], content["settings"],
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import psycopg
@@ -68,7 +69,8 @@ class _Run:
     def everything(self) -> None:
         results, servers, options = self._results, self._servers, self._options
         for system in self._systems:
-            results.versions[system.name] = [] if system.name == HORSIES.name else versions(system)
+            results.versions[system.name] = [f"uvloop {_uvloop()}"] if system.name == HORSIES.name else versions(system)
+        results.settings = {"rounds": options.rounds, "scale": options.scale, "rows": options.rows}
         with servers.connect() as connection:
             results.versions["postgresql"] = [str(connection.info.server_version)]
         on_postgresql = [system for system in self._systems if system.broker == "postgresql"]
@@ -139,3 +141,11 @@ class _Run:
 
     def _scaled(self, system: System) -> System:
         return replace(system, drain=max(100, int(system.drain * self._options.scale)))
+
+
+def _uvloop() -> str:
+    """The worker uses it where it is installed, and `just bench` installs it, as for the peers that profit from it."""
+    try:
+        return metadata.version("uvloop")
+    except metadata.PackageNotFoundError:
+        return "absent"

@@ -91,7 +91,9 @@ def bare(results: Results, servers: Servers, *, count: int, trips: bool) -> None
     with Station(HORSIES, servers, name="bare") as station:
         station.enqueue("noop", "many", count)
         station.settle()
+        own = time.process_time()
         results.add("drain_noop", BARE, asyncio.run(bare_sql.drain(station.url, batch=BATCH)))
+        results.add("cpu_worker", BARE, (time.process_time() - own) / count * 1e6)
         if trips:
             _trips(results, BARE, asyncio.run(round_trip.bare_trips(station.url)))
 
