@@ -3,6 +3,7 @@
 quick   horsies beside every peer that is installed, about two minutes (the default)
 full    every scenario, about an hour; `full --help` for a part of it
 peers   installs the peers, into a cache outside the repository
+report  the tables and plots of a run's JSON, for the documentation
 all     every single bench of this folder, one after the other
 """
 
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-RUNS = ("quick", "full", "peers")
+RUNS = ("quick", "full", "peers", "report")
 
 
 def benches() -> dict[str, str]:

@@ -46,6 +46,17 @@ METRICS = {
     "cost_wal": Metric("WAL per task", "bytes", False),
 }
 
+SCALES = [(processes, 1) for processes in range(1, 9)] + [(1, 2), (1, 3)]
+"""Child processes per worker, and workers."""
+
+
+def scale_title(processes: int, copies: int) -> str:
+    return f"{copies} workers with {processes} process each" if copies > 1 else f"1 worker, {processes} processes"
+
+
+for _processes, _copies in SCALES:
+    METRICS[f"scale_{_copies}x{_processes}"] = Metric(f"drain of no-ops, {scale_title(_processes, _copies)}", "tasks/s")
+
 
 @dataclass(slots=True)
 class Results:

@@ -11,7 +11,7 @@ import psycopg
 
 from bench.compare import adverse, observe, plots, report, visits
 from bench.compare.install import Absent, install_all, interpreter, versions
-from bench.compare.results import METRICS, Metric, Results, read
+from bench.compare.results import SCALES, Results, read, scale_title
 from bench.compare.servers import Servers, running
 from bench.compare.station import Failed
 from bench.compare.table import HORSIES, PEERS, System, find
@@ -28,6 +28,8 @@ def main(mode: str, arguments: Sequence[str]) -> int:
     if mode == "peers":
         install_all()
         return 0
+    if mode == "report":
+        return _report(arguments)
     parser = argparse.ArgumentParser(prog=f"bench {mode}", description=__doc__)
     parser.add_argument("--rounds", type=int, default=2 if mode == "quick" else 5)
     parser.add_argument(
@@ -54,6 +56,18 @@ def main(mode: str, arguments: Sequence[str]) -> int:
     print(report.text(results))
     print(f"\n{time.monotonic() - began:.0f} s; samples in {options.output.name}, plots beside it")
     return 1 if results.failures else 0
+
+
+def _report(arguments: Sequence[str]) -> int:
+    """The tables and plots of the documentation, from the JSON of a run."""
+    parser = argparse.ArgumentParser(prog="bench report", description=_report.__doc__)
+    parser.add_argument("json", type=Path)
+    parser.add_argument("--plots", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    results = read(options.json)
+    plots.draw(results, options.plots)
+    print(report.markdown(results))
+    return 0
 
 
 class _Run:
@@ -96,9 +110,8 @@ class _Run:
             for system in on_postgresql:
                 self._do("transaction", system.name, lambda s=system: visits.transaction(results, servers, s))
                 self._do("costs", system.name, lambda s=system: visits.costs(results, servers, s))
-            for processes, copies in [(p, 1) for p in range(1, 9)] + [(1, 2), (1, 3)]:
-                title = f"{copies} x {processes} processes" if copies > 1 else f"{processes} processes"
-                METRICS[f"scale_{copies}x{processes}"] = Metric(f"drain of no-ops, {title}", "tasks/s")
+            for processes, copies in SCALES:
+                title = scale_title(processes, copies)
                 self._do("scaling", title, lambda p=processes, c=copies: visits.scaling(results, servers, p, c, count))
             results.write(options.output)
         self._alone(count)
