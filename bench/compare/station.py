@@ -199,16 +199,15 @@ class Station:
     def drain(self, workers: Workers, total: int, *, skip: float = 0.0) -> Drained:
         """Until nothing is left; the CPU is that between the first task done and the last."""
         before: list[float] = []
-        processes = [*self._server_processes()]
 
-        def note() -> None:
-            before[:] = [observe.cpu_s(workers.processes()), observe.cpu_s(processes)]
+        def spent() -> list[float]:
+            return [observe.cpu_s(workers.processes()), observe.cpu_s(self._server_processes())]
 
         seen = observe.watch(
-            lambda: self.remaining(total), total, workers.began, is_alive=workers.is_alive, on_first=note, skip=skip
-        )
-        after = [observe.cpu_s(workers.processes()), observe.cpu_s(self._server_processes())]
-        worker, server = ((new - old) / seen.counted * 1e6 for new, old in zip(after, before, strict=True))
+            lambda: self.remaining(total), total, workers.began, is_alive=workers.is_alive, skip=skip,
+            on_first=lambda: before.extend(spent()),
+        )  # fmt: skip
+        worker, server = ((new - old) / seen.counted * 1e6 for new, old in zip(spent(), before, strict=True))
         return Drained(seen.rate, seen.first_s, worker, server)
 
     def _server_processes(self) -> list[psutil.Process]:

@@ -27,6 +27,9 @@ class System:
     has_delay: bool = True
     """Whether a task can be sent for later, without a process of its own for that, and in less than seconds."""
 
+    share_of_trips: float = 1.0
+    """Of the round trips of others, where one takes a tenth of a second."""
+
     has_slots: bool = True
     """Whether a process can be held to one task at a time."""
 
@@ -65,6 +68,7 @@ PEERS: Final = (
     System(
         "pgqueuer", "on_pgqueuer", ("pgqueuer[asyncpg]==1.6.0", UVLOOP), "postgresql", 20_000,
         "no results, rows deleted, tasks share the worker's event loop; batches of 100", has_async=True, has_slots=False,
+        share_of_trips=0.3,
     ),
     System(
         "original", "on_original", ("horsies[pg-binary]==0.5.4",), "postgresql", 300,
