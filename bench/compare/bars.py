@@ -90,4 +90,7 @@ def _own(r: Results, number: str, what: str, metric: str, bar: float, *, more: b
 
 
 def figure(value: float) -> str:
+    """Three digits are as many as such a measurement has."""
+    if value == int(value):
+        return f"{value:,.0f}"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

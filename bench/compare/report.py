@@ -49,20 +49,24 @@ def markdown(results: Results) -> str:
         for name in names:
             values = sorted(results.samples[key].get(name, []))
             middle = results.median(key, name)
-            cells.append("–" if middle is None else f"{figure(middle)} ({figure(values[0])}–{figure(values[-1])})")
+            cells.append("–" if middle is None else f"{figure(middle)}{_spread(values)}")
         lines.append(f"| {metric.title}{f', {metric.unit}' if metric.unit else ''} | {' | '.join(cells)} |")
     alone = [key for key in [*METRICS, *results.samples] if list(results.samples.get(key, {})) == [HORSIES.name]]
     if alone:
-        lines += ["", "| horsies alone | median | spread |", "|---|---|---|"]
+        lines += ["", "| horsies alone | |", "|---|---|"]
         for key in dict.fromkeys(alone):
             metric = METRICS.get(key) or Metric(key, "")
             values = sorted(results.samples[key][HORSIES.name])
             middle = results.median(key)
             assert middle is not None
             title = f"{metric.title}{f', {metric.unit}' if metric.unit else ''}"
-            lines.append(f"| {title} | {figure(middle)} | {figure(values[0])}–{figure(values[-1])} |")
+            lines.append(f"| {title} | {figure(middle)}{_spread(values)} |")
     lines += ["", "| | Must show | Bar | Measured | |", "|---|---|---|---|---|"]
     for bar in bars(results):
         verdict = {True: "holds", False: "**missed**", None: "–"}[bar.holds]
         lines.append(f"| {bar.number} | {bar.what} | {bar.bar} | {bar.measured} | {verdict} |")
     return "\n".join(lines) + "\n"
+
+
+def _spread(values: list[float]) -> str:
+    return f" ({figure(values[0])}–{figure(values[-1])})" if len(values) > 1 else ""
