@@ -51,7 +51,11 @@ SCALES = [(processes, 1) for processes in range(1, 9)] + [(1, 2), (1, 3)]
 
 
 def scale_title(processes: int, copies: int) -> str:
-    return f"{copies} workers with {processes} process each" if copies > 1 else f"1 worker, {processes} processes"
+    return (
+        f"{copies} workers with {processes} process each"
+        if copies > 1
+        else f"1 worker, {processes} process{'es' if processes > 1 else ''}"
+    )
 
 
 for _processes, _copies in SCALES:

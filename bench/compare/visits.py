@@ -37,7 +37,9 @@ def core(results: Results, servers: Servers, system: System, effort: Effort) -> 
     on_postgresql = system.broker == "postgresql"
     with Station(system, servers) as station:
         results.add("enqueue_one", system.name, station.enqueue("noop", "one", effort.singles))
-        total = effort.singles + 1 + _fill(results, station, "noop", system.drain)
+        total, bulk = _fill(station, "noop", system.drain)
+        results.add("enqueue_many", system.name, bulk)
+        total += effort.singles + 1
         station.settle()
         with station.workers() as workers:
             before = station.meter().read() if on_postgresql else None
@@ -54,15 +56,13 @@ def core(results: Results, servers: Servers, system: System, effort: Effort) -> 
             _idle(results, station, workers, effort.idle_s)
 
 
-def _fill(results: Results, station: Station, kind: str, count: int) -> int:
-    """Put `count` tasks into the queue, in bulk where the system can; how many there are now."""
-    many = station.enqueue(kind, "many", count)
-    if many is None:
-        many = station.enqueue(kind, "one", count)
-    if kind == "noop":
-        # what a user gets who has many to send: one by one where there is no other way
-        results.add("enqueue_many", station.system.name, many)
-    return 0 if many is None else count + 1
+def _fill(station: Station, kind: str, count: int) -> tuple[int, float | None]:
+    """Put `count` tasks into the queue; how many there are now, and tasks per second, which is what a user gets who has
+    many to send: in bulk where the system can, one by one where there is no other way."""
+    rate = station.enqueue(kind, "many", count)
+    if rate is None:
+        rate = station.enqueue(kind, "one", count)
+    return (0 if rate is None else count + 1), rate
 
 
 def _trips(results: Results, name: str, seconds: list[float]) -> None:
@@ -104,7 +104,7 @@ def drain(results: Results, servers: Servers, system: System, kind: str) -> None
         return
     with Station(system, servers) as station:
         count = system.drain if kind == "anoop" else min(system.drain, 2_000)
-        total = _fill(results, station, kind, count)
+        total, _ = _fill(station, kind, count)
         if not total:
             return
         station.settle()
@@ -119,7 +119,7 @@ def sleeping(results: Results, servers: Servers, system: System, *, processes: i
         return
     ideal = processes / 0.05
     with Station(system, servers) as station:
-        total = _fill(results, station, "sleep50", int(ideal * seconds))
+        total, _ = _fill(station, "sleep50", int(ideal * seconds))
         station.settle()
         with station.workers(processes, slots=1) as workers:
             results.add("drain_sleep50", system.name, station.drain(workers, total, skip=0.25).rate / ideal)
@@ -151,7 +151,7 @@ def transaction(results: Results, servers: Servers, system: System) -> None:
 def costs(results: Results, servers: Servers, system: System) -> None:
     """Commits and fsyncs: sessions report those when they end, so they are read after the worker has stopped."""
     with Station(system, servers) as station:
-        total = _fill(results, station, "noop", system.drain)
+        total, _ = _fill(station, "noop", system.drain)
         station.settle()
         before = station.meter().read()
         asked = 0
@@ -173,7 +173,7 @@ def costs(results: Results, servers: Servers, system: System) -> None:
 def scaling(results: Results, servers: Servers, processes: int, copies: int, count: int) -> None:
     """Our own throughput by child processes and by workers."""
     with Station(HORSIES, servers) as station:
-        total = _fill(results, station, "noop", count)
+        total, _ = _fill(station, "noop", count)
         station.settle()
         with station.workers(processes, copies=copies) as workers:
             results.add(f"scale_{copies}x{processes}", HORSIES.name, station.drain(workers, total).rate)
