@@ -1,7 +1,7 @@
 """The benches: `python -m bench quick | full | peers`, or single ones by name, each in a process of its own.
 
-quick   horsies beside every peer that is installed, about two minutes (the default)
-full    every scenario, about an hour; `full --help` for a part of it
+quick   horsies beside every peer that is installed; a few minutes (the default)
+full    every scenario, an hour or so; `full --help` for a part of it
 peers   installs the peers, into a cache outside the repository
 report  the tables and plots of a run's JSON, for the documentation
 all     every single bench of this folder, one after the other
