@@ -7,7 +7,7 @@ from bench.compare.table import BARE, HORSIES
 
 RIVALS = ["celery", "dramatiq", "taskiq", "procrastinate"]
 ALL = [*RIVALS, "pgqueuer"]
-ON_POSTGRESQL = ["procrastinate", "pgqueuer", "original"]
+ON_POSTGRESQL = ["procrastinate", "pgqueuer"]
 FEW_STATEMENTS, LITTLE_CPU = 5.0, 3.0
 
 

@@ -79,7 +79,7 @@ class _Run:
         self._effort = visits.QUICK if mode == "quick" else visits.FULL
         wanted = find(options.peers) if options.peers is not None else PEERS
         if mode == "quick" and options.peers is None:
-            wanted = tuple(peer for peer in wanted if not peer.is_reference)  # slow, and in no bar but that of sends
+            wanted = tuple(peer for peer in wanted if not peer.is_reference)  # slow, and in no bar
         self._systems = [self._scaled(system) for system in (HORSIES, *wanted) if self._is_present(system)]
 
     def everything(self) -> None:
