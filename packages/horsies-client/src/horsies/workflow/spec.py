@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from horsies.errors import ConfigurationError, Problem
 from horsies.workflow.nodes import Join, Node, SubWorkflowNode
-from horsies.workflow.wiring import Wired, Wiring
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.codec import TaskCodec
     from horsies.workflow.handle import WorkflowHandle
+    from horsies.workflow.wiring import Wired, Wiring
 
 T_co = TypeVar("T_co", covariant=True)
 OnError = Literal["fail", "pause"]
@@ -55,6 +55,8 @@ class WorkflowSpec(Generic[T_co]):
         open_ended: bool = False,
         location: str | None = None,
     ) -> None:
+        from horsies.workflow.wiring import Wiring  # only now: it loads pydantic
+
         self.app = app
         self.name = name
         self.on_error: OnError = on_error
