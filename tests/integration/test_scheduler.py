@@ -199,7 +199,7 @@ async def test_where_two_must_not_run(db: Database, caplog: pytest.LogCaptureFix
         second = state(db)
         assert (second["run_count"], second["last_task_id"]) == (1, first["last_task_id"])
         assert second["next_run_at"] > now(db)
-        assert "is skipped, the task of the run before has not ended" in caplog.text
+        assert "is skipped, the run before has not ended" in caplog.text
         factories.finish(db, first["last_task_id"], error=TaskError("DOWN", "also an end"))
         age(db, "0 seconds")
         await scheduler.run_once()
@@ -261,7 +261,7 @@ async def test_a_slot_that_has_its_task_keeps_it(db: Database, caplog: pytest.Lo
         found = state(db)
     assert (found["run_count"], found["last_task_id"]) == (1, first["last_task_id"])
     assert slots(db) == [due]
-    assert "has its task" in caplog.text
+    assert "has its run" in caplog.text
 
 
 # -- operators ---------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def describe(app: "Horsies") -> Iterator[str]:
         for schedule in schedules:
             where = "" if isinstance(schedule.pattern, Interval) else f" in {schedule.timezone}"
             state = "" if schedule.enabled else ", not enabled"
-            yield f"  {schedule.name:<{width}}  {schedule.task_name}: {schedule.pattern}{where}{state}"
+            yield f"  {schedule.name:<{width}}  {schedule.target}: {schedule.pattern}{where}{state}"
     if len(app.workflows):
         yield f"workflows: {len(app.workflows)}"
         for spec in sorted(app.workflows, key=lambda spec: spec.name):

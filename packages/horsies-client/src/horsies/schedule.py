@@ -189,13 +189,22 @@ _PATTERNS: Final = (Interval, Hourly, Daily, Weekly, Monthly, Cron)
 
 @dataclass(frozen=True, slots=True)
 class TaskSchedule:
-    """One task, enqueued whenever its pattern says so. Its retries, time-out and priority are the task's own."""
+    """One task or workflow, started whenever its pattern says so. A task's retries, time-out and priority are its own.
+
+    `TaskSchedule("nightly", "report", Daily("02:30"))`, or `TaskSchedule("nightly", workflow="reports",
+    pattern=Daily("02:30"))`.
+    """
 
     name: str
     """Unique, and kept: the state of a schedule is stored under it, and the ids of its tasks are made from it."""
 
-    task_name: str
-    pattern: Pattern
+    task_name: str | None = None
+    """The task to enqueue; or give `workflow`."""
+
+    pattern: Pattern = cast("Pattern", None)  # noqa: RUF009  (checked below: `workflow=` leaves the second place empty)
+    workflow: str | None = field(default=None, kw_only=True)
+    """The name of the workflow to start instead; `kwargs` are then those of its definition's `build_with`."""
+
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True, hash=False)
     """The arguments of each call, by name."""
 
@@ -233,7 +242,10 @@ class TaskSchedule:
             checks.subject = f"TaskSchedule({self.name[:80]!r})"
             if len(self.name) > 255 or not self.name.isprintable():
                 checks.add("name", "must be at most 255 printable characters", "give it a short, plain name")
-        check_task_name(checks, "task_name", self.task_name)
+        if self.workflow is None:
+            check_task_name(checks, "task_name", self.task_name)
+        else:
+            self._check_workflow(checks)
         if not isinstance(self.pattern, _PATTERNS):  # pyright: ignore[reportUnnecessaryIsInstance]
             names = ", ".join(kind.__name__ for kind in _PATTERNS)
             checks.add("pattern", f"{shown(self.pattern)} is not a pattern", f"give one of: {names}")
@@ -253,6 +265,22 @@ class TaskSchedule:
         checks.boolean("enabled", self.enabled)
         self._check_jitter(checks)
         checks.finish()
+
+    def _check_workflow(self, checks: Checks) -> None:
+        if not checks.text("workflow", self.workflow):
+            return
+        if self.task_name is not None:
+            checks.add("workflow", f"a task ({shown(self.task_name)}) is given as well", "give one of the two")
+        # both belong to tasks; a workflow's nodes say for themselves where they go, and begin when it is started
+        if self.queue_name is not None:
+            checks.add("queue_name", "a workflow has none of its own", "set it on the workflow's nodes")
+        if self.jitter:
+            checks.add("jitter", "a workflow begins when its slot comes", "leave it out")
+
+    @property
+    def target(self) -> str:
+        """What it runs, for people."""
+        return f"workflow {self.workflow}" if self.workflow is not None else str(self.task_name)
 
     def _check_kwargs(self, checks: Checks) -> None:
         given = cast("object", self.kwargs)

@@ -7,19 +7,21 @@ an unknown task or queue, arguments that do not fit, a time zone that does not e
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from horsies._checks import Checks
 from horsies.codec import EncodeError
-from horsies.errors import ConfigurationError, Problem
-from horsies.ids import derived_id
+from horsies.errors import ConfigurationError, HorsiesError, Problem
+from horsies.ids import derived_id, new_id
 from horsies.options import SendOptions
 from horsies.schedule import Cron, TaskSchedule
 from horsies.send import NewTasks, TaskSendError, plan
+from horsies.workflow.spec import builder_of
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
+    from horsies.workflow.spec import WorkflowSpec
 
 CronProblem = Callable[[str], str | None]
 """What a library that knows cron has against an expression."""
@@ -27,10 +29,11 @@ CronProblem = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class ScheduledTask:
-    """A schedule whose target is a task, ready to be enqueued: all but the id and the times is settled."""
+    """A schedule that is ready to run: all but the id and the times of what it starts is settled."""
 
     schedule: TaskSchedule
-    row: NewTasks
+    target: "NewTasks | WorkflowSpec[Any]"
+    """The row to insert, or the workflow to start."""
 
     @property
     def name(self) -> str:
@@ -73,27 +76,53 @@ def _settle(
         checks.add(
             "queue_name", f"{schedule.queue_name!r} is not a queue of this app", f"use one of: {', '.join(queues)}"
         )
-    row = _row(app, schedule, checks)
+    if schedule.workflow is not None:
+        target = _workflow(app, schedule, schedule.workflow, checks)
+    else:
+        target = _row(app, schedule, str(schedule.task_name), checks)
     problems += checks.problems
-    return None if row is None or checks.problems else ScheduledTask(schedule, row)
+    return None if target is None or checks.problems else ScheduledTask(schedule, target)
 
 
-def _row(app: "Horsies", schedule: TaskSchedule, checks: Checks) -> NewTasks | None:
-    definition = app.registry.get(schedule.task_name)
+def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks) -> "WorkflowSpec[Any] | None":
+    """Built once: what it is given does not change from slot to slot."""
+    definition = next((one for one in app.workflows.definitions() if one.name == name), None)
+    builder = builder_of(definition) if definition is not None else None
+    spec = app.workflows.get(name)
+    if builder is not None and (schedule.kwargs or spec is None):
+        try:
+            spec = builder(**schedule.kwargs)
+        except (TypeError, HorsiesError) as error:
+            checks.add("kwargs", str(error), f"give what build_with of workflow {name!r} takes")
+            return None
+    elif schedule.kwargs:
+        checks.add("kwargs", f"workflow {name!r} takes none", "give its definition a build_with, or leave them out")
+        return None
+    if spec is None:
+        checks.add("workflow", f"no workflow {name!r} is defined", "import the module that defines it, or rename")
+        return None
+    try:
+        spec.start_statement(new_id())
+    except TaskSendError as error:
+        checks.add("workflow", str(error), "see its definition")
+        return None
+    return spec
+
+
+def _row(app: "Horsies", schedule: TaskSchedule, task_name: str, checks: Checks) -> NewTasks | None:
+    definition = app.registry.get(task_name)
     if definition is None:
-        checks.add(
-            "task_name", f"no task {schedule.task_name!r} is registered", "import the module that defines it, or rename"
-        )
+        checks.add("task_name", f"no task {task_name!r} is registered", "import the module that defines it, or rename")
         return None
     try:
         call = definition.codec.encode_call((), schedule.kwargs, limits=app.payload_limits)
     except EncodeError as error:
-        checks.add("kwargs", str(error), f"give what {schedule.task_name!r} ({definition.location}) takes")
+        checks.add("kwargs", str(error), f"give what {task_name!r} ({definition.location}) takes")
         return None
     if checks.problems:
         return None  # the plan would only repeat what is wrong with the queue
     try:
-        settled = plan(app, schedule.task_name, definition, SendOptions(queue_name=schedule.queue_name))
+        settled = plan(app, task_name, definition, SendOptions(queue_name=schedule.queue_name))
     except TaskSendError as error:
         checks.add("task_name", str(error), "see the task's own options")
         return None

@@ -112,6 +112,13 @@ class WorkflowSpec(Generic[T_co]):
 
         return await Starting(self, workflow_id, connection).start_async()
 
+    def start_statement(self, workflow_id: str) -> tuple[str, tuple[Any, ...]]:
+        """For the scheduler, which starts it in a transaction of its own: SQL and values. No row back means that this
+        run exists."""
+        from horsies.workflow.start import Starting
+
+        return Starting(self, workflow_id, None).statement()
+
 
 class WorkflowDefinition(Generic[T_co]):
     """A workflow as a class: its nodes are attributes, whose names are the nodes' ids.

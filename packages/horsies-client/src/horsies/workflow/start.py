@@ -179,15 +179,21 @@ class Starting(Generic[T]):
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def _script(self) -> Script[None]:
+    def statement(self) -> tuple[str, tuple[Any, ...]]:
+        """What writes the run: no row comes back when its id exists already."""
+        return self._sql("start_workflow"), self._values()[0]
+
+    def _sql(self, name: str) -> str:
         from horsies._pg.statements import load
 
-        statements = load("horsies._pg", "workflows.sql", self.spec.app.schema)
+        return load("horsies._pg", "workflows.sql", self.spec.app.schema)[name].sql
+
+    def _script(self) -> Script[None]:
         values, sha = self._values()
         for _ in range(_RACES):
-            if (yield statements["start_workflow"].sql, values):
+            if (yield self._sql("start_workflow"), values):
                 return
-            found = yield statements["find_workflow"].sql, (self.workflow_id,)
+            found = yield self._sql("find_workflow"), (self.workflow_id,)
             if found:
                 if found[0][1] != sha:
                     raise TaskSendError(

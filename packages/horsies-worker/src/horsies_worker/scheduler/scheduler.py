@@ -220,10 +220,10 @@ class Scheduler(Service):
                 is_fresh = fire.task_id in fresh
                 if is_fresh and not _log.isEnabledFor(logging.DEBUG):
                     continue
-                extra = about(fire.task_id, self._tasks[made.name].schedule.task_name)
+                extra = about(fire.task_id, self._tasks[made.name].schedule.target)
                 _log.log(
                     logging.DEBUG if is_fresh else logging.WARNING,
-                    "schedule %r: %s has its task %s%s", made.name, _told(fire.slot), fire.task_id,
+                    "schedule %r: %s has its run %s%s", made.name, _told(fire.slot), fire.task_id,
                     "" if is_fresh else " already", extra=extra,
                 )  # fmt: skip
         passed = [made for made in moves if made.passed is not None and made.passed.why is not Why.PAUSED]
@@ -238,7 +238,7 @@ class Scheduler(Service):
         first, until = made.passed.first, made.passed.until
         if made.passed.why is Why.OVERLAP:
             _log.warning(
-                "schedule %r: the run of %s is skipped, the task of the run before has not ended (overlap=skip)",
+                "schedule %r: the run of %s is skipped, the run before has not ended (overlap=skip)",
                 made.name, _told(first),
             )  # fmt: skip
             return

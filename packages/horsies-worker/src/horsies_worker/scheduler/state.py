@@ -8,7 +8,8 @@ from typing import Any
 from horsies._pg.statements import load
 from horsies.schedule import Overlap
 from horsies.scheduled import ScheduledTask
-from horsies_worker.scheduler.moves import ORPHANED_AFTER, DueRow, KnownRow, Move, PlannedRow
+from horsies.send import NewTasks
+from horsies_worker.scheduler.moves import ORPHANED_AFTER, DueRow, Fire, KnownRow, Move, PlannedRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,17 @@ class ScheduleState:
         return self._tasks[name].schedule.overlap is Overlap.SKIP
 
     async def enqueue(self, connection: Any, moves: Sequence[Move]) -> set[str]:
-        """Insert the tasks of these moves; the ids of those that were not there already."""
-        fires = [(fire, self._tasks[move.name].row) for move in moves for fire in move.fires]
+        """Insert the tasks and start the workflows of these moves; the ids of those that were not there already."""
+        targets = [(fire, self._tasks[move.name].target) for move in moves for fire in move.fires]
+        fresh = await self._insert(connection, [(fire, row) for fire, row in targets if isinstance(row, NewTasks)])
+        for fire, spec in targets:
+            if not isinstance(spec, NewTasks):
+                sql, values = spec.start_statement(fire.task_id)
+                if await connection.fetch(sql, *values):
+                    fresh.add(fire.task_id)
+        return fresh
+
+    async def _insert(self, connection: Any, fires: Sequence[tuple[Fire, NewTasks]]) -> set[str]:
         if not fires:
             return set()
         rows = await connection.fetch(

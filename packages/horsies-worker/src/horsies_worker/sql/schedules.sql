@@ -64,7 +64,10 @@ SELECT s.schedule_name, s.next_run_at, s.config_hash = x.config_hash AS is_ours,
 -- params: ids
 -- A statement of its own, after the lock: the snapshot of the one that locks may be older than the run that another
 -- scheduler has just made, and its task would be taken for one that is gone.
-SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'CLAIMED', 'RUNNING');
+-- Tasks and workflows have ids of one kind; a schedule's last one is either.
+SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'CLAIMED', 'RUNNING')
+UNION ALL
+SELECT id FROM horsies_workflows WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'RUNNING', 'PAUSED');
 
 -- name: insert_scheduled_batch :many
 -- edge: new -> PENDING
