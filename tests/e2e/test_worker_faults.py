@@ -264,7 +264,7 @@ def test_backends_killed_at_random(db: Database, tmp_path: Path) -> None:
 CUTS = {
     "finalize": r"INSERT INTO horsies_task_attempts",
     "claim": r"claim_generation = t.claim_generation \+ 1",
-    "start": r"SET status = CASE WHEN mine.overdue THEN 'EXPIRED' ELSE 'RUNNING' END",
+    "start": r"SET status = mine.target, claimed = false, claim_expires_at = NULL",
 }
 
 

@@ -192,7 +192,7 @@ def test_an_old_revision(db: Database) -> None:
     horsies_schema.downgrade(db.url, "0007")
     found = [one for one in look(db) if one.severity is not Severity.OK]
     assert [one.severity for one in found] == [Severity.PROBLEM, Severity.WARN]
-    assert found[0].what == "the schema is at revision 0007, this release needs 0008"
+    assert found[0].what == "the schema is at revision 0007, this release needs 0009"
     assert found[0].fix == "run `horsies-migrate up`"
     assert "nothing can be said before that of: workers" in found[1].what
 

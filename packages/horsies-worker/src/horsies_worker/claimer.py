@@ -177,7 +177,8 @@ class Claimer:
                 self._wake.set()
             self._fruitless = 0 if taken or not woken_by_news else self._fruitless + 1
             try:
-                await asyncio.wait_for(self._wake.wait(), patience)
+                async with asyncio.timeout(patience):  # wait_for would swallow a cancel that meets the wake-up
+                    await self._wake.wait()
             except TimeoutError:
                 self._lookout.news()
                 self._pauses_known = False

@@ -53,6 +53,7 @@ class Service:
                 delay = min(self._backoff.next(), self._longest_delay_s or float("inf"))
                 tell_trouble(self.name, error, delay)
             try:
-                await asyncio.wait_for(self._wake.wait(), delay)
+                async with asyncio.timeout(delay):  # wait_for would swallow a cancel that meets the wake-up
+                    await self._wake.wait()
             except TimeoutError:
                 pass

@@ -1,0 +1,58 @@
+"""The loop that all services share: woken, failing, and above all: ended."""
+
+import asyncio
+
+import pytest
+
+from horsies import ResilienceConfig
+from horsies_worker.service import Service
+
+
+class Counting(Service):
+    name = "counting"
+
+    def __init__(self, interval_s: float = 3_600.0) -> None:
+        super().__init__(interval_s, ResilienceConfig(reconnect_initial_ms=10))
+        self.runs = 0
+        self.failures = 0
+
+    async def run_once(self) -> None:
+        self.runs += 1
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("as the test wanted")
+
+
+async def turn(times: int = 1) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("between", range(8))
+async def test_a_cancel_that_meets_a_wake_up_is_not_swallowed(between: int) -> None:
+    """A worker that is stopped at that moment would never end."""
+    service = Counting()
+    running = asyncio.create_task(service.run())
+    await turn(10)
+    service.wake()
+    await turn(between)
+    running.cancel()
+    done, _ = await asyncio.wait({running}, timeout=5)
+    assert done
+    assert running.cancelled()
+
+
+async def test_a_wake_up_does_it_now_and_an_error_does_it_again() -> None:
+    service = Counting()
+    service.failures = 2
+    running = asyncio.create_task(service.run())
+    try:
+        async with asyncio.timeout(30):
+            while service.runs < 3:  # two that failed, and the one after them
+                await asyncio.sleep(0.005)
+            service.wake()
+            while service.runs < 4:
+                await asyncio.sleep(0.005)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
