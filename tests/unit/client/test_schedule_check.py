@@ -69,7 +69,7 @@ def test_a_queue_that_only_the_app_can_know() -> None:
 
     other = app_with(TaskSchedule("s", "add", Hourly(), kwargs={"a": 1}, queue_name="b"), **queues)
     (settled,) = settle_schedules(other, cron_problem)
-    assert settled.row.plan.queue_name == "b"
+    assert settled.target.plan.queue_name == "b"
 
 
 def test_a_stub_can_be_scheduled() -> None:
@@ -82,7 +82,7 @@ def test_a_stub_can_be_scheduled() -> None:
 
     (settled,) = settle_schedules(app, cron_problem)
     # retries and time-outs are those of the worker that has its body
-    assert (settled.row.plan.priority, settled.row.plan.task_options) == (3, None)
+    assert (settled.target.plan.priority, settled.target.plan.task_options) == (3, None)
 
 
 @pytest.mark.parametrize(
