@@ -1,0 +1,77 @@
+"""Every action, once: footer, help, palette and confirmation read this table. No Textual here."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from horsies._text import plural
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that changes rows."""
+
+    id: str
+    key: str
+    label: str
+    """For the footer."""
+    noun: str
+    """What it acts on, in the singular."""
+    verb: str
+    """For the question: `Cancel 3 tasks?`"""
+    done: str
+    """For the report: `3 tasks cancelled`."""
+    means: str
+    """What will happen, for who has to decide."""
+    right: str
+    """The field of `Rights` that it needs."""
+    screens: frozenset[str]
+    states: frozenset[str]
+    """It applies to what is in one of these states."""
+    asked: str = ""
+    """When others carry it out: `the worker was asked`."""
+
+    def question(self, count: int) -> str:
+        return f"{self.verb} {plural(count, self.noun)}?"
+
+    def report(self, count: int) -> str:
+        return f"{plural(count, self.noun)} {self.done}"
+
+
+_TASK_SCREENS: Final = frozenset({"tasks", "task", "worker", "workflow"})
+
+ACTIONS: Final = (
+    Action(
+        "cancel", "c", "Cancel", "task", "Cancel", "cancelled",
+        "What waits never runs. What runs is asked to stop; its worker stops it.",
+        "may_cancel", _TASK_SCREENS | {"stale"}, frozenset({"PENDING", "CLAIMED", "RUNNING"}),
+        "asked to stop",
+    ),
+    Action(
+        "retry", "R", "Retry", "task", "Retry", "sent back to the queue",
+        "The same task runs again under its id, at once. Its history stays.",
+        "may_retry", _TASK_SCREENS, frozenset({"FAILED", "CANCELLED", "EXPIRED"}),
+    ),
+    Action(
+        "requeue_stale", "Q", "Requeue", "stale task", "Requeue", "sent back to the queue",
+        "Claimed tasks go back to their queue. Safe: their code has not run.",
+        "may_requeue", frozenset({"stale"}), frozenset({"CLAIMED"}),
+    ),
+    Action(
+        "fail_stale", "F", "Fail", "stale task", "Fail", "failed",
+        "Running tasks without a sign of life end FAILED, WORKER_CRASHED. They are not retried by this.",
+        "may_fail", frozenset({"stale"}), frozenset({"RUNNING"}),
+    ),
+    Action(
+        "pause_queue", "P", "Pause/resume", "queue", "Pause or resume", "switched",
+        "A paused queue is not claimed from; what runs goes on. A paused one is resumed.",
+        "may_pause_queue", frozenset({"overview"}), frozenset({"open", "paused"}),
+    ),
+)  # fmt: skip
+
+BY_ID: Final = {action.id: action for action in ACTIONS}
+TYPE_ABOVE: Final = 20
+"""More rows than this and the operator types their number."""
+
+
+def for_screen(name: str) -> list[Action]:
+    return [action for action in ACTIONS if name in action.screens]

@@ -1,0 +1,96 @@
+"""`horsies tui`, also as `horsies-tui`: the dashboard in a terminal or, with --serve, in a browser."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from horsies.config.postgres import DATABASE_URL_VARIABLE, PostgresConfig
+from horsies.errors import HorsiesError
+from horsies_tui.data.feed import SLOW_S
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:], prog="horsies-tui"))
+
+
+def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
+    """The command of `horsies`."""
+    parser = _parser(prog)
+    options = parser.parse_args(argv)
+    if options.refresh < 0.5:
+        parser.error("--refresh must be at least 0.5 seconds")
+    if not options.demo:
+        try:
+            config = _config(options)
+        except HorsiesError as error:
+            print(f"{prog}: {error}", file=sys.stderr)
+            return 2
+    else:
+        config = None
+    if options.serve is not None:
+        return _serve(options, config, prog)
+    from horsies_tui.app import Dashboard
+
+    if config is None:
+        from horsies_tui.demo import DemoSource
+
+        app = Dashboard(DemoSource(), read_only=options.read_only, refresh_s=options.refresh, is_demo=True)
+    else:
+        from horsies_tui.data.postgres import PostgresSource
+
+        app = Dashboard(PostgresSource(config), read_only=options.read_only, refresh_s=options.refresh)
+    app.run()
+    return app.return_code or 0
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Worker states and stale tasks, live.")
+    parser.add_argument("--database-url", metavar="URL", help=f"default: the environment's {DATABASE_URL_VARIABLE}")
+    parser.add_argument("--direct-url", metavar="URL", help="past a transaction-mode pooler, for notifications")
+    parser.add_argument("--schema", help="where the horsies tables are, if not in the search_path")
+    parser.add_argument("--read-only", action="store_true", help="look only: no action is offered")
+    parser.add_argument("--refresh", type=float, default=SLOW_S, metavar="SECONDS", help="poll (default: %(default)g)")
+    parser.add_argument("--demo", action="store_true", help="made-up data; needs no database")
+    serve = parser.add_argument_group("in a browser", "needs horsies-tui[serve]; it has no login")
+    serve.add_argument("--serve", type=int, nargs="?", const=8000, metavar="PORT", help="serve on PORT (default: 8000)")
+    serve.add_argument("--host", default="localhost", help="default: %(default)s, this machine only")
+    serve.add_argument("--allow-actions", action="store_true", help="serve it with actions, not read-only")
+    return parser
+
+
+def _config(options: argparse.Namespace) -> PostgresConfig:
+    from horsies_tui.data.postgres import APPLICATION_NAME
+
+    return PostgresConfig(
+        options.database_url, direct_url=options.direct_url, pooler=options.direct_url is not None,
+        schema=options.schema, pool_max_size=1, application_name=APPLICATION_NAME, connect_timeout_ms=5_000,
+        command_timeout_ms=10_000,
+    )  # fmt: skip
+
+
+def _serve(options: argparse.Namespace, config: PostgresConfig | None, prog: str) -> int:
+    try:
+        from horsies_tui.serving import serve
+    except ImportError:
+        print(f"{prog}: --serve needs another package: pip install 'horsies-tui[serve]'", file=sys.stderr)
+        return 2
+    arguments = ["--refresh", str(options.refresh)]
+    if options.demo:
+        arguments.append("--demo")
+    if options.read_only or not options.allow_actions:
+        arguments.append("--read-only")
+    if config is not None:
+        # by the environment: an argument would show the password to everybody who can list processes
+        os.environ[DATABASE_URL_VARIABLE] = config.url
+        if config.direct_url is not None:
+            os.environ["HORSIES_TUI_DIRECT_URL"] = config.direct_url
+        if config.schema is not None:
+            arguments += ["--schema", config.schema]
+    if options.host not in LOOPBACK:
+        print(f"{prog}: everybody who reaches {options.host} sees the dashboard: it has no login", file=sys.stderr)
+    serve(arguments, host=options.host, port=options.serve)
+    return 0

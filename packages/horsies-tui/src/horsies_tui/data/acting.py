@@ -1,0 +1,115 @@
+"""Actions on the database, through the client's broker only. Each is fenced by the state in which it was seen.
+
+The states are read again just before; what moved meanwhile is left alone and reported. The broker's own statements
+guard the rest: between the look and the act a task can only be refused, never changed from a state it was not in
+(but a waiting task that starts in that instant is asked to stop, which is what a cancellation of it means).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from horsies._operations import RetryResult
+from horsies.broker import PostgresBroker
+from horsies.handle import CancelResult
+from horsies_tui.data.source import Outcome, Target
+
+Act = Callable[[PostgresBroker, Sequence[Target]], Awaitable[Outcome]]
+
+CHANGED: Final = "changed meanwhile"
+GONE: Final = "is gone"
+
+_NOT_RETRIED: Final = {
+    RetryResult.NOT_ENDED: f"{CHANGED}: it waits or runs",
+    RetryResult.SUCCEEDED: f"{CHANGED}: it is completed",
+    RetryResult.IN_WORKFLOW: "is a node of a workflow: retry that",
+    RetryResult.KEY_TAKEN: "another live task has its unique key",
+    RetryResult.CHANGED: CHANGED,
+    RetryResult.NOT_FOUND: GONE,
+}
+_NOT_CANCELLED: Final = {
+    CancelResult.ALREADY_ENDED: f"{CHANGED}: it has ended",
+    CancelResult.NOT_FOUND: GONE,
+}
+
+
+async def act(broker: PostgresBroker, action: str, targets: Sequence[Target]) -> Outcome:
+    """Carry out one action of the table of actions."""
+    return await _ACTS[action](broker, targets)
+
+
+async def _unmoved(broker: PostgresBroker, targets: Sequence[Target]) -> tuple[list[Target], list[tuple[str, str]]]:
+    states = await broker.get_task_states([target.id for target in targets])
+    kept: list[Target] = []
+    moved: list[tuple[str, str]] = []
+    for target in targets:
+        state = states.get(target.id)
+        if state is None:
+            moved.append((target.id, GONE))
+        elif state.status != target.expected:
+            moved.append((target.id, f"{CHANGED}: it was {target.expected}, is {state.status}"))
+        else:
+            kept.append(target)
+    return kept, moved
+
+
+async def _cancel(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    kept, left = await _unmoved(broker, targets)
+    results = await broker.cancel_many([target.id for target in kept])
+    left += [(task_id, _NOT_CANCELLED[result]) for task_id, result in results.items() if result in _NOT_CANCELLED]
+    return Outcome(
+        done=sum(result is CancelResult.CANCELLED for result in results.values()),
+        asked=sum(result is CancelResult.REQUESTED for result in results.values()),
+        not_done=tuple(left),
+    )
+
+
+async def _retry(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    kept, left = await _unmoved(broker, targets)
+    results = await broker.retry_tasks([target.id for target in kept])
+    left += [(task_id, _NOT_RETRIED[result]) for task_id, result in results.items() if result in _NOT_RETRIED]
+    return Outcome(sum(result is RetryResult.RETRIED for result in results.values()), not_done=tuple(left))
+
+
+async def _requeue_stale(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    return await _recover(broker, targets, broker.requeue_stale_claimed)
+
+
+async def _fail_stale(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    return await _recover(broker, targets, broker.mark_stale_tasks_as_failed)
+
+
+async def _recover(
+    broker: PostgresBroker, targets: Sequence[Target], recover: Callable[[int, list[str]], Awaitable[int]]
+) -> Outcome:
+    """Every task is guarded by the silence that it was shown with: a worker that came back keeps it."""
+    kept, left = await _unmoved(broker, targets)
+    done = 0
+    for target in kept:
+        if await recover(target.guard_ms, [target.id]):
+            done += 1
+        else:
+            left.append((target.id, f"{CHANGED}: its worker gave a sign of life"))
+    return Outcome(done, not_done=tuple(left))
+
+
+async def _pause_queue(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    """Pauses what was seen running and resumes what was seen paused."""
+    paused = await broker.get_paused_queues()
+    done, left = 0, list[tuple[str, str]]()
+    for target in targets:
+        is_paused = target.id in paused
+        if is_paused != (target.expected == "paused"):
+            left.append((target.id, f"{CHANGED}: it is {'paused' if is_paused else 'not paused'}"))
+            continue
+        await (broker.resume_queue(target.id) if is_paused else broker.pause_queue(target.id))
+        done += 1
+    return Outcome(done, not_done=tuple(left))
+
+
+_ACTS: Final[Mapping[str, Act]] = {
+    "cancel": _cancel,
+    "retry": _retry,
+    "requeue_stale": _requeue_stale,
+    "fail_stale": _fail_stale,
+    "pause_queue": _pause_queue,
+}

@@ -1,0 +1,233 @@
+"""Looks that take more than one statement: the overview, the lists, what is stale. `fetch` runs a named statement."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from horsies._operations import worker_statuses
+from horsies.config import RecoveryConfig
+from horsies.info import QueueStatus, WorkerLiveness, WorkerStatus
+from horsies.status import TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, TaskStatus
+from horsies_tui.data.alerts import alerts
+from horsies_tui.data.filters import IN_FLIGHT, Query
+from horsies_tui.data.models import (
+    Count,
+    LostAttempt,
+    Overview,
+    Place,
+    Stale,
+    StaleKind,
+    StaleTask,
+    TaskList,
+    TaskRow,
+    WorkflowList,
+    WorkflowRow,
+)
+from horsies_tui.data.series import series
+
+Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
+
+COUNT_BOUND: Final = 10_000
+QUEUE_BOUND: Final = 2_000
+SLOTS: Final = 40
+SAMPLE: Final = 150
+"""Ends looked at per slot of the window: 40 x 150 index entries and rows take a few milliseconds."""
+LOOK: Final = 5_000
+"""Rows that one page of a filtered list reads at most."""
+WAITING_SHOWN: Final = 25
+"""Of a list of everything: so many waiting tasks, then what ended; the rest is one keystroke away."""
+STALE_SHOWN: Final = 500
+WORKERS_SEEN: Final = timedelta(hours=1)
+_LOST_WINDOW: Final = timedelta(days=1)
+_DEFAULTS: Final = RecoveryConfig()
+
+
+async def overview(fetch: Fetch, window: timedelta, tasks_table: str) -> Overview:
+    waiting = await fetch("waiting_pairs", QUEUE_BOUND)
+    flying = await fetch("in_flight_counts")
+    states = await fetch("queue_states")
+    workers = worker_statuses(await fetch("worker_snapshots", WORKERS_SEEN), flying)
+    queues = _queues(waiting, flying, states, workers)
+    ended = {row["status"]: row["tasks"] for row in await fetch("ended_counts", COUNT_BOUND)}
+    is_cut = sum(ended.values()) >= COUNT_BOUND
+    pending_is_cut = any(queue.is_bounded for queue in queues)
+    estimates = _estimates(await fetch("status_estimates", tasks_table)) if is_cut or pending_is_cut else {}
+    counts = {
+        TaskStatus.PENDING: Count(sum(queue.ready + queue.delayed for queue in queues), pending_is_cut),
+        TaskStatus.CLAIMED: Count(sum(queue.claimed for queue in queues)),
+        TaskStatus.RUNNING: Count(sum(queue.running for queue in queues)),
+    }
+    if pending_is_cut:
+        known = counts[TaskStatus.PENDING].value
+        counts[TaskStatus.PENDING] = Count(max(known, estimates.get("PENDING", 0)), True)
+    for status in (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED):
+        seen = ended.get(status, 0)
+        counts[status] = Count(max(seen, estimates.get(status, 0)) if is_cut else seen, is_cut)
+    slot_s = window.total_seconds() / SLOTS
+    curves = series(
+        slot_s, SAMPLE, await fetch("ended_series", slot_s, SLOTS, SAMPLE),
+        await fetch("sent_series", slot_s, SLOTS, SAMPLE),
+    )  # fmt: skip
+    return Overview(counts, queues, tuple(workers), curves, alerts(queues, workers))
+
+
+def _estimates(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    if not rows or rows[0]["statuses"] is None or rows[0]["rows"] < 0:
+        return {}
+    row = rows[0]
+    return {status: round(row["rows"] * share) for status, share in zip(row["statuses"], row["shares"], strict=True)}
+
+
+def _queues(
+    waiting: Sequence[Mapping[str, Any]],
+    flying: Sequence[Mapping[str, Any]],
+    states: Sequence[Mapping[str, Any]],
+    workers: Sequence[WorkerStatus],
+) -> tuple[QueueStatus, ...]:
+    by_name = {row["queue_name"]: row for row in states}
+    there = [one for one in workers if one.liveness.is_there]
+    names = {row["queue_name"] for row in (*waiting, *flying, *states)}
+    names.update(queue for worker in there for queue in worker.queues)
+    found: list[QueueStatus] = []
+    for name in sorted(names):
+        mine = [row for row in waiting if row["queue_name"] == name]
+        held = [row for row in flying if row["queue_name"] == name]
+        state = by_name.get(name)
+        found.append(
+            QueueStatus(
+                name=name,
+                ready=sum(row["ready"] for row in mine),
+                delayed=sum(row["delayed"] for row in mine),
+                claimed=sum(row["claimed"] for row in held),
+                running=sum(row["running"] for row in held),
+                is_bounded=any(max(row["ready"], row["delayed"]) >= QUEUE_BOUND for row in mine),
+                oldest_ready=max((row["oldest_ready"] for row in mine if row["oldest_ready"]), default=None),
+                paused_at=state["paused_at"] if state else None,
+                paused_for=state["paused_for"] if state else None,
+                served_by=sum(name in worker.queues for worker in there),
+            )
+        )
+    return tuple(found)
+
+
+async def tasks(fetch: Fetch, query: Query, since: timedelta | None, after: Place | None, limit: int) -> TaskList:
+    """What workers hold, what waits in the order of the claim, what ended, the newest first."""
+    wanted = query.tasks
+    if query.whole_id is not None:
+        rows = [TaskRow.from_row(row) for row in await fetch("tasks_by_id", [query.whole_id])]
+        return TaskList(tuple(row for row in rows if row.status in wanted))
+    found: list[TaskRow] = []
+    ended = wanted & TASK_TERMINAL_STATES
+    name, start, worker = query.name or None, query.id or None, query.worker or None
+    if after is None and wanted & IN_FLIGHT:
+        values = ([*(wanted & IN_FLIGHT)], query.queue or None, name, start, worker, limit)
+        found += [TaskRow.from_row(row) for row in await fetch("tasks_in_flight", *values)]
+    place: Place | None = None
+    looked: int | None = None
+    more_waiting = False
+    if TaskStatus.PENDING in wanted and (after is None or after.section == "waiting") and len(found) < limit:
+        room = limit - len(found) if not ended else min(WAITING_SHOWN, limit - len(found))
+        key = (after.queue_name, after.priority, after.at, after.id) if after is not None else (None,) * 4
+        rows = await fetch("tasks_waiting", query.queue or None, *key, LOOK, name, start, room)
+        kept = [TaskRow.from_row(row) for row in rows if row["id"] is not None]
+        found += kept
+        if len(kept) >= room and not ended:
+            last = kept[-1]
+            place = Place("waiting", last.id, last.enqueued_at, last.queue_name, last.priority)
+        elif rows and rows[0]["walked"] >= LOOK and not ended:
+            tail = rows[0]
+            place = Place("waiting", tail["tail_id"], tail["tail_at"], tail["tail_queue"], tail["tail_priority"])
+            looked = LOOK
+        more_waiting = bool(ended) and len(kept) >= room
+    if ended and (after is None or after.section == "ended") and len(found) < limit:
+        room = limit - len(found)
+        rows = await fetch(
+            "tasks_ended", [*ended], query.has_code, after.at if after else None, after.id if after else None, since,
+            LOOK, query.queue or None, name, query.error or None, start, worker, room,
+        )  # fmt: skip
+        kept = [TaskRow.from_row(row) for row in rows if row["id"] is not None]
+        found += kept
+        place, looked = _ended_place(rows, kept[-1] if kept else None, full=len(kept) >= room)
+    return TaskList(tuple(found), place, looked, more_waiting)
+
+
+def _ended_place(
+    rows: Sequence[Mapping[str, Any]], last: TaskRow | WorkflowRow | None, *, full: bool
+) -> tuple[Place | None, int | None]:
+    if full and last is not None:
+        at = last.terminal_at if isinstance(last, TaskRow) else last.completed_at
+        return (Place("ended", last.id, at), None) if at is not None else (None, None)
+    if rows and rows[0]["walked"] >= LOOK:
+        return Place("ended", rows[0]["tail_id"], rows[0]["tail_at"]), LOOK
+    return None, None
+
+
+async def workflows(
+    fetch: Fetch, query: Query, since: timedelta | None, after: Place | None, limit: int
+) -> WorkflowList:
+    """Live runs, then what ended, the newest first."""
+    wanted = query.workflows
+    if query.whole_id is not None:
+        rows = [WorkflowRow.from_row(row) for row in await fetch("workflow_by_id", query.whole_id)]
+        return WorkflowList(tuple(row for row in rows if row.status in wanted))
+    found: list[WorkflowRow] = []
+    ended = wanted & WORKFLOW_TERMINAL_STATES
+    name, start = query.name or None, query.id or None
+    if after is None and wanted - ended:
+        rows = await fetch("workflows_live", [*(wanted - ended)], name, start, limit)
+        found += [WorkflowRow.from_row(row) for row in rows]
+    if not ended or len(found) >= limit:
+        return WorkflowList(tuple(found))
+    room = limit - len(found)
+    key = (after.at, after.id) if after is not None else (None, None)
+    rows = await fetch("workflows_ended", [*ended], *key, since, LOOK, name, start, room)
+    kept = [WorkflowRow.from_row(row) for row in rows if row["id"] is not None]
+    place, looked = _ended_place(rows, kept[-1] if kept else None, full=len(kept) >= room)
+    return WorkflowList((*found, *kept), place, looked)
+
+
+async def stale(fetch: Fetch, workers: Sequence[WorkerStatus]) -> Stale:
+    """By each worker's own thresholds; a worker that told none has the defaults."""
+    by_id = {one.worker_id: one for one in workers}
+    dead = [one for one in workers if one.liveness is WorkerLiveness.DEAD]
+    dead_ids = [one.worker_id for one in dead]
+    smallest = min(
+        (_threshold(one, kind) for one in [*workers, None] for kind in StaleKind), default=timedelta(seconds=1)
+    )
+    rows = await fetch("silent_tasks", smallest, dead_ids, STALE_SHOWN)
+    found = [_stale_task(row, by_id.get(row["claimed_by_worker_id"])) for row in rows]
+    lost: Sequence[Mapping[str, Any]] = ()
+    if dead_ids:
+        lost = await fetch("lost_attempts", dead_ids, _LOST_WINDOW, 100)
+    return Stale(
+        tuple(one for one in found if one.is_over or one.worker_is_dead),
+        tuple(sorted(dead, key=lambda one: one.age)),
+        tuple(LostAttempt.from_row(row) for row in lost),
+        is_cut=len(rows) >= STALE_SHOWN,
+    )
+
+
+def _threshold(worker: WorkerStatus | None, kind: StaleKind) -> timedelta:
+    name = f"{kind}_stale_threshold_ms"
+    told = worker.recovery(name) if worker is not None else None
+    return timedelta(milliseconds=told if told is not None else getattr(_DEFAULTS, name))
+
+
+def _stale_task(row: Mapping[str, Any], worker: WorkerStatus | None) -> StaleTask:
+    kind = StaleKind.FINALIZING if row["is_finalizing"] else StaleKind(row["status"].lower())
+    return StaleTask(
+        id=row["id"],
+        task_name=row["task_name"],
+        queue_name=row["queue_name"],
+        status=TaskStatus(row["status"]),
+        kind=kind,
+        worker_id=row["claimed_by_worker_id"],
+        hostname=row["worker_hostname"] or (worker.hostname if worker is not None else None),
+        retry_count=row["retry_count"],
+        max_retries=row["max_retries"],
+        held_for=row["held_for"],
+        silence=row["silence"],
+        threshold=_threshold(worker, kind),
+        worker_is_dead=worker is not None and worker.liveness is WorkerLiveness.DEAD,
+        in_workflow=row["is_workflow_task"],
+    )

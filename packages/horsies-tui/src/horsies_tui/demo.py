@@ -1,0 +1,300 @@
+"""A source without a database: `horsies tui --demo`, snapshots, screenshots. Actions change what it holds in memory.
+
+With a frozen clock (`clock=` a constant) it says the same thing for ever.
+"""
+
+import asyncio
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from horsies.info import Heartbeat, QueueStatus, TaskAttempt, TaskDetail
+from horsies.status import TASK_TERMINAL_STATES, AttemptOutcome, TaskStatus
+from horsies_tui.data.acting import CHANGED, GONE
+from horsies_tui.data.alerts import alerts
+from horsies_tui.data.filters import IN_FLIGHT, Query
+from horsies_tui.data.models import (
+    Count,
+    LostAttempt,
+    Maintenance,
+    Overview,
+    Place,
+    Rights,
+    ScheduleRow,
+    Series,
+    Session,
+    Stale,
+    StaleKind,
+    StaleTask,
+    TaskList,
+    TaskRow,
+    WorkerAttempt,
+    WorkerDetail,
+    WorkerLine,
+    WorkerMoment,
+    WorkflowDetail,
+    WorkflowList,
+)
+from horsies_tui.data.source import OnHint, OnLive, Outcome, Target
+from horsies_tui.demo_data import FINDINGS, PAYLOAD_ERROR, TABLES, DemoTask, World
+
+SLOTS: Final = 40
+_LIMITS: Final = {StaleKind.CLAIMED: timedelta(minutes=2), StaleKind.RUNNING: timedelta(minutes=5)}
+
+
+class DemoSource:
+    """See `Source`."""
+
+    def __init__(self, *, seed: int = 7, clock: Callable[[], float] = time.time) -> None:
+        self.world = World(seed)
+        self._clock = clock
+        self._began = clock()
+
+    @property
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock(), UTC)
+
+    def _at(self, age: float) -> datetime:
+        return datetime.fromtimestamp(self._began - age, UTC)
+
+    async def session(self) -> Session:
+        return Session("demo", "operator", "18.1", Rights())
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def _row(self, task: DemoTask) -> TaskRow:
+        since = self._at(next(age for age in (task.ended, task.started, task.enqueued) if age is not None))
+        return TaskRow(
+            task.id, task.name, task.queue, 100, task.status, since, self._now - since, task.retries, task.max_retries,
+            task.worker, task.error, task.workflow is not None, self._at(task.enqueued),
+            self._at(task.ended) if task.ended is not None else None,
+        )  # fmt: skip
+
+    async def overview(self, window: timedelta) -> Overview:
+        tasks = list(self.world.tasks.values())
+        workers = self.world.worker_statuses(self._now)
+        counts = {status: Count(sum(task.status is status for task in tasks)) for status in TaskStatus}
+        counts[TaskStatus.COMPLETED] = Count(1_142_000 + counts[TaskStatus.COMPLETED].value, True)
+        queues = tuple(self._queue(name, workers) for name in ("default", "mail", "media", "payments"))
+        return Overview(counts, queues, tuple(workers), self._series(window), alerts(queues, workers))
+
+    def _queue(self, name: str, workers: Sequence[object]) -> QueueStatus:
+        mine = [task for task in self.world.tasks.values() if task.queue == name]
+        ready = [task for task in mine if task.status is TaskStatus.PENDING and task.enqueued >= 0]
+        paused = name in self.world.paused
+        return QueueStatus(
+            name, len(ready), sum(task.status is TaskStatus.PENDING and task.enqueued < 0 for task in mine),
+            sum(task.status is TaskStatus.CLAIMED for task in mine),
+            sum(task.status is TaskStatus.RUNNING for task in mine), False,
+            max((self._now - self._at(task.enqueued) for task in ready), default=None),
+            self._at(1_200) if paused else None, timedelta(minutes=20) if paused else None,
+            len(workers) - 1 if name != "media" else 0,
+        )  # fmt: skip
+
+    def _series(self, window: timedelta) -> Series:
+        draw = random.Random(11)
+        slot = window.total_seconds() / SLOTS
+        sent = tuple(38 + 18 * math.sin(place / 5) + draw.uniform(-6, 6) for place in range(SLOTS))
+        done = tuple(value * draw.uniform(0.9, 1.05) for value in sent)
+        failed = tuple(max(0.0, draw.gauss(0.9, 0.7)) + (6 if 24 < place < 28 else 0) for place in range(SLOTS))
+        p50 = tuple(draw.uniform(0.004, 0.02) for _ in range(SLOTS))
+        return Series(slot, sent, done, failed, p50, tuple(value * draw.uniform(4, 30) for value in p50))
+
+    async def tasks(self, query: Query, *, since: timedelta | None, after: Place | None, limit: int) -> TaskList:
+        wanted = query.tasks
+        rows = [self._row(task) for task in self.world.tasks.values() if task.status in wanted]
+        rows = [row for row in rows if _matches(row, query)]
+        flying = sorted((row for row in rows if row.status in IN_FLIGHT), key=lambda row: row.since)
+        waiting = sorted((row for row in rows if row.status == "PENDING"), key=lambda row: (row.queue_name, row.since))
+        ended = sorted((row for row in rows if row.terminal_at), key=lambda row: row.since, reverse=True)
+        shown = waiting[:25] if ended else waiting
+        whole = [*flying, *shown, *ended]
+        start = next((place for place, row in enumerate(whole, 1) if after is not None and row.id == after.id), 0)
+        page = whole[start : start + limit]
+        more = Place("ended", page[-1].id, page[-1].since) if page and start + limit < len(whole) else None
+        return TaskList(tuple(page), more, None, len(shown) < len(waiting))
+
+    async def task(self, task_id: str) -> TaskDetail | None:
+        task = self.world.tasks.get(task_id)
+        if task is None:
+            return None
+        failed = task.status is TaskStatus.FAILED
+        result = None
+        if task.ended is not None:
+            result = PAYLOAD_ERROR if failed else json.dumps({"ok": {"receipt": task.kwargs["order"]["id"]}})
+        texts = {"args": None, "kwargs": json.dumps(task.kwargs), "result": result, "progress": None,
+                 "task_options": json.dumps({"timeout_ms": 30_000})}  # fmt: skip
+        payload = {**texts, **{f"{name}_chars": len(text) if text else None for name, text in texts.items()}}
+        beats = [
+            Heartbeat("runner", task.worker or "", "web-1", 4711, self._at(task.silence + 30 * number),
+                      self._now - self._at(task.silence + 30 * number)) for number in range(3)
+        ] if task.status in IN_FLIGHT else []  # fmt: skip
+        return TaskDetail(self._columns(task), payload, self._attempts(task), tuple(beats))
+
+    def _columns(self, task: DemoTask) -> dict[str, object]:
+        row = self._row(task)
+        return {
+            "id": task.id, "task_name": task.name, "queue_name": task.queue, "priority": 100, "status": task.status,
+            "sent_at": row.enqueued_at, "created_at": row.enqueued_at, "enqueued_at": row.enqueued_at,
+            "claimed_at": self._at(task.started + 0.01) if task.started is not None else None,
+            "started_at": self._at(task.started) if task.started is not None else None, "terminal_at": row.terminal_at,
+            "cancel_requested_at": None, "good_until": None, "next_retry_at": None, "retry_count": task.retries,
+            "max_retries": task.max_retries, "manual_retries": 0, "claimed_by_worker_id": task.worker,
+            "worker_hostname": "web-1" if task.started is not None else None,
+            "worker_pid": 5120 if task.started is not None else None, "error_code": task.error, "unique_key": None,
+            "failed_reason": "connection refused by mx1" if task.status is TaskStatus.FAILED else None,
+            "workflow_id": task.workflow, "seen_at": self._now,
+        }  # fmt: skip
+
+    def _attempts(self, task: DemoTask) -> tuple[TaskAttempt, ...]:
+        if task.ended is None or task.started is None:
+            return ()
+        failed = task.status is not TaskStatus.COMPLETED
+        found: list[TaskAttempt] = []
+        for number in range(task.retries + 1):
+            back = (task.retries - number) * 12.0
+            found.append(
+                TaskAttempt(
+                    number + 1, AttemptOutcome.FAILED if failed else AttemptOutcome.COMPLETED, number < task.retries,
+                    self._at(task.started + back), self._at(task.ended + back), task.error,
+                    "connection refused by mx1" if failed else None, None, task.worker, "web-1", 5120, "child-1",
+                )
+            )  # fmt: skip
+        return tuple(found)
+
+    # -- workers, what is stale ------------------------------------------------------------------
+
+    async def workers(self) -> tuple[WorkerLine, ...]:
+        draw = random.Random(5)
+        return tuple(
+            WorkerLine(one, tuple(min(100.0, max(4.0, draw.gauss(one.cpu_percent or 0, 16))) for _ in range(12)))
+            for one in self.world.worker_statuses(self._now)
+        )
+
+    async def worker(self, worker_id: str) -> WorkerDetail | None:
+        status = next((one for one in self.world.worker_statuses(self._now) if one.worker_id == worker_id), None)
+        if status is None:
+            return None
+        draw = random.Random(9)
+        history = tuple(
+            WorkerMoment(self._at(5.0 * (60 - place)), draw.randrange(2, 6), 0, 61.0, 300 + place + draw.uniform(0, 40),
+                         min(100.0, 40 + 25 * math.sin(place / 6) + draw.uniform(0, 20))) for place in range(60)
+        )  # fmt: skip
+        mine = [task for task in self.world.tasks.values() if task.worker == worker_id]
+        holds = tuple(self._row(task) for task in mine if task.status in IN_FLIGHT)
+        ended = sorted((task for task in mine if task.ended is not None and task.started), key=lambda one: one.ended or 0)
+        return WorkerDetail(status, history, holds, tuple(self._finished(task) for task in ended[:50]))
+
+    def _finished(self, task: DemoTask) -> WorkerAttempt:
+        outcome = "COMPLETED" if task.status is TaskStatus.COMPLETED else "FAILED"
+        started, ended = self._at(task.started or 0), self._at(task.ended or 0)
+        return WorkerAttempt(task.id, task.name, outcome, task.error, self._now - ended, ended - started)
+
+    async def stale(self) -> Stale:
+        dead = [one for one in self.world.worker_statuses(self._now) if one.worker_id == self.world.dead]
+        found: list[StaleTask] = []
+        for task in self.world.tasks.values():
+            if task.status not in IN_FLIGHT or task.worker != self.world.dead:
+                continue
+            kind = StaleKind(task.status.lower())
+            silence = self._now - self._at(task.silence)
+            held = self._now - self._at(task.started if task.started is not None else task.silence)
+            found.append(
+                StaleTask(task.id, task.name, task.queue, task.status, kind, task.worker, "web-4", 0, 0, held, silence,
+                          _LIMITS[kind], True, False)
+            )  # fmt: skip
+        crashed = [task for task in self.world.tasks.values() if task.error == "WORKER_CRASHED"]
+        lost = tuple(
+            LostAttempt(self.world.dead, task.id, task.name, task.queue, task.status, False, timedelta(seconds=396),
+                        "its worker was judged dead") for task in crashed[:4]
+        )  # fmt: skip
+        return Stale(tuple(found), tuple(dead), lost, False)
+
+    # -- workflows, schedules, maintenance -------------------------------------------------------
+
+    async def workflows(
+        self, query: Query, *, since: timedelta | None, after: Place | None, limit: int
+    ) -> WorkflowList:
+        rows = [detail.run for detail in self.world.runs()]
+        return WorkflowList(
+            tuple(
+                row for row in rows
+                if row.status in query.workflows and query.name in row.name and row.id.startswith(query.id)
+            )
+        )  # fmt: skip
+
+    async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
+        found = next((detail for detail in self.world.runs() if detail.run.id == workflow_id), None)
+        if found is None:
+            return None
+        ended = [task.id for task in self.world.tasks.values() if task.ended is not None]
+        nodes = [
+            replace(node, task_id=ended[node.task_index] if node.took is not None else None) for node in found.nodes
+        ]
+        return WorkflowDetail(found.run, tuple(nodes))
+
+    async def schedules(self) -> tuple[ScheduleRow, ...]:
+        return self.world.schedules(self._now)
+
+    async def maintenance(self) -> Maintenance:
+        return Maintenance(FINDINGS, TABLES)
+
+    # -- acting, watching, leaving ---------------------------------------------------------------
+
+    async def act(self, action: str, targets: Sequence[Target]) -> Outcome:
+        left: list[tuple[str, str]] = []
+        done = 0
+        for target in targets:
+            why = self._act_on(action, target)
+            if why is None:
+                done += 1
+            else:
+                left.append((target.id, why))
+        return Outcome(done, not_done=tuple(left))
+
+    def _act_on(self, action: str, target: Target) -> str | None:
+        if action == "pause_queue":
+            self.world.paused ^= {target.id}
+            return None
+        if action == "run_schedule":
+            self.world.asked.add(target.id)
+            return None
+        if action == "pause_workflow":
+            self.world.paused_workflows ^= {target.id}
+            return None
+        task = self.world.tasks.get(target.id)
+        if task is None:
+            return GONE
+        if task.status != target.expected:
+            return CHANGED
+        if action in ("retry", "requeue_stale"):
+            task.status, task.started, task.ended, task.error, task.worker = TaskStatus.PENDING, None, None, None, None
+            task.enqueued = self._began - self._clock()
+        else:
+            task.status = TaskStatus.CANCELLED if action == "cancel" else TaskStatus.FAILED
+            task.error = "TASK_CANCELLED" if action == "cancel" else "WORKER_CRASHED"
+            task.ended = self._began - self._clock()
+        return None
+
+    async def watch(self, on_hint: OnHint, on_live: OnLive) -> None:
+        on_live(True)
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        return None
+
+
+def _matches(row: TaskRow, query: Query) -> bool:
+    return (
+        query.queue in ("", row.queue_name)
+        and query.name in row.task_name
+        and query.error in (row.error_code or "").lower()
+        and row.id.startswith(query.id)
+        and query.worker in (row.claimed_by_worker_id or "")
+        and (not query.error or row.status in TASK_TERMINAL_STATES)
+    )

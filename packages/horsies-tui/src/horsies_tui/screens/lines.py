@@ -1,0 +1,38 @@
+"""Lines that more than one screen shows."""
+
+from collections.abc import Callable
+
+from horsies_tui.data.models import TaskRow
+from horsies_tui.text import short_id, span
+from horsies_tui.themes import GLYPHS
+from horsies_tui.widgets.live_table import Cell, Column, Line
+
+Colour = Callable[[str], str]
+
+TASK_COLUMNS = (
+    Column("status", "status", 11),
+    Column("name", "task", least=14),
+    Column("queue", "queue", 12, above=70),
+    Column("age", "age", 6, right=True),
+    Column("tries", "try", 5, right=True),
+    Column("error", "error", 18, above=76),
+    Column("worker", "worker", 20, above=130),
+    Column("id", "id", 17, above=96),
+)
+
+
+def task_line(row: TaskRow, colour: Colour, muted: str) -> Line:
+    later = row.status == "PENDING" and row.age.total_seconds() < 0
+    return Line(
+        row.id,
+        {
+            "status": Cell(f"{GLYPHS[row.status]} {'delayed' if later else row.status.lower()}", colour(row.status)),
+            "name": Cell(row.task_name + (" ⧉" if row.is_workflow_task else "")),
+            "queue": Cell(row.queue_name, muted),
+            "age": Cell(f"in {span(-row.age)}" if later and -row.age.total_seconds() < 36_000 else span(row.age)),
+            "tries": Cell(f"{row.retry_count + 1}/{row.max_retries + 1}" if row.max_retries else "·", muted),
+            "error": Cell(row.error_code or "", colour("FAILED") if row.error_code else ""),
+            "worker": Cell(row.claimed_by_worker_id or "", muted),
+            "id": Cell(short_id(row.id), muted),
+        },
+    )

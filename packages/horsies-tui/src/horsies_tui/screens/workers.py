@@ -1,0 +1,96 @@
+"""Workers: who is alive, how full, how loaded."""
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.widgets import DataTable
+
+from horsies.info import WorkerLiveness, WorkerStatus
+from horsies_tui.data.feed import Kinds
+from horsies_tui.data.models import WorkerLine
+from horsies_tui.screens.live import LiveScreen, action_bindings
+from horsies_tui.screens.worker import WorkerScreen
+from horsies_tui.text import bar, blocks, percent, size, span
+from horsies_tui.themes import GLYPHS
+from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
+from horsies_tui.widgets.panel import Panel
+
+_ORDER = {WorkerLiveness.DEAD: 0, WorkerLiveness.LATE: 1, WorkerLiveness.ALIVE: 2, WorkerLiveness.STOPPED: 3}
+
+
+class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
+    NAME = "workers"
+    PLACE = "workers"
+    KINDS: ClassVar[Kinds] = frozenset()
+    CSS_PATH = "workers.tcss"
+    HELP = (
+        "Every worker that was seen within a day, those in trouble first. Alive: its snapshots arrive. Late: it missed "
+        "three. Dead: judged dead by another worker, or silent for long. Enter shows what it runs and its past."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = action_bindings("workers")
+
+    def body(self) -> ComposeResult:
+        yield Panel(
+            "workers",
+            LiveTable(
+                Column("state", "state", 9),
+                Column("worker", "worker", least=16),
+                Column("slots", "slots", 14),
+                Column("claimed", "ahead", 5, above=90, right=True),
+                Column("cpu", "cpu", 5, right=True),
+                Column("curve", "", 12, above=96),
+                Column("memory", "memory", 8, right=True),
+                Column("seen", "seen", 6, right=True),
+                Column("up", "up", 6, above=84, right=True),
+                Column("queues", "queues", 24, above=128),
+                markable=False, id="workers",
+            ),
+            empty="No worker was seen within a day. `horsies worker module:app` starts one.",
+        )  # fmt: skip
+
+    def look(self) -> Callable[[], Awaitable[tuple[WorkerLine, ...]]]:
+        return self.dash.source.workers
+
+    def show(self, data: tuple[WorkerLine, ...]) -> None:
+        rows = sorted(data, key=lambda row: (_ORDER[row.status.liveness], row.status.worker_id))
+        self.query_one(LiveTable).show([self._line(row) for row in rows])
+        panel = self.query_one(Panel)
+        panel.face_of(empty=not rows)
+        states = [row.status.liveness for row in rows]
+        panel.border_subtitle = "  ".join(
+            f"{GLYPHS[state]} {states.count(state)} {state}" for state in _ORDER if states.count(state)
+        )
+
+    def _line(self, row: WorkerLine) -> Line:
+        one = row.status
+        colour = self.colour(one.liveness)
+        running = one.holds_running
+        over = self.colour("late") if one.processes and running >= one.processes else self.colour("RUNNING")
+        return Line(
+            one.worker_id,
+            {
+                "state": Cell(f"{GLYPHS[one.liveness]} {one.liveness}", colour),
+                "worker": Cell(one.worker_id, colour if one.liveness is WorkerLiveness.DEAD else ""),
+                "slots": Cell(f"{bar(running, one.processes, 6)} {running}/{one.processes}", over),
+                "claimed": Cell(str(one.holds_claimed) if one.holds_claimed else "·", self.muted),
+                "cpu": Cell(percent(one.cpu_percent)),
+                "curve": Cell(blocks(row.cpu, 100), self.colour("RUNNING")),
+                "memory": Cell(size(memory_mb(one) * 1024 * 1024)),
+                "seen": Cell(span(one.age), "" if one.liveness is WorkerLiveness.ALIVE else colour),
+                "up": Cell(span(one.up_for), self.muted),
+                "queues": Cell(" ".join(one.queues), self.muted),
+            },
+        )
+
+    def copied(self) -> str | None:
+        return self.query_one(LiveTable).cursor_key
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        event.stop()
+        self.app.push_screen(WorkerScreen(str(event.row_key.value)))
+
+
+def memory_mb(one: WorkerStatus) -> float:
+    return (one.memory_usage_mb or 0) + (one.children_memory_mb or 0)

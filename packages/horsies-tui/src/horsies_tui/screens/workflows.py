@@ -1,0 +1,155 @@
+"""Runs of workflows: live ones first, with their progress."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import DataTable
+
+from horsies.status import WorkflowStatus
+from horsies_tui.actions import Action
+from horsies_tui.data.feed import Kinds
+from horsies_tui.data.filters import Query
+from horsies_tui.data.models import WorkflowList, WorkflowRow
+from horsies_tui.data.source import Target
+from horsies_tui.screens.live import LiveScreen, action_bindings
+from horsies_tui.screens.workflow import WorkflowScreen
+from horsies_tui.text import bar, short_id, span
+from horsies_tui.themes import GLYPHS
+from horsies_tui.widgets.filter_bar import FilterBar
+from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
+from horsies_tui.widgets.panel import Panel
+from horsies_tui.widgets.status_chips import StatusChips
+
+PAGE = 100
+
+
+class WorkflowsScreen(LiveScreen[WorkflowList]):
+    NAME = "workflows"
+    PLACE = "workflows"
+    KINDS: ClassVar[Kinds] = frozenset({"tasks", "workflows"})
+    CSS_PATH = "workflows.tcss"
+    HELP = (
+        "Runs that go on, wait or are paused, then those that ended. Workflows inside others are reached through their "
+        "parent. / filters by name:, status: and id:. Enter shows the graph."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter"),
+        *action_bindings("workflows"),
+        Binding("0", "clear", "Clear filter", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pages = 1
+
+    def body(self) -> ComposeResult:
+        yield StatusChips([str(status) for status in WorkflowStatus])
+        yield FilterBar("filter: name: status: id:")
+        yield Panel(
+            "workflows",
+            LiveTable(
+                Column("status", "status", 11), Column("name", "workflow", least=14), Column("bar", "progress", 20),
+                Column("nodes", "nodes", 11, right=True), Column("failed", "failed", 6, above=84, right=True),
+                Column("age", "since", 6, right=True), Column("took", "took", 6, above=90, right=True),
+                Column("id", "id", 17, above=104), id="workflows",
+            ),
+            empty="No workflow has run. `app.workflow(...).start()` makes one appear.",
+        )  # fmt: skip
+
+    @property
+    def filter_query(self) -> Query:
+        return self.dash.queries.get("workflows", Query())
+
+    def on_screen_resume(self) -> None:
+        self.query_one(FilterBar).show(self.filter_query)
+        self.query_one(StatusChips).show({}, self.filter_query.statuses)
+        super().on_screen_resume()
+        self.query_one(LiveTable).focus()
+
+    def look(self) -> Callable[[], Awaitable[WorkflowList]]:
+        query, pages, source = self.filter_query, self._pages, self.dash.source
+
+        async def ask() -> WorkflowList:
+            page = await source.workflows(query, since=None, after=None, limit=PAGE)
+            rows = list(page.rows)
+            while len(rows) < pages * PAGE and page.next is not None and page.looked is None:
+                page = await source.workflows(query, since=None, after=page.next, limit=PAGE)
+                rows += page.rows
+            return WorkflowList(tuple({row.id: row for row in rows}.values()), page.next, page.looked)
+
+        return ask
+
+    def show(self, data: WorkflowList) -> None:
+        self.query_one(LiveTable).show([self._line(row) for row in data.rows])
+        panel = self.query_one(Panel)
+        nothing = None if self.filter_query.is_empty else "Nothing matches the filter. 0 clears it."
+        panel.face_of(empty=not data.rows, text=nothing)
+        panel.border_subtitle = f"{len(data.rows):,}{'+' if data.next else ''}"
+
+    def _line(self, row: WorkflowRow) -> Line:
+        colour = self.colour(row.status)
+        return Line(
+            row.id,
+            {
+                "status": Cell(f"{GLYPHS[row.status]} {row.status.lower()}", colour),
+                "name": Cell(row.name),
+                "bar": Cell(bar(row.ended, row.nodes, 20), colour),
+                "nodes": Cell(f"{row.ended}/{row.nodes}"),
+                "failed": Cell(
+                    str(row.failed) if row.failed else "·", self.colour("FAILED") if row.failed else self.muted
+                ),
+                "age": Cell(span(row.age)),
+                "took": Cell(span(row.took) if row.took is not None else "·", self.muted),
+                "id": Cell(short_id(row.id), self.muted),
+            },
+        )
+
+    def targets(self, action: Action) -> Sequence[Target]:
+        chosen = self.query_one(LiveTable).chosen
+        rows = self.data.rows if self.data is not None else ()
+        return [
+            Target(row.id, row.name, str(row.status))
+            for row in rows
+            if row.id in chosen and row.status in action.states
+        ]
+
+    def copied(self) -> str | None:
+        return "\n".join(self.query_one(LiveTable).chosen) or None
+
+    def _apply(self, query: Query) -> None:
+        self.dash.queries["workflows"] = query
+        self._pages = 1
+        self.query_one(LiveTable).unmark()
+        self.query_one(FilterBar).show(query)
+        self.query_one(StatusChips).show({}, query.statuses)
+        self.reload()
+
+    def action_filter(self) -> None:
+        self.query_one(FilterBar).edit()
+
+    def action_clear(self) -> None:
+        self._apply(Query())
+
+    def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
+        event.stop()
+        self._apply(self.filter_query.toggled(event.status))
+
+    def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
+        event.stop()
+        self._apply(event.query)
+
+    def on_filter_bar_left(self, event: FilterBar.Left) -> None:
+        event.stop()
+        self.query_one(LiveTable).focus()
+
+    def on_live_table_end_reached(self, event: LiveTable.EndReached) -> None:
+        event.stop()
+        if self.data is not None and self.data.next is not None and len(self.data.rows) >= self._pages * PAGE:
+            self._pages += 1
+            self.reload()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        event.stop()
+        self.app.push_screen(WorkflowScreen(str(event.row_key.value)))

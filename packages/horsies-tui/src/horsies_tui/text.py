@@ -1,0 +1,131 @@
+"""Text from rows, made inert, and numbers made short. Rows are hostile input: escapes, markup, bidi, megabytes.
+
+`inert` spells out every control character; whoever renders must also keep the result away from markup (plain `Text`
+and `Content`, `markup=False`).
+"""
+
+import json
+import unicodedata
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from horsies._text import printable
+
+MAX_CELL: Final = 200
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+
+
+def inert(value: object, limit: int = MAX_CELL) -> str:
+    """One line, without anything that a terminal obeys, cut to `limit` characters."""
+    text = str(value)
+    cut = text[: limit + 1]
+    shown = printable(cut.replace("\r\n", "\n")).replace("\n", "⏎").replace("\t", "⇥")
+    shown = "".join(character if not unicodedata.combining(character) else "◌" for character in shown)
+    return shown if len(text) <= limit and len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def block(value: object, limit: int) -> str:
+    """Several lines, likewise; tabs are spaces, a long text says how much of it is missing."""
+    text = str(value)
+    shown = printable(text[:limit].replace("\r\n", "\n").replace("\t", "    "))
+    return shown if len(text) <= limit else f"{shown}\n… {len(text) - limit:,} more characters"
+
+
+def pretty_json(text: str | None, chars: int | None) -> str:
+    """JSON for people; a text that is none (or was cut) as it is."""
+    if text is None:
+        return ""
+    if chars is not None and chars > len(text):
+        return f"{block(text, len(text))}\n… {chars - len(text):,} more characters were not fetched"
+    try:
+        value = json.loads(text)
+        return block(json.dumps(value, indent=2, ensure_ascii=False), 100_000)
+    except (ValueError, RecursionError):
+        return block(text, 100_000)
+
+
+def fit(text: str, width: int) -> str:
+    """Cut to a width, with an ellipsis."""
+    return text if len(text) <= width else (text[: max(0, width - 1)] + "…")
+
+
+def span(value: timedelta | None) -> str:
+    """A duration in at most six characters: `230ms`, `4.2s`, `12m`, `3h05`, `4d02h`."""
+    if value is None:
+        return "–"
+    seconds = value.total_seconds()
+    sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
+    if seconds < 1:
+        return f"{sign}{seconds * 1000:.0f}ms"
+    if seconds < 10:
+        return f"{sign}{seconds:.1f}s"
+    if seconds < 60:
+        return f"{sign}{seconds:.0f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{sign}{minutes}m{rest:02}" if minutes < 10 else f"{sign}{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{sign}{hours}h{minutes:02}"
+    days, hours = divmod(hours, 24)
+    return f"{sign}{days}d{hours:02}h" if days < 100 else f"{sign}{days:,}d"
+
+
+def number(value: float) -> str:
+    """`950`, `12.3k`, `4.1M`."""
+    if value < 10_000:
+        return f"{value:,.0f}"
+    for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        if value < size * 999.5 or unit == "T":
+            short = value / size
+            return f"{short:.1f}{unit}" if short < 100 else f"{short:.0f}{unit}"
+    raise AssertionError
+
+
+def rate(value: float) -> str:
+    return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else number(value)
+
+
+def size(value: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TB"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}%"
+
+
+def moment(value: datetime | None) -> str:
+    """The time of day with milliseconds, UTC; with the date, since nobody knows which day a stale row is from."""
+    return "–" if value is None else value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def blocks(values: Sequence[float], top: float | None = None) -> str:
+    """A small curve of block characters."""
+    highest = max([top or 0.0, *values], default=0.0)
+    if highest <= 0:
+        return _BLOCKS[0] * len(values)
+    return "".join(_BLOCKS[min(7, int(value / highest * 7.999))] for value in values)
+
+
+def bar(done: int, total: int, width: int) -> str:
+    """A progress bar in eighths of a character."""
+    if total <= 0:
+        return "░" * width
+    eighths = round(min(1.0, done / total) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width, "░")[:width]
+
+
+def short_id(value: str) -> str:
+    """The start of an id tells when, the end tells which one."""
+    return value if len(value) <= 17 else f"{value[:8]}…{value[-8:]}"
+
+
+def as_json(value: Any) -> str:
+    """For the clipboard."""
+    return json.dumps(value, indent=2, default=str, ensure_ascii=True)

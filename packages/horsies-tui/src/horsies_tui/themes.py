@@ -1,0 +1,58 @@
+"""Colours. Every status has one, and one glyph, the same everywhere; the glyph is for who does not see the colour."""
+
+from typing import Final
+
+from textual.theme import Theme
+
+GLYPHS: Final = {
+    "PENDING": "○", "CLAIMED": "◔", "RUNNING": "▶", "COMPLETED": "✓", "FAILED": "✗", "CANCELLED": "⊘",
+    "EXPIRED": "◌", "READY": "◦", "ENQUEUED": "◔", "SKIPPED": "–", "PAUSED": "‖",
+    "alive": "●", "late": "◐", "dead": "✗", "stopped": "○",
+    "ok": "✓", "warn": "▲", "problem": "✗", "hidden": "◌",
+    "WORKER_FAILURE": "☠",
+}  # fmt: skip
+
+_DARK: Final = {
+    "pending": "#93a1b5", "claimed": "#e5b567", "running": "#6cb2f7", "completed": "#8fc97a", "failed": "#f27983",
+    "cancelled": "#b58cf2", "expired": "#f0955d",
+}  # fmt: skip
+_LIGHT: Final = {
+    "pending": "#5d6b80", "claimed": "#96690a", "running": "#1862b8", "completed": "#2f7d1f", "failed": "#c02537",
+    "cancelled": "#7a3fd1", "expired": "#b0550f",
+}  # fmt: skip
+
+_ALIASES: Final = {
+    "PENDING": "pending", "CLAIMED": "claimed", "RUNNING": "running", "COMPLETED": "completed", "FAILED": "failed",
+    "CANCELLED": "cancelled", "EXPIRED": "expired", "READY": "claimed", "ENQUEUED": "claimed", "SKIPPED": "pending",
+    "PAUSED": "expired", "alive": "completed", "late": "claimed", "dead": "failed", "stopped": "pending",
+    "ok": "completed", "warn": "claimed", "problem": "failed", "hidden": "pending", "WORKER_FAILURE": "failed",
+}  # fmt: skip
+
+
+def _variables(colours: dict[str, str]) -> dict[str, str]:
+    return {f"status-{name}": colour for name, colour in colours.items()}
+
+
+DEFAULT_VARIABLES: Final = _variables(_DARK)
+"""For themes that know nothing of ours."""
+
+THEMES: Final = (
+    Theme(
+        name="horsies-dark", dark=True, primary="#6cb2f7", secondary="#b58cf2", accent="#e5b567",
+        foreground="#d4dbe6", background="#10141b", surface="#151a23", panel="#1d2430",
+        success="#8fc97a", warning="#e5b567", error="#f27983",
+        variables={**_variables(_DARK), "footer-key-foreground": "#e5b567", "border": "#344055"},
+    ),
+    Theme(
+        name="horsies-light", dark=False, primary="#1862b8", secondary="#7a3fd1", accent="#96690a",
+        foreground="#1f2733", background="#f7f8fa", surface="#ffffff", panel="#e9edf2",
+        success="#2f7d1f", warning="#96690a", error="#c02537",
+        variables={**_variables(_LIGHT), "footer-key-foreground": "#1862b8", "border": "#b8c2d0"},
+    ),
+)  # fmt: skip
+CYCLE: Final = ("horsies-dark", "horsies-light", "nord", "gruvbox", "catppuccin-mocha", "textual-ansi")
+
+
+def variable_of(state: str) -> str:
+    """The theme variable that colours a state."""
+    return f"status-{_ALIASES.get(state, 'pending')}"

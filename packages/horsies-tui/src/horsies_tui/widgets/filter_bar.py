@@ -1,0 +1,61 @@
+"""The line where a filter is typed. Enter applies, escape leaves it as it was."""
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from horsies_tui.data.filters import Query
+
+
+class FilterBar(Horizontal):
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", show=False)]
+
+    class Changed(Message):
+        def __init__(self, query: Query) -> None:
+            super().__init__()
+            self.query = query
+
+    class Left(Message):
+        """The keyboard may go back to the table."""
+
+    def __init__(self, placeholder: str) -> None:
+        super().__init__()
+        self._input = Input(placeholder=placeholder, compact=True, id="filter")
+        self._problems = Static("", id="filter-problems", markup=False)
+        self.applied = Query()
+
+    def compose(self) -> ComposeResult:
+        yield Static("/", classes="slash")
+        yield self._input
+        yield self._problems
+
+    def show(self, query: Query) -> None:
+        self.applied = query
+        self._input.value = str(query)
+
+    def edit(self) -> None:
+        self._input.focus()
+        self._input.cursor_position = len(self._input.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        query, problems = Query.parse(event.value)
+        self._problems.update("; ".join(problems))
+        if problems:
+            return
+        self.applied = query
+        self.post_message(self.Changed(query))
+        self.post_message(self.Left())
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._problems.update("; ".join(Query.parse(event.value)[1]))
+
+    def action_leave(self) -> None:
+        self.show(self.applied)
+        self._problems.update("")
+        self.post_message(self.Left())

@@ -1,0 +1,23 @@
+"""A number that matters, its past as a curve, and the curve's window and maximum in words."""
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Sparkline, Static
+
+
+class MetricCard(Vertical):
+    def __init__(self, title: str, *, id: str) -> None:
+        super().__init__(id=id)
+        self.border_title = title
+
+    def compose(self) -> ComposeResult:
+        yield Static("–", classes="value", markup=False)
+        yield Sparkline([0.0], summary_function=max)
+        yield Static("", classes="foot", markup=False)
+
+    def show(self, value: str, curve: Sequence[float], foot: str) -> None:
+        self.query_one(".value", Static).update(value)
+        self.query_one(Sparkline).data = list(curve) or [0.0]
+        self.query_one(".foot", Static).update(foot)

@@ -1,0 +1,52 @@
+"""Statuses as chips: glyph, name, count; one click or one letter asks for only these."""
+
+from collections.abc import Mapping, Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Static
+
+from horsies_tui.data.models import Count
+from horsies_tui.text import number
+from horsies_tui.themes import GLYPHS, variable_of
+
+
+class Chip(Static):
+    def __init__(self, status: str) -> None:
+        super().__init__("", id=f"chip-{status.lower()}")
+        self.status = status
+
+    def show(self, count: Count | None) -> None:
+        text = f"{GLYPHS[self.status]} {self.status.lower()}"
+        parts: list[str | tuple[str, str]] = [(text, f"${variable_of(self.status)}")]
+        if count is not None:
+            parts.append((f" {'≈' if count.is_estimate else ''}{number(count.value)}", "bold"))
+        self.update(Content.assemble(*parts))
+
+    def on_click(self) -> None:
+        self.post_message(StatusChips.Toggled(self.status))
+
+
+class StatusChips(Horizontal):
+    class Toggled(Message):
+        def __init__(self, status: str) -> None:
+            super().__init__()
+            self.status = status
+
+    def __init__(self, statuses: Sequence[str]) -> None:
+        super().__init__()
+        self._chips = [Chip(status) for status in statuses]
+
+    def compose(self) -> ComposeResult:
+        yield from self._chips
+
+    def on_mount(self) -> None:
+        self.show({}, frozenset())
+
+    def show(self, counts: Mapping[str, Count], asked: frozenset[str]) -> None:
+        for chip in self._chips:
+            chip.show(counts.get(chip.status))
+            chip.set_class(chip.status in asked, "-on")
+            chip.set_class(bool(asked) and chip.status not in asked, "-off")
