@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -49,7 +49,7 @@ class Dashboard(App[None]):
         "workflows": WorkflowsScreen, "schedules": SchedulesScreen, "maintenance": MaintenanceScreen,
     }  # fmt: skip
     DEFAULT_MODE = "overview"
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-medium"), (120, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-medium"), (120, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(str(number), f"go('{place}')", place.capitalize(), show=False)
@@ -128,7 +128,10 @@ class Dashboard(App[None]):
 
     def _live_screen(self) -> LiveScreen[Any] | None:
         """The one that is seen, also below a dialog."""
-        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, LiveScreen)), None)
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, LiveScreen):
+                return cast("LiveScreen[Any]", screen)
+        return None
 
     # -- what screens ask ------------------------------------------------------------------------
 
@@ -180,9 +183,8 @@ class Dashboard(App[None]):
         else:
             mode = "paused" if self._is_paused else "demo" if self._is_demo else "live" if self._is_live else "polling"
         place = f"{self.session.database} as {self.session.role}" if self.session.database else ""
-        state = BarState(
-            place, mode, age, self.window_name, self._read_only or not _acts(self.session.rights), screen.note
-        )
+        looks_only = self._read_only or not _acts(self.session.rights)
+        state = BarState(place, mode, age, self.window_name, looks_only, screen.note)
         for bar in screen.query(StatusBar):
             bar.state = replace(state)
         for banner in screen.query(Banner):
@@ -224,7 +226,7 @@ class Dashboard(App[None]):
     def action_help(self) -> None:
         screen = self._live_screen()
         if screen is not None:
-            self.push_screen(HelpScreen(screen.NAME, screen.HELP, keys_of(dict(screen.active_bindings))))
+            self.push_screen(HelpScreen(screen.NAME, screen.ABOUT, keys_of(dict(screen.active_bindings))))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield SystemCommand("Quit", "Leave the dashboard", self.action_quit)

@@ -187,7 +187,8 @@ class DemoSource:
         )  # fmt: skip
         mine = [task for task in self.world.tasks.values() if task.worker == worker_id]
         holds = tuple(self._row(task) for task in mine if task.status in IN_FLIGHT)
-        ended = sorted((task for task in mine if task.ended is not None and task.started), key=lambda one: one.ended or 0)
+        over = [task for task in mine if task.ended is not None and task.started]
+        ended = sorted(over, key=lambda one: one.ended or 0)
         return WorkerDetail(status, history, holds, tuple(self._finished(task) for task in ended[:50]))
 
     def _finished(self, task: DemoTask) -> WorkerAttempt:

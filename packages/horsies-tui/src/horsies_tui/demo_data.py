@@ -82,7 +82,9 @@ class World:
         self._add(TaskStatus.CLAIMED, enqueued=6, worker=self.workers[0])
         for silence, status in ((410, TaskStatus.RUNNING), (405, TaskStatus.RUNNING), (395, TaskStatus.CLAIMED)):
             started = silence + 20 if status is TaskStatus.RUNNING else None
-            self._add(status, "transcode_video", enqueued=silence + 30, started=started, worker=self.dead, silence=silence)
+            self._add(
+                status, "transcode_video", enqueued=silence + 30, started=started, worker=self.dead, silence=silence
+            )
         for _ in range(60):
             self._add(TaskStatus.PENDING, enqueued=draw.uniform(0.5, 90))
         for _ in range(6):
@@ -166,8 +168,8 @@ class World:
         return found
 
     def schedules(self, now: datetime) -> tuple[ScheduleRow, ...]:
-        plan = (("hourly_sync", 3600, 1180, 412), ("nightly_report", 86_400, 40_000, 61), ("poll_carrier", 30, 12, 8_812),
-                ("weekly_digest", 604_800, 210_000, 9))  # fmt: skip
+        plan = (("hourly_sync", 3600, 1180, 412), ("nightly_report", 86_400, 40_000, 61),
+                ("poll_carrier", 30, 12, 8_812), ("weekly_digest", 604_800, 210_000, 9))  # fmt: skip
         rows: list[ScheduleRow] = []
         for place, (name, every, since, runs) in enumerate(plan):
             due = timedelta(seconds=every - since)
@@ -213,8 +215,10 @@ FINDINGS: Final = (
 TABLES: Final = tuple(
     TableFacts(f"horsies_{name}", size, size // 3, rows, rows // 90, timedelta(minutes=11), timedelta(minutes=3))
     for name, size, rows in (
-        ("tasks", 734_003_200, 1_204_331), ("task_attempts", 209_715_200, 1_250_110), ("heartbeats", 50_331_648, 412_901),
-        ("worker_states", 18_874_368, 88_020), ("workflow_tasks", 1_048_576, 4_410), ("workflows", 262_144, 630),
+        ("tasks", 734_003_200, 1_204_331), ("task_attempts", 209_715_200, 1_250_110),
+        ("heartbeats", 50_331_648, 412_901),
+        ("worker_states", 18_874_368, 88_020), ("workflow_tasks", 1_048_576, 4_410),
+        ("workflows", 262_144, 630),
         ("queue_state", 16_384, 4), ("schedule_state", 16_384, 4),
     )
 )  # fmt: skip

@@ -8,9 +8,9 @@ guard the rest: between the look and the act a task can only be refused, never c
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from horsies._operations import RetryResult
 from horsies.broker import PostgresBroker
 from horsies.handle import CancelResult
+from horsies.info import RetryResult
 from horsies_tui.data.source import Outcome, Target
 
 Act = Callable[[PostgresBroker, Sequence[Target]], Awaitable[Outcome]]

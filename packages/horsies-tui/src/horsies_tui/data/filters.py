@@ -1,7 +1,7 @@
 """The filter of a list, as people type it: `queue:mail status:failed,expired name:receipt error:smtp id:0192`.
 
-A bare word means the name; `worker:` asks for who held it. Every condition must hold. What cannot be understood is told,
-and nothing is filtered by it.
+A bare word means the name; `worker:` asks for who held it. Every condition must hold. What cannot be understood is
+told, and nothing is filtered by it.
 """
 
 from dataclasses import dataclass, replace
@@ -88,9 +88,7 @@ class Query:
     @property
     def tasks(self) -> frozenset[TaskStatus]:
         """The states that are meant, as far as the other conditions leave any."""
-        wanted = frozenset(TaskStatus(s) for s in self.statuses if s in TaskStatus) or frozenset(TaskStatus)
-        if self.statuses and not any(s in TaskStatus for s in self.statuses):
-            return frozenset()
+        wanted = frozenset(status for status in TaskStatus if not self.statuses or status in self.statuses)
         if self.error:
             wanted &= TASK_TERMINAL_STATES
         if self.worker:
@@ -99,9 +97,7 @@ class Query:
 
     @property
     def workflows(self) -> frozenset[WorkflowStatus]:
-        if not self.statuses:
-            return frozenset(WorkflowStatus)
-        return frozenset(WorkflowStatus(s) for s in self.statuses if s in WorkflowStatus)
+        return frozenset(status for status in WorkflowStatus if not self.statuses or status in self.statuses)
 
     @property
     def has_code(self) -> bool:

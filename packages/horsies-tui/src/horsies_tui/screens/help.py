@@ -9,7 +9,11 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-_HIDDEN = {"ctrl+c", "tab", "shift+tab", "f1", "ctrl+q", "ctrl+i", "super+c"}
+_HIDDEN = {
+    "ctrl+c", "tab", "shift+tab", "f1", "ctrl+q", "ctrl+i", "super+c", "up", "down", "home", "end", "pageup",
+    "pagedown", "left", "right", "ctrl+pageup", "ctrl+pagedown", "ctrl+home", "ctrl+end", "colon",
+}  # fmt: skip
+"""What every terminal program does with these."""
 _NAMES = {
     "question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]", "upper": "",
     "space": "space", "plus": "+",

@@ -12,10 +12,10 @@ Colour = Callable[[str], str]
 TASK_COLUMNS = (
     Column("status", "status", 11),
     Column("name", "task", least=14),
-    Column("queue", "queue", 12, above=70),
+    Column("queue", "queue", 10, above=64),
     Column("age", "age", 6, right=True),
     Column("tries", "try", 5, right=True),
-    Column("error", "error", 18, above=76),
+    Column("error", "error", 18, above=74),
     Column("worker", "worker", 20, above=130),
     Column("id", "id", 17, above=96),
 )
@@ -27,7 +27,7 @@ def task_line(row: TaskRow, colour: Colour, muted: str) -> Line:
         row.id,
         {
             "status": Cell(f"{GLYPHS[row.status]} {'delayed' if later else row.status.lower()}", colour(row.status)),
-            "name": Cell(row.task_name + (" ⧉" if row.is_workflow_task else "")),
+            "name": Cell(row.task_name + (" ⊞" if row.is_workflow_task else "")),
             "queue": Cell(row.queue_name, muted),
             "age": Cell(f"in {span(-row.age)}" if later and -row.age.total_seconds() < 36_000 else span(row.age)),
             "tries": Cell(f"{row.retry_count + 1}/{row.max_retries + 1}" if row.max_retries else "·", muted),

@@ -19,6 +19,7 @@ from horsies_tui.widgets.live_table import LiveTable
 from horsies_tui.widgets.nav_bar import NavBar
 from horsies_tui.widgets.panel import Panel
 from horsies_tui.widgets.status_bar import Banner, StatusBar
+from horsies_tui.widgets.typed import app_of
 
 if TYPE_CHECKING:
     from horsies_tui.app import Dashboard
@@ -39,7 +40,8 @@ class LiveScreen(Screen[None], Generic[T]):
     PLACE: ClassVar[str]
     """The place in the navigation that it belongs to."""
     KINDS: ClassVar[Kinds] = frozenset({"tasks"})
-    HELP: ClassVar[str] = ""
+    ABOUT: ClassVar[str] = ""
+    """What it shows, for the help."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Refresh", show=False),
         Binding("y", "copy", "Copy", show=False),
@@ -74,7 +76,7 @@ class LiveScreen(Screen[None], Generic[T]):
 
     @property
     def dash(self) -> "Dashboard":
-        return cast("Dashboard", self.app)
+        return cast("Dashboard", app_of(self))
 
     def colour(self, state: str) -> str:
         return self.dash.colour(state)
@@ -116,13 +118,15 @@ class LiveScreen(Screen[None], Generic[T]):
                 question = self.look()
                 try:
                     data = await question()
-                except SourceError as error:
-                    self._failed(str(error))
-                else:
                     if not self._again:
                         self.data = data
                         self.show(data)
-                        self.app.post_message(SourceState(None))
+                        self.dash.post_message(SourceState(None))
+                except SourceError as error:
+                    self._failed(str(error))
+                except Exception as error:  # a bug of ours must not look like a database without news
+                    self.log.error(error)
+                    self._failed(f"{type(error).__name__}: {error}")
                 if not self._again or not self.is_attached:
                     return
         finally:
@@ -131,7 +135,7 @@ class LiveScreen(Screen[None], Generic[T]):
     def _failed(self, text: str) -> None:
         for panel in self.query(Panel):
             panel.face("error", inert(text))
-        self.app.post_message(SourceState(text))
+        self.dash.post_message(SourceState(text))
 
     def repaint(self) -> None:
         """After a change of theme."""
@@ -162,7 +166,7 @@ class LiveScreen(Screen[None], Generic[T]):
             if yes:
                 self.post_message(ActionRequested(action.id, targets))
 
-        self.app.push_screen(ConfirmScreen(action, targets), answered)
+        self.dash.push_screen(ConfirmScreen(action, targets), answered)
 
     def on_action_requested(self, message: ActionRequested) -> None:
         message.stop()
@@ -204,13 +208,13 @@ class LiveScreen(Screen[None], Generic[T]):
             if table.marks:
                 table.unmark()
                 return
-        if len(self.app.screen_stack) > 1:
-            self.app.pop_screen()
+        if len(self.dash.screen_stack) > 1:
+            self.dash.pop_screen()
 
     def action_copy(self) -> None:
         text = self.copied()
         if text:
-            self.app.copy_to_clipboard(text)
+            self.dash.copy_to_clipboard(text)
             self.dash.say(f"copied {len(text):,} characters")
 
     def on_live_table_marks_changed(self, message: LiveTable.MarksChanged) -> None:

@@ -17,6 +17,7 @@ from horsies_tui.text import block, number, size, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
+from horsies_tui.widgets.typed import table_id
 
 _ORDER = list(Severity)
 
@@ -26,7 +27,7 @@ class MaintenanceScreen(LiveScreen[Maintenance]):
     PLACE = "maintenance"
     KINDS: ClassVar[Kinds] = frozenset()
     CSS_PATH = "maintenance.tcss"
-    HELP = (
+    ABOUT = (
         "The findings of `horsies doctor`, the worst first: what, why it matters, how to fix it. It is asked when this "
         "screen opens and on r, not all the time: it opens connections of its own. Below: tables, their indexes, rows "
         "that vacuum has still to clear."
@@ -36,7 +37,9 @@ class MaintenanceScreen(LiveScreen[Maintenance]):
         with Horizontal(id="findings-row"):
             yield Panel(
                 "doctor",
-                LiveTable(Column("check", "check", 16), Column("what", "finding", least=20), markable=False, id="findings"),
+                LiveTable(
+                    Column("check", "check", 16), Column("what", "finding", least=20), markable=False, id="findings"
+                ),
                 empty="The doctor has nothing to say.", id="findings-panel",
             )  # fmt: skip
             yield Panel("remedy", VerticalScroll(Static("", id="remedy", markup=False)),
@@ -115,7 +118,7 @@ class MaintenanceScreen(LiveScreen[Maintenance]):
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         event.stop()
-        if event.data_table.id == "findings":
+        if table_id(event) == "findings":
             self._show_remedy()
 
     def copied(self) -> str | None:

@@ -22,6 +22,7 @@ from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.metric_card import MetricCard
 from horsies_tui.widgets.panel import Panel
 from horsies_tui.widgets.status_chips import StatusChips
+from horsies_tui.widgets.typed import table_id
 
 
 class OverviewScreen(LiveScreen[Overview]):
@@ -29,9 +30,9 @@ class OverviewScreen(LiveScreen[Overview]):
     PLACE = "overview"
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "queues"})
     CSS_PATH = "overview.tcss"
-    HELP = (
-        "Tasks by state, rates over the window ([ and ] change it), queues and what deserves a look. Numbers with ≈ are "
-        "estimates: counting them would read too much. Enter on a queue lists its tasks, on an alert goes there."
+    ABOUT = (
+        "Tasks by state, rates over the window ([ and ] change it), queues and what deserves a look. Numbers with ≈ "
+        "are estimates: counting them would read too much. Enter on a queue lists its tasks, on an alert goes there."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*action_bindings("overview"), Binding("enter", "open", "Open", show=False)]
 
@@ -135,16 +136,16 @@ class OverviewScreen(LiveScreen[Overview]):
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        if event.data_table.id == "queues":
+        if table_id(event) == "queues":
             self.dash.queries["tasks"] = Query(queue=str(event.row_key.value))
-            await self.app.run_action("go('tasks')")
+            await self.dash.run_action("go('tasks')")
         elif self.data is not None and event.cursor_row < len(self.data.alerts):
-            await self.app.run_action(f"go('{self.data.alerts[event.cursor_row].screen}')")
+            await self.dash.run_action(f"go('{self.data.alerts[event.cursor_row].screen}')")
 
     async def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
         event.stop()
         self.dash.queries["tasks"] = Query(statuses=frozenset({event.status}))
-        await self.app.run_action("go('tasks')")
+        await self.dash.run_action("go('tasks')")
 
 
 def _seconds(value: float) -> str:

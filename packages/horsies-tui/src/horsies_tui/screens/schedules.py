@@ -25,7 +25,7 @@ class SchedulesScreen(LiveScreen[tuple[ScheduleRow, ...]]):
     PLACE = "schedules"
     KINDS: ClassVar[Kinds] = frozenset({"schedules"})
     CSS_PATH = "schedules.tcss"
-    HELP = (
+    ABOUT = (
         "Every schedule that a scheduler has served: its next and last run, how late a due one is (no scheduler may be "
         "running), how far the last run was from its slot, and the task or workflow that it started. Enter opens that."
     )
@@ -35,10 +35,12 @@ class SchedulesScreen(LiveScreen[tuple[ScheduleRow, ...]]):
         yield Panel(
             "schedules",
             LiveTable(
-                Column("state", "state", 10), Column("name", "schedule", least=16), Column("next", "next in", 8, right=True),
-                Column("last", "last run", 8, right=True), Column("drift", "drift", 6, above=84, right=True),
+                Column("state", "state", 10), Column("name", "schedule", least=16),
+                Column("next", "next in", 8, right=True), Column("last", "last run", 8, right=True),
+                Column("drift", "drift", 6, above=84, right=True),
                 Column("runs", "runs", 6, above=70, right=True), Column("result", "last result", 13),
-                Column("at", "next at (UTC)", 23, above=132), Column("task", "last task", 17, above=112), id="schedules",
+                Column("at", "next at (UTC)", 23, above=132), Column("task", "last task", 17, above=112),
+                id="schedules",
             ),
             empty="No schedule is known. `horsies scheduler module:app` serves those of an app's configuration.",
         )  # fmt: skip
@@ -94,6 +96,6 @@ class SchedulesScreen(LiveScreen[tuple[ScheduleRow, ...]]):
         if row is None or row.last_task_id is None:
             self.dash.say("it has not run yet")
         elif row.is_workflow:
-            self.app.push_screen(WorkflowScreen(row.last_task_id))
+            self.dash.push_screen(WorkflowScreen(row.last_task_id))
         else:
-            self.app.push_screen(TaskScreen(row.last_task_id))
+            self.dash.push_screen(TaskScreen(row.last_task_id))

@@ -19,6 +19,7 @@ from horsies_tui.text import short_id, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
+from horsies_tui.widgets.typed import table_id
 
 _SLACK: Final = timedelta(seconds=2)
 """Between the look and the act: the silence that was seen, less this, is what the action demands again."""
@@ -28,11 +29,11 @@ class StaleScreen(LiveScreen[Stale]):
     NAME = "stale"
     PLACE = "stale"
     CSS_PATH = "stale.tcss"
-    HELP = (
-        "Claimed, running or finalizing tasks without a sign of life for longer than their worker's own threshold (from "
-        "the recovery_config that it reports), and everything that a dead worker holds. Q sends claimed ones back to "
-        "their queue, F ends running ones as WORKER_CRASHED; both only if still silent. Live workers do this by "
-        "themselves when their thresholds pass. Below: dead workers, and what was recovered from them within a day."
+    ABOUT = (
+        "Claimed, running or finalizing tasks without a sign of life for longer than their worker's own threshold "
+        "(from the recovery_config that it reports), and everything that a dead worker holds. Q sends claimed ones "
+        "back to their queue, F ends running ones as WORKER_CRASHED; both only if still silent. Live workers do this "
+        "by themselves when their thresholds pass. Below: dead workers, and what was recovered from them within a day."
     )
     BINDINGS: ClassVar[list[BindingType]] = action_bindings("stale")
 
@@ -72,19 +73,19 @@ class StaleScreen(LiveScreen[Stale]):
         return self.dash.source.stale
 
     def show(self, data: Stale) -> None:
-        self.query_one("#stale", LiveTable).show([self._task(one) for one in data.tasks])
+        self.query_one("#stale", LiveTable).show([self._task_line(one) for one in data.tasks])
         panel = self.query_one("#stale-panel", Panel)
         panel.face_of(empty=not data.tasks)
         panel.border_subtitle = f"{len(data.tasks)}{'+' if data.is_cut else ''}"
         lost: dict[str, int] = {}
         for row in data.lost:
             lost[row.worker_id] = lost.get(row.worker_id, 0) + 1
-        self.query_one("#dead", LiveTable).show([self._dead(one, lost.get(one.worker_id, 0)) for one in data.dead])
+        self.query_one("#dead", LiveTable).show([self._dead_line(one, lost.get(one.worker_id, 0)) for one in data.dead])
         self.query_one("#dead-panel", Panel).face_of(empty=not data.dead)
-        self.query_one("#lost", LiveTable).show([self._lost(one) for one in data.lost])
+        self.query_one("#lost", LiveTable).show([self._lost_line(one) for one in data.lost])
         self.query_one("#lost-panel", Panel).face_of(empty=not data.lost)
 
-    def _task(self, one: StaleTask) -> Line:
+    def _task_line(self, one: StaleTask) -> Line:
         return Line(
             one.id,
             {
@@ -102,7 +103,7 @@ class StaleScreen(LiveScreen[Stale]):
             },
         )
 
-    def _dead(self, one: WorkerStatus, lost: int) -> Line:
+    def _dead_line(self, one: WorkerStatus, lost: int) -> Line:
         held = one.holds_claimed + one.holds_running
         verdict = f"judged by {one.judged_by}" if one.judged_by else "silent; no verdict yet"
         return Line(
@@ -116,7 +117,7 @@ class StaleScreen(LiveScreen[Stale]):
             },
         )
 
-    def _lost(self, one: LostAttempt) -> Line:
+    def _lost_line(self, one: LostAttempt) -> Line:
         return Line(
             f"{one.task_id} {one.worker_id}",
             {
@@ -143,8 +144,8 @@ class StaleScreen(LiveScreen[Stale]):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
         key = str(event.row_key.value)
-        screen = WorkerScreen(key) if event.data_table.id == "dead" else TaskScreen(key.split(" ")[0])
-        self.app.push_screen(screen)
+        screen = WorkerScreen(key) if table_id(event) == "dead" else TaskScreen(key.split(" ")[0])
+        self.dash.push_screen(screen)
 
 
 def _guard_ms(one: StaleTask) -> int:

@@ -26,10 +26,10 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
     NAME = "task"
     PLACE = "tasks"
     CSS_PATH = "task.tcss"
-    HELP = (
+    ABOUT = (
         "One task: its life as bars, finished attempts, what it was told and what it answered (as far as this role may "
-        "see that), the traceback of its error, and who vouched for it last. Left and right change the tab, y copies all "
-        "of it as JSON, w goes to its workflow."
+        "see that), the traceback of its error, and who vouched for it last. Left and right change the tab, y copies "
+        "all of it as JSON, w goes to its workflow."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings("task"),
@@ -136,4 +136,4 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
             return
         from horsies_tui.screens.workflow import WorkflowScreen
 
-        self.app.push_screen(WorkflowScreen(str(workflow_id)))
+        self.dash.push_screen(WorkflowScreen(str(workflow_id)))

@@ -32,11 +32,11 @@ class TasksScreen(LiveScreen[TaskList]):
     NAME = "tasks"
     PLACE = "tasks"
     CSS_PATH = "tasks.tcss"
-    HELP = (
-        "First what workers hold, then what waits in the order in which it will be claimed, then what ended, the newest "
-        "first. / filters: queue:mail status:failed name:receipt error:smtp id:0192 worker:web; a bare word is a name. "
-        "The letters w h x d f u e switch a status. Space marks, a marks all that the filter matches; actions take the "
-        "marks, or the row under the cursor. The list grows as you go down."
+    ABOUT = (
+        "First what workers hold, then what waits in the order in which it will be claimed, then what ended, the "
+        "newest first. / filters: queue:mail status:failed name:receipt error:smtp id:0192 worker:web; a bare word is "
+        "a name. The letters w h x d f u e switch a status. Space marks, a marks all that the filter matches; actions "
+        "take the marks, or the row under the cursor. The list grows as you go down."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter"),
@@ -193,4 +193,4 @@ class TasksScreen(LiveScreen[TaskList]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        self.app.push_screen(TaskScreen(str(event.row_key.value)))
+        self.dash.push_screen(TaskScreen(str(event.row_key.value)))

@@ -28,9 +28,9 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
     NAME = "worker"
     PLACE = "workers"
     CSS_PATH = "worker.tcss"
-    HELP = (
-        "One worker: its newest snapshot, processor and memory (children included) over its last snapshots, what it holds "
-        "now by the task table, and what it finished of late. Enter opens a task."
+    ABOUT = (
+        "One worker: its newest snapshot, processor and memory (children included) over its last snapshots, what it "
+        "holds now by the task table, and what it finished of late. Enter opens a task."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*action_bindings("worker"), Binding("escape", "back", "Back")]
 
@@ -48,8 +48,9 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
         yield Panel(
             "finished",
             LiveTable(
-                Column("outcome", "outcome", 16), Column("name", "task", least=14), Column("took", "took", 7, right=True),
-                Column("age", "ago", 6, right=True), Column("error", "error", 20, above=80), markable=False, id="finished",
+                Column("outcome", "outcome", 16), Column("name", "task", least=14),
+                Column("took", "took", 7, right=True), Column("age", "ago", 6, right=True),
+                Column("error", "error", 20, above=80), markable=False, id="finished",
             ),
             empty="Among the newest two thousand attempts of all workers, none is its own.", id="finished-panel",
         )  # fmt: skip
@@ -118,7 +119,7 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        self.app.push_screen(TaskScreen(str(event.row_key.value).split(" ")[0]))
+        self.dash.push_screen(TaskScreen(str(event.row_key.value).split(" ")[0]))
 
 
 def _mb(value: float) -> str:

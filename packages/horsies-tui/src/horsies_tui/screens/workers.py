@@ -25,7 +25,7 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
     PLACE = "workers"
     KINDS: ClassVar[Kinds] = frozenset()
     CSS_PATH = "workers.tcss"
-    HELP = (
+    ABOUT = (
         "Every worker that was seen within a day, those in trouble first. Alive: its snapshots arrive. Late: it missed "
         "three. Dead: judged dead by another worker, or silent for long. Enter shows what it runs and its past."
     )
@@ -89,7 +89,7 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        self.app.push_screen(WorkerScreen(str(event.row_key.value)))
+        self.dash.push_screen(WorkerScreen(str(event.row_key.value)))
 
 
 def memory_mb(one: WorkerStatus) -> float:

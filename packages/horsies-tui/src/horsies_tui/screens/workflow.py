@@ -29,9 +29,9 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
     PLACE = "workflows"
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "workflows"})
     CSS_PATH = "workflow.tcss"
-    HELP = (
-        "One run: nodes by level, what can run at the same time side by side. What the node under the cursor waits for, "
-        "and what waits for it, is underlined. Enter opens its task, or the workflow inside it (⧉)."
+    ABOUT = (
+        "One run: nodes by level, what can run at the same time side by side. What the node under the cursor waits "
+        "for, and what waits for it, is underlined. Enter opens its task, or the workflow inside it (⊞)."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*action_bindings("workflow"), Binding("escape", "back", "Back")]
 
@@ -41,9 +41,8 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
 
     def body(self) -> ComposeResult:
         yield Static("", id="run-head", markup=False)
-        with Panel("graph", empty="There is no such run any more: pruned, or never started.", id="graph-panel"):
-            with VerticalScroll():
-                yield Dag("")
+        gone = "There is no such run any more: pruned, or never started."
+        yield Panel("graph", VerticalScroll(Dag("")), empty=gone, id="graph-panel")
         yield Panel(
             "nodes",
             LiveTable(
@@ -90,7 +89,7 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
             str(node.task_index),
             {
                 "status": Cell(f"{GLYPHS[node.status]} {node.status.lower()}", self.colour(node.status)),
-                "node": Cell(node.node_id + (" ⧉" if node.is_subworkflow else "")),
+                "node": Cell(node.node_id + (" ⊞" if node.is_subworkflow else "")),
                 "task": Cell(node.task_name, self.muted),
                 "took": Cell(span(node.took) if node.took is not None else "·", self.muted),
                 "waits": Cell(waits + join, self.muted),
@@ -116,9 +115,9 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
         event.stop()
         node = self._current()
         if node is not None and node.sub_workflow_id is not None:
-            self.app.push_screen(WorkflowScreen(node.sub_workflow_id))
+            self.dash.push_screen(WorkflowScreen(node.sub_workflow_id))
         elif node is not None and node.task_id is not None:
-            self.app.push_screen(TaskScreen(node.task_id))
+            self.dash.push_screen(TaskScreen(node.task_id))
         else:
             self.dash.say("this node has no task yet")
 

@@ -30,7 +30,7 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
     PLACE = "workflows"
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "workflows"})
     CSS_PATH = "workflows.tcss"
-    HELP = (
+    ABOUT = (
         "Runs that go on, wait or are paused, then those that ended. Workflows inside others are reached through their "
         "parent. / filters by name:, status: and id:. Enter shows the graph."
     )
@@ -152,4 +152,4 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        self.app.push_screen(WorkflowScreen(str(event.row_key.value)))
+        self.dash.push_screen(WorkflowScreen(str(event.row_key.value)))

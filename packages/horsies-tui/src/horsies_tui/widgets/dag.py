@@ -41,7 +41,7 @@ def draw(nodes: Sequence[WorkflowNode], width: int, chosen: int | None = None) -
         room = width - 8
         for place, node in enumerate(level):
             name = fit(inert(node.node_id), 28)
-            text = f"{GLYPHS[node.status]} {name}{' ⧉' if node.is_subworkflow else ''}"
+            text = f"{GLYPHS[node.status]} {name}{' ⊞' if node.is_subworkflow else ''}"
             if len(text) + 3 > room and place:
                 parts.append(Content.styled(f"… {len(level) - place} more", "$text-muted"))
                 break

@@ -16,6 +16,7 @@ from textual.widgets import DataTable
 from textual.widgets.data_table import RowDoesNotExist
 
 from horsies_tui.text import fit, inert
+from horsies_tui.widgets.typed import app_of
 
 _MARK = "\0mark"
 
@@ -58,6 +59,7 @@ class LiveTable(DataTable[Text]):
     """Show it lines as often as you like."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "select_cursor", "Open"),
         Binding("space", "mark", "Mark", show=False),
         Binding("j", "cursor_down", "Down", show=False),
         Binding("k", "cursor_up", "Up", show=False),
@@ -80,7 +82,7 @@ class LiveTable(DataTable[Text]):
             self.table = table
 
     def __init__(self, *columns: Column, markable: bool = True, **options: Any) -> None:
-        super().__init__(cursor_type="row", cell_padding=1, **options)
+        super().__init__(cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable", **options)
         self._specs = columns
         self._shown: list[tuple[Column, int]] = []
         self._lines: dict[str, Line] = {}
@@ -116,7 +118,7 @@ class LiveTable(DataTable[Text]):
             return  # no width yet; the first layout shows them
         at, offset = self.cursor_key, self.scroll_offset
         index = self.cursor_row
-        with self.app.batch_update():
+        with app_of(self).batch_update():
             for key in old.keys() - new.keys():
                 try:
                     self.remove_row(key)
@@ -204,7 +206,7 @@ class LiveTable(DataTable[Text]):
                 self._add(line)
 
     def _mark_of(self, key: str, rank: int) -> _Ranked:
-        mark = _Ranked("●" if key in self.marks else " ", style=self.app.theme_variables.get("accent", ""))
+        mark = _Ranked("●" if key in self.marks else " ", style=app_of(self).theme_variables.get("accent", ""))
         mark.rank = rank
         return mark
 

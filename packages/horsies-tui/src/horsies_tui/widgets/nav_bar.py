@@ -7,6 +7,8 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies_tui.widgets.typed import app_of
+
 PLACES: Final = ("overview", "tasks", "workers", "stale", "workflows", "schedules", "maintenance")
 
 
@@ -19,7 +21,7 @@ class NavTab(Static):
         self._place = place
 
     async def on_click(self) -> None:
-        await self.app.run_action(f"go('{self._place}')")
+        await app_of(self).run_action(f"go('{self._place}')")
 
 
 class NavBar(Horizontal):

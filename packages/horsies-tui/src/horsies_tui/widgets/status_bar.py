@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widgets import Static
 
-from horsies_tui.text import inert, span
+from horsies_tui.text import inert
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,17 @@ class StatusBar(Horizontal):
             left.append(("  read-only", "$accent"))
         self.query_one("#bar-left", Static).update(Content.assemble(*left))
         parts = [part for part in (state.note, state.window and f"window {state.window}") if part]
-        parts.append("no data yet" if state.age is None else f"data {span(state.age)} old")
+        parts.append(_freshness(state.age))
         self.query_one("#bar-right", Static).update(Content("  ·  ".join(parts)))
 
     def on_mount(self) -> None:
         self.watch_state(self.state)
+
+
+def _freshness(age: timedelta | None) -> str:
+    if age is None:
+        return "no data yet"
+    return "data just in" if age < timedelta(seconds=1) else f"data {age.total_seconds():,.0f} s old"
 
 
 class Banner(Static):

@@ -11,6 +11,13 @@ from textual.widgets import Static
 from horsies_tui.data.models import Count
 from horsies_tui.text import number
 from horsies_tui.themes import GLYPHS, variable_of
+from horsies_tui.widgets.typed import app_of
+
+_SHORT_BELOW = 100
+_SHORT = {
+    "pending": "wait", "claimed": "held", "running": "run", "completed": "done", "failed": "fail", "cancelled": "canc",
+    "expired": "exp", "paused": "paus",
+}  # fmt: skip
 
 
 class Chip(Static):
@@ -19,7 +26,10 @@ class Chip(Static):
         self.status = status
 
     def show(self, count: Count | None) -> None:
-        text = f"{GLYPHS[self.status]} {self.status.lower()}"
+        name = self.status.lower()
+        if app_of(self).size.width < _SHORT_BELOW:
+            name = _SHORT.get(name, name)
+        text = f"{GLYPHS[self.status]} {name}"
         parts: list[str | tuple[str, str]] = [(text, f"${variable_of(self.status)}")]
         if count is not None:
             parts.append((f" {'≈' if count.is_estimate else ''}{number(count.value)}", "bold"))

@@ -23,7 +23,6 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
         tries += f", retried by hand {task['manual_retries']}x"
     skew = (task["sent_at"] - task["created_at"]).total_seconds()
     return [
-        ("id", task["id"]),
         ("status", status_content(str(task["status"]))),
         ("queue", f"{task['queue_name']}, priority {task['priority']}"),
         ("attempt", tries),
@@ -31,7 +30,8 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
         ("process", f"{task['worker_hostname']} pid {task['worker_pid']}" if task["worker_pid"] else None),
         ("workflow", task["workflow_id"]),
         ("unique key", task["unique_key"]),
-        ("good until", f"in {span(task['good_until'] - now)}" if task["good_until"] and not task["terminal_at"] else None),
+        ("good until", f"in {span(task['good_until'] - now)}"
+         if task["good_until"] and not task["terminal_at"] else None),
         ("next retry", f"in {span(task['next_retry_at'] - now)}"
          if task["next_retry_at"] and str(task["status"]) == "PENDING" else None),
         ("cancel", f"asked for {span(now - task['cancel_requested_at'])} ago" if task["cancel_requested_at"] else None),
@@ -43,6 +43,7 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
 class TaskCard(VerticalScroll):
     def compose(self) -> ComposeResult:
         yield Static("", id="card-name", markup=False)
+        yield Static("", id="card-id", markup=False)
         yield Fields("", id="card-facts")
         yield Timeline("", id="card-life")
         yield Static("", id="card-reason", markup=False)
@@ -50,6 +51,7 @@ class TaskCard(VerticalScroll):
     def show(self, detail: TaskDetail) -> None:
         task: Any = detail.task
         self.query_one("#card-name", Static).update(Content(block(task["task_name"], 100)))
+        self.query_one("#card-id", Static).update(Content(block(task["id"], 40)))
         self.query_one(Fields).show(facts(detail))
         self.query_one(Timeline).show(task, detail.attempts)
         self.query_one("#card-reason", Static).update(Content(block(task["failed_reason"] or "", 600)))

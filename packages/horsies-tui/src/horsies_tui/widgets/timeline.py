@@ -1,6 +1,6 @@
 """The life of a task as bars on one axis: how long it waited, was held, ran."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -46,14 +46,23 @@ def stretches(task: Mapping[str, Any], attempts: tuple[Any, ...] = ()) -> list[S
 class Timeline(Static):
     """Draws stretches over the width that it has."""
 
+    _found: Sequence[Stretch] = ()
+
     def show(self, task: Mapping[str, Any], attempts: tuple[Any, ...] = ()) -> None:
-        found = stretches(task, attempts)[-8:]
+        self._found = stretches(task, attempts)[-8:]
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        found = self._found
         if not found:
             self.update("")
             return
         first, last = min(one.start for one in found), max(one.end for one in found)
         whole = max((last - first) / timedelta(milliseconds=1), 1.0)
-        width = max(10, (self.size.width or 60) - 24)
+        width = max(10, (self.size.width or 60) - 21)
         lines = [Content(f"{moment(first)} UTC")]
         for one in found:
             start = round((one.start - first) / timedelta(milliseconds=1) / whole * width)

@@ -28,7 +28,8 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, coalesce(t.started
 -- Attempts have no index by worker: a look at the newest ones of everybody.
 SELECT a.task_id, t.task_name, a.outcome, left(a.error_code, 200) AS error_code, a.finished_at,
        statement_timestamp() - a.finished_at AS age, a.finished_at - a.started_at AS took
-  FROM (SELECT x.* FROM (SELECT * FROM horsies_task_attempts ORDER BY finished_at DESC LIMIT $2::int) AS x
+  FROM (SELECT x.* FROM (SELECT task_id, outcome, error_code, started_at, finished_at, worker_id
+                           FROM horsies_task_attempts ORDER BY finished_at DESC LIMIT $2::int) AS x
          WHERE x.worker_id = $1 ORDER BY x.finished_at DESC LIMIT $3::int) AS a
   JOIN horsies_tasks t ON t.id = a.task_id
  ORDER BY a.finished_at DESC;

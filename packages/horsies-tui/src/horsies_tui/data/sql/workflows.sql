@@ -6,7 +6,9 @@
 SELECT w.id, w.name, w.status, w.on_error, w.parent_workflow_id, w.created_at, w.started_at, w.completed_at,
        statement_timestamp() - coalesce(w.started_at, w.created_at) AS age, NULL::interval AS took,
        n.nodes, n.ended, n.failed
-  FROM (SELECT * FROM horsies_workflows x
+  FROM (SELECT x.id, x.name, x.status, x.on_error, x.parent_workflow_id, x.created_at, x.started_at, x.completed_at,
+               x.updated_at
+          FROM horsies_workflows x
          WHERE x.status IN ('PENDING', 'RUNNING', 'PAUSED') AND x.status = ANY ($1::text[]) AND x.depth = 0
            AND ($2::text IS NULL OR strpos(lower(x.name), $2::text) > 0)
            AND ($3::text IS NULL OR left(x.id, length($3::text)) = $3::text)

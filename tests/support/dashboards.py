@@ -1,0 +1,157 @@
+"""The dashboard in tests: driven by a pilot, on a source of the test's choosing, waited for and never slept for."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from textual.pilot import Pilot
+
+from horsies import PostgresConfig
+from horsies.status import TaskStatus
+from horsies_tui.app import Dashboard
+from horsies_tui.data.filters import Query
+from horsies_tui.data.models import (
+    Count,
+    Maintenance,
+    Overview,
+    Place,
+    ScheduleRow,
+    Series,
+    Stale,
+    WorkerDetail,
+    WorkerLine,
+    WorkflowDetail,
+    WorkflowList,
+)
+from horsies_tui.data.postgres import PostgresSource
+from horsies_tui.data.source import Source, SourceError
+from horsies_tui.demo import DemoSource
+from horsies_tui.screens.live import LiveScreen
+from horsies_tui.widgets.live_table import LiveTable
+from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
+
+FROZEN = 1_800_000_000.0
+"""The demo's now: the same picture for ever."""
+SLOTS = (0.0,) * 40
+
+
+def demo() -> DemoSource:
+    return DemoSource(clock=lambda: FROZEN)
+
+
+class EmptySource(DemoSource):
+    """A database that was just migrated."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: FROZEN)
+        self.world.tasks.clear()
+
+    async def overview(self, window: timedelta) -> Overview:
+        none = {status: Count(0) for status in TaskStatus}
+        return Overview(none, (), (), Series(1.0, SLOTS, SLOTS, SLOTS, SLOTS, SLOTS), ())
+
+    async def workers(self) -> tuple[WorkerLine, ...]:
+        return ()
+
+    async def worker(self, worker_id: str) -> WorkerDetail | None:
+        return None
+
+    async def stale(self) -> Stale:
+        return Stale((), (), (), False)
+
+    async def workflows(
+        self, query: Query, *, since: timedelta | None, after: Place | None, limit: int
+    ) -> WorkflowList:
+        return WorkflowList(())
+
+    async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
+        return None
+
+    async def schedules(self) -> tuple[ScheduleRow, ...]:
+        return ()
+
+    async def maintenance(self) -> Maintenance:
+        return Maintenance((), ())
+
+
+class SilentSource(EmptySource):
+    """Nobody answers."""
+
+    async def _fail(self, *_: Any, **__: Any) -> Any:
+        raise SourceError("ConnectionRefusedError: connect to db.example:5432 was refused")
+
+    overview = tasks = task = workers = worker = stale = workflows = workflow = schedules = maintenance = _fail
+
+
+@asynccontextmanager
+async def dashboard(
+    source: Source, size: tuple[int, int] = (120, 40), **options: Any
+) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
+    """The app on this source, up and loaded once."""
+    app = Dashboard(source, **options)
+    async with app.run_test(size=size) as pilot:
+        await settled(app, pilot)
+        yield app, pilot
+
+
+@asynccontextmanager
+async def on_database(db: Database, **options: Any) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
+    async with dashboard(source_on(db.url), **options) as pair:
+        yield pair
+
+
+def source_on(url: str, **config: Any) -> PostgresSource:
+    return PostgresSource(
+        PostgresConfig(url, pool_max_size=1, application_name="horsies tui", connect_timeout_ms=5_000, **config)
+    )
+
+
+def seen(app: Dashboard) -> LiveScreen[Any]:
+    found = app._live_screen()
+    assert found is not None
+    return found
+
+
+async def settled(app: Dashboard, pilot: Pilot[None]) -> None:
+    """What is seen has been loaded and drawn."""
+
+    def loaded() -> bool:
+        screen = app._live_screen()
+        if screen is None or not screen.is_mounted or not app.session.database:
+            return False
+        has_answer = screen.data is not None or bool(list(screen.query(".-empty, .-error")))
+        quiet = not any(worker.group in ("load", "card", "act", "session") for worker in app.workers)
+        return has_answer and quiet and not screen._is_loading
+
+    await eventually_async(loaded, timeout=20, describe="the screen has loaded")
+    await pilot.pause()
+    await eventually_async(loaded, timeout=20, describe="the screen has loaded")
+    await pilot.pause()
+
+
+async def go(app: Dashboard, pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await settled(app, pilot)
+
+
+def table(app: Dashboard, name: str) -> LiveTable:
+    return seen(app).query_one(f"#{name}", LiveTable)
+
+
+def text_of(app: Dashboard) -> str:
+    """Everything that the terminal shows, line by line."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+async def shows(app: Dashboard, pilot: Pilot[None], text: str, *, timeout: float = 10.0) -> None:
+    async def found() -> bool:
+        await pilot.pause()
+        return text in text_of(app)
+
+    try:
+        await eventually_async(found, timeout=timeout, describe=f"{text!r} on the screen")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{text_of(app)}") from None

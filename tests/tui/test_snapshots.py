@@ -1,0 +1,64 @@
+"""Every screen with data, empty and without an answer, at 80x24 and 120x40, compared with the accepted pictures.
+
+`just snap` compares, `just snap-update` accepts; the SVG files are reviewed like code. One run of the app serves all
+captures of a size and a face.
+"""
+
+import re
+
+import pytest
+from pytest_textual_snapshot import SVGImageExtension
+from syrupy.assertion import SnapshotAssertion
+
+from horsies_tui.app import Dashboard
+from horsies_tui.data.source import Source
+from tests.support.dashboards import FROZEN, EmptySource, SilentSource, demo, go, settled
+
+PLACES = ("overview", "tasks", "workers", "stale", "workflows", "schedules", "maintenance")
+SIZES = {"80x24": (80, 24), "120x40": (120, 40)}
+
+
+@pytest.fixture
+def picture(snapshot: SnapshotAssertion) -> SnapshotAssertion:
+    return snapshot.use_extension(SVGImageExtension)
+
+
+def normal(svg: str) -> str:
+    """The ids in the file are a hash of how it was made, not of what it shows."""
+    return re.sub(r"terminal-\d+-", "terminal-", svg)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("face", ["data", "empty", "error"])
+async def test_every_screen(face: str, size: str, picture: SnapshotAssertion) -> None:
+    source: Source = {"data": demo, "empty": EmptySource, "error": SilentSource}[face]()
+    app = Dashboard(source, is_demo=True, clock=lambda: 0.0, refresh_s=3_600.0)
+    differing: list[str] = []
+    async with app.run_test(size=SIZES[size]) as pilot:
+
+        async def compare(name: str) -> None:
+            await settled(app, pilot)
+            if normal(app.export_screenshot()) != picture(name=f"{size}-{face}-{name}"):
+                differing.append(name)
+
+        await settled(app, pilot)
+        for number, place in enumerate(PLACES, 1):
+            await go(app, pilot, str(number))
+            await compare(place)
+            if face == "data" and place in ("tasks", "workers", "workflows"):
+                await go(app, pilot, "enter")
+                await compare(f"{place}-detail")
+                await go(app, pilot, "escape")
+        if face == "data":
+            await go(app, pilot, "2")
+            await pilot.press("space", "space", "space", "c")
+            await compare("confirm")
+            await pilot.press("escape", "escape", "question_mark")
+            await compare("help")
+    assert not differing, f"{differing} differ from the accepted pictures (`just snap-update` accepts)"
+
+
+def test_the_clock_of_the_pictures_stands_still() -> None:
+    source = demo()
+    assert source._now == source._now
+    assert source._now.timestamp() == FROZEN
