@@ -33,6 +33,18 @@ test-int *args: setup
 test-e2e *args: setup
     {{run}} pytest -n 2 tests/e2e {{args}}
 
+# the dashboard's screens against their accepted pictures
+snap *args: setup
+    {{run}} pytest tests/tui/test_snapshots.py {{args}}
+
+# accept how the dashboard's screens look now; look at the difference before you commit it
+snap-update: setup
+    {{run}} pytest tests/tui/test_snapshots.py --snapshot-update
+
+# take the pictures of docs/guides/dashboard.md anew, in a real terminal against workers under load
+screens: setup
+    {{run}} python -m tests.support.dashboard_screens
+
 # format the code
 fmt: setup
     {{run}} ruff format .

@@ -91,7 +91,7 @@ async def dashboard(
 ) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
     """The app on this source, up and loaded once."""
     app = Dashboard(source, **options)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         await settled(app, pilot)
         yield app, pilot
 

@@ -66,6 +66,17 @@ ACTIONS: Final = (
         "A paused queue is not claimed from; what runs goes on. A paused one is resumed.",
         "may_pause_queue", frozenset({"overview"}), frozenset({"open", "paused"}),
     ),
+    Action(
+        "run_schedule", "n", "Run now", "schedule", "Run", "run",
+        "One run beside its slots, made by the next scheduler that looks. A paused one runs too.",
+        "may_run_schedule", frozenset({"schedules"}), frozenset({"active", "paused"}),
+        "asked to run",
+    ),
+    Action(
+        "pause_schedule", "P", "Pause/resume", "schedule", "Pause or resume", "switched",
+        "The slots of a paused schedule pass without a run. A paused one is resumed.",
+        "may_run_schedule", frozenset({"schedules"}), frozenset({"active", "paused"}),
+    ),
 )  # fmt: skip
 
 BY_ID: Final = {action.id: action for action in ACTIONS}

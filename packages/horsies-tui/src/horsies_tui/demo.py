@@ -262,6 +262,9 @@ class DemoSource:
         if action == "pause_queue":
             self.world.paused ^= {target.id}
             return None
+        if action == "pause_schedule":
+            self.world.paused_schedules ^= {target.id}
+            return None
         if action == "run_schedule":
             self.world.asked.add(target.id)
             return None

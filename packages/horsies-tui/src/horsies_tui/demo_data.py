@@ -57,6 +57,7 @@ class World:
         self.workers = [f"web-{number}.shop-{self._hex(6)}" for number in (1, 2, 3)]
         self.dead = f"web-4.shop-{self._hex(6)}"
         self.paused_workflows: set[str] = set()
+        self.paused_schedules = {"weekly_digest"}
         self.asked: set[str] = set()
         self._fill()
 
@@ -173,7 +174,7 @@ class World:
         rows: list[ScheduleRow] = []
         for place, (name, every, since, runs) in enumerate(plan):
             due = timedelta(seconds=every - since)
-            paused = now - timedelta(hours=2) if name == "weekly_digest" else None
+            paused = now - timedelta(hours=2) if name in self.paused_schedules else None
             last = now - timedelta(seconds=since)
             asked = now if name in self.asked else None
             rows.append(

@@ -106,10 +106,45 @@ async def _pause_queue(broker: PostgresBroker, targets: Sequence[Target]) -> Out
     return Outcome(done, not_done=tuple(left))
 
 
+async def _run_schedule(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    return await _on_schedules(broker, targets, lambda target: broker.run_schedule_now(target.id), is_asked=True)
+
+
+async def _pause_schedule(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    """Pauses what was seen active and resumes what was seen paused."""
+    return await _on_schedules(
+        broker,
+        targets,
+        lambda target: (broker.resume_schedule if target.expected == "paused" else broker.pause_schedule)(target.id),
+    )
+
+
+async def _on_schedules(
+    broker: PostgresBroker,
+    targets: Sequence[Target],
+    change: Callable[[Target], Awaitable[bool]],
+    *,
+    is_asked: bool = False,
+) -> Outcome:
+    states = {one.schedule_name: "paused" if one.paused_at else "active" for one in await broker.get_schedules()}
+    done, left = 0, list[tuple[str, str]]()
+    for target in targets:
+        state = states.get(target.id)
+        if state is not None and state != target.expected:
+            left.append((target.id, f"{CHANGED}: it is {state}"))
+        elif state is not None and await change(target):
+            done += 1
+        else:
+            left.append((target.id, GONE))
+    return Outcome(0 if is_asked else done, asked=done if is_asked else 0, not_done=tuple(left))
+
+
 _ACTS: Final[Mapping[str, Act]] = {
     "cancel": _cancel,
     "retry": _retry,
     "requeue_stale": _requeue_stale,
     "fail_stale": _fail_stale,
     "pause_queue": _pause_queue,
+    "run_schedule": _run_schedule,
+    "pause_schedule": _pause_schedule,
 }

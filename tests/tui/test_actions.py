@@ -1,0 +1,207 @@
+"""Every action from the key to the row, against a real database: asked, fenced, carried out, reported."""
+
+import psycopg
+import pytest
+
+from horsies_tui.actions import ACTIONS, TYPE_ABOVE
+from horsies_tui.data.source import Outcome
+from horsies_tui.messages import ActionDone, ActionRequested
+from horsies_tui.screens.confirm import ConfirmScreen
+from tests.support.dashboards import dashboard, go, on_database, seen, shows, source_on, table, text_of
+from tests.support.factories import ago, insert, read, task, worker_state
+from tests.support.postgres import Database
+
+STALE = {"claimed_at": ago(minutes=30), "enqueued_at": ago(minutes=31)}
+
+
+async def test_cancel_asks_first_with_the_focus_on_the_way_back(db: Database) -> None:
+    task_id = task(db)
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "2")
+        await pilot.press("c")
+        assert isinstance(app.screen, ConfirmScreen)
+        await shows(app, pilot, "Cancel 1 task?")
+        await shows(app, pilot, task_id)
+        await pilot.press("enter")  # on the focused button: back
+        assert not isinstance(app.screen, ConfirmScreen)
+        assert read(db, task_id)["status"] == "PENDING"
+        await pilot.press("c", "right", "enter")
+        await shows(app, pilot, "1 task cancelled")
+    assert read(db, task_id)["status"] == "CANCELLED"
+
+
+async def test_cancel_of_a_running_task_asks_its_worker(db: Database) -> None:
+    task_id = task(db, "RUNNING")
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "2")
+        await pilot.press("c", "right", "enter")
+        await shows(app, pilot, "1 asked to stop")
+    row = read(db, task_id)
+    assert (row["status"], row["cancel_requested_at"] is not None) == ("RUNNING", True)
+
+
+async def test_retry_takes_the_marked_rows_and_leaves_the_others(db: Database) -> None:
+    failed = [task(db, "FAILED", terminal_at=ago(seconds=n)) for n in range(4)]
+    done = task(db, "COMPLETED", terminal_at=ago(seconds=9))
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "2")
+        assert table(app, "tasks").cursor_key == failed[0]
+        await pilot.press("space", "space", "down", "down", "space")  # two failed ones, and the completed one
+        assert table(app, "tasks").marks == {failed[0], failed[1], done}
+        await pilot.press("R")
+        await shows(app, pilot, "Retry 2 tasks?")
+        await pilot.press("right", "enter")
+        await shows(app, pilot, "2 tasks sent back to the queue")
+        assert not table(app, "tasks").marks
+    states = [read(db, task_id)["status"] for task_id in [*failed, done]]
+    assert states == ["PENDING", "PENDING", "FAILED", "FAILED", "COMPLETED"]
+
+
+async def test_what_changed_meanwhile_is_left_alone_and_told(db: Database) -> None:
+    task_id = task(db, "FAILED")
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "2")
+        await pilot.press("p")  # paused: the screen keeps what the operator saw
+        await pilot.press("R")
+        db.execute(
+            "UPDATE horsies_tasks SET status = 'PENDING', started_at = NULL, claimed_at = NULL, result = NULL,"
+            " claimed_by_worker_id = NULL, failed_at = NULL, terminal_at = NULL, error_code = NULL WHERE id = %s", task_id
+        )  # fmt: skip
+        await pilot.press("right", "enter")
+        await shows(app, pilot, "changed meanwhile")
+    assert read(db, task_id)["manual_retries"] == 0
+
+
+async def test_above_twenty_rows_the_number_has_to_be_typed(db: Database) -> None:
+    count = TYPE_ABOVE + 5
+    for _ in range(count):
+        task(db, queue_name="mail")
+    other = task(db, queue_name="other")
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "2", "slash")
+        await pilot.press(*"queue:mail", "enter")
+        await go(app, pilot, "a")
+        await pilot.press("c")
+        await shows(app, pilot, f"Cancel {count} tasks?")
+        await shows(app, pilot, f"type {count}")
+        assert app.screen.query_one("#yes").disabled
+        await pilot.press("tab", *"24", "enter")
+        assert app.screen.query_one("#yes").disabled
+        app.screen.query_one("#typed").focus()
+        await pilot.press("backspace", "5", "enter", "enter")
+        await shows(app, pilot, f"{count} tasks cancelled")
+    assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'CANCELLED'") == count
+    assert read(db, other)["status"] == "PENDING"
+
+
+async def test_requeue_and_fail_of_stale_tasks(db: Database) -> None:
+    claimed = task(db, "CLAIMED", **STALE)
+    running = task(db, "RUNNING", **STALE, started_at=ago(minutes=29))
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "4")
+        table(app, "stale").put_cursor(claimed)
+        await pilot.press("Q", "right", "enter")
+        await shows(app, pilot, "1 stale task sent back to the queue")
+        await pilot.press("F", "right", "enter")
+        await shows(app, pilot, "1 stale task failed")
+        await shows(app, pilot, "No task is stale")
+    assert read(db, claimed)["status"] == "PENDING"
+    row = read(db, running)
+    assert (row["status"], row["error_code"]) == ("FAILED", "WORKER_CRASHED")
+
+
+async def test_a_stale_task_that_was_vouched_for_meanwhile_stays(db: Database) -> None:
+    running = task(db, "RUNNING", **STALE, started_at=ago(minutes=29))
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "4", "p")
+        await pilot.press("F")
+        insert(db, "horsies_heartbeats", task_id=running, sender_id="worker-1", role="runner")
+        await pilot.press("right", "enter")
+        await shows(app, pilot, "its worker gave a sign of life")
+    assert read(db, running)["status"] == "RUNNING"
+
+
+async def test_pause_and_resume_of_a_queue(db: Database) -> None:
+    task(db, queue_name="mail")
+    async with on_database(db) as (app, pilot):
+        await pilot.press("P", "right", "enter")
+        await shows(app, pilot, "‖ mail")
+        assert db.value("SELECT paused_at IS NOT NULL FROM horsies_queue_state WHERE queue_name = 'mail'")
+        await pilot.press("P", "right", "enter")
+        await shows(app, pilot, "  mail")
+    assert not db.value("SELECT paused_at IS NOT NULL FROM horsies_queue_state WHERE queue_name = 'mail'")
+
+
+async def test_run_now_and_pause_of_a_schedule(db: Database) -> None:
+    insert(db, "horsies_schedule_state", schedule_name="nightly", next_run_at=ago(hours=-1))
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "6")
+        await pilot.press("n", "right", "enter")
+        await shows(app, pilot, "◔ asked")
+        await pilot.press("P", "right", "enter")
+        await shows(app, pilot, "1 schedule switched")
+    row = db.execute("SELECT run_requested_at IS NOT NULL, paused_at IS NOT NULL FROM horsies_schedule_state")
+    assert row == [(True, True)]
+
+
+async def test_messages_follow_each_other(db: Database) -> None:
+    """A yes becomes a request, a request an outcome: nothing else passes between the key and the row."""
+    task(db)
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "2")
+        told: list[object] = []
+        screen = seen(app)
+        dispatch = screen._dispatch_message
+
+        async def heard(message: object) -> None:
+            if isinstance(message, ActionRequested | ActionDone):
+                told.append(message)
+            await dispatch(message)  # type: ignore[arg-type]
+
+        screen._dispatch_message = heard  # type: ignore[method-assign,assignment]
+        await pilot.press("c", "right", "enter")
+        await shows(app, pilot, "1 task cancelled")
+    assert [type(message).__name__ for message in told] == ["ActionRequested", "ActionDone"]
+    assert isinstance(told[1], ActionDone)
+    assert told[1].outcome == Outcome(done=1)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_actions_exist_or_not_in_keys_footer_help_and_palette_alike(db: Database, read_only: bool) -> None:
+    task_id = task(db)
+    worker_state(db)
+    async with on_database(db, read_only=read_only) as (app, pilot):
+        for number, place in enumerate(("overview", "tasks", "workers", "stale"), 1):
+            await go(app, pilot, str(number))
+            wanted = {action.key for action in ACTIONS if place in action.screens} if not read_only else set()
+            offered = {
+                active.binding.key for active in seen(app).active_bindings.values() if "act(" in active.binding.action
+            }
+            assert offered == wanted
+        await go(app, pilot, "2")
+        await pilot.press("c")
+        assert isinstance(app.screen, ConfirmScreen) != read_only
+        if read_only:
+            await pilot.press("question_mark")
+            await shows(app, pilot, "tasks")
+            assert "Cancel" not in text_of(app)
+    assert read(db, task_id)["status"] == "PENDING"
+
+
+async def test_a_role_that_may_only_look_is_offered_nothing(db: Database) -> None:
+    """The right is asked of the server: a session that it made read-only by grants has no actions."""
+    task(db)
+    with psycopg.connect(db.url, autocommit=True) as connection:
+        connection.execute(f'CREATE ROLE "v{db.name}"')  # type: ignore[call-overload]
+        connection.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "v{db.name}"')  # type: ignore[call-overload]
+    mark = "&" if "?" in db.url else "?"
+    try:
+        async with dashboard(source_on(f"{db.url}{mark}role=v{db.name}")) as (app, pilot):
+            await go(app, pilot, "2")
+            await shows(app, pilot, "read-only")
+            await pilot.press("c")
+            assert not isinstance(app.screen, ConfirmScreen)
+    finally:
+        with psycopg.connect(db.url, autocommit=True) as connection:
+            connection.execute(f'DROP OWNED BY "v{db.name}"')  # type: ignore[call-overload]
+            connection.execute(f'DROP ROLE "v{db.name}"')  # type: ignore[call-overload]

@@ -1,0 +1,110 @@
+"""Rates from samples, alerts from an overview, levels of a graph, and when to look again."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from horsies.info import QueueStatus
+from horsies.status import NodeStatus
+from horsies_tui.data.alerts import alerts
+from horsies_tui.data.feed import Feed, Kinds
+from horsies_tui.data.models import AlertLevel, WorkflowNode
+from horsies_tui.data.series import series
+from horsies_tui.demo import DemoSource
+from horsies_tui.demo_data import World
+from horsies_tui.widgets.dag import draw, levels
+from tests.support.waiting import eventually_async
+
+
+def test_a_full_slot_is_measured_by_how_far_its_sample_reached() -> None:
+    ended = [
+        {"seen": 30, "failed": 3, "lasted": 60.0, "covered": 55.0, "p50": 0.1, "p95": 0.5},
+        {"seen": 100, "failed": 0, "lasted": 60.0, "covered": 2.0, "p50": None, "p95": None},
+    ]
+    sent = [
+        {"seen": 60, "last_id": "0", "starts": 0.0, "lasted": 60.0},
+        {"seen": 100, "last_id": "00000000-07d0-7000-8000-000000000000", "starts": 0.0, "lasted": 60.0},
+    ]
+    found = series(60.0, 100, ended, sent)
+    assert found.done == (0.5, 50.0)
+    assert found.failed == (0.05, 0.0)
+    assert found.sent == (1.0, 50.0)
+    assert found.wait_p95 == (0.5, 0.0)
+
+
+def test_ids_that_are_not_ours_are_counted_over_the_whole_slot() -> None:
+    sent = [{"seen": 100, "last_id": "order-17", "starts": 0.0, "lasted": 10.0}]
+    ended = [{"seen": 0, "failed": 0, "lasted": 10.0, "covered": None, "p50": None, "p95": None}]
+    assert series(10.0, 100, ended, sent).sent == (10.0,)
+
+
+def queue(**changes: Any) -> QueueStatus:
+    plain: dict[str, Any] = {
+        "name": "mail", "ready": 5, "delayed": 0, "claimed": 0, "running": 0, "is_bounded": False,
+        "oldest_ready": timedelta(minutes=1), "paused_at": None, "paused_for": None, "served_by": 1,
+    }  # fmt: skip
+    return QueueStatus(**{**plain, **changes})
+
+
+def test_alerts_name_what_deserves_a_look_the_worst_first() -> None:
+    workers = World().worker_statuses(datetime.now(UTC))
+    assert alerts([queue()], []) == ()
+    found = alerts([queue(paused_at=datetime.now(UTC)), queue(name="other", served_by=0)], workers)
+    assert [alert.level for alert in found] == [AlertLevel.PROBLEM, AlertLevel.PROBLEM, AlertLevel.WARN]
+    assert "still holds 3 tasks" in found[0].text
+    assert "5 min" not in found[0].text
+    assert "behind" in alerts([queue(oldest_ready=timedelta(hours=1))], workers)[-1].text
+
+
+def node(index: int, *waits: int) -> WorkflowNode:
+    return WorkflowNode(
+        index, f"n{index}", "t", "default", list(waits), "all", False, None, None, NodeStatus.PENDING, None, None
+    )
+
+
+def test_a_graph_is_laid_out_by_levels() -> None:
+    found = levels([node(0), node(1, 0), node(2, 0), node(3, 1, 2), node(4)])
+    assert [[one.task_index for one in level] for level in found] == [[0, 4], [1, 2], [3]]
+
+
+def test_a_graph_that_no_run_has_is_drawn_all_the_same() -> None:
+    assert levels([node(0, 1), node(1, 0)])
+    assert levels([node(0, 99)])
+    wide = draw([node(0), *(node(index, 0) for index in range(1, 1_000))], 80)
+    assert "more" in wide.plain
+    assert max(len(line) for line in wide.plain.splitlines()) <= 90
+
+
+class Hints(DemoSource):
+    async def watch(self, on_hint: Callable[[str], None], on_live: Callable[[bool], None]) -> None:
+        self.hint, self.live = on_hint, on_live
+        await asyncio.Event().wait()
+
+
+async def test_hints_are_gathered_and_the_poll_goes_on_under_them() -> None:
+    told: list[Kinds] = []
+    states: list[bool] = []
+    source = Hints()
+    feed = Feed(source, told.append, states.append, slow_s=0.3, fast_s=0.3, debounce_s=0.02, gap_s=0.05)
+    running = asyncio.ensure_future(feed.run())
+    try:
+        await eventually_async(lambda: told, describe="the first poll")
+        source.live(True)
+        source.live(True)
+        assert states == [True]
+        told.clear()
+        for _ in range(50):
+            source.hint("tasks")
+        await eventually_async(lambda: told)
+        assert told == [frozenset({"tasks", "all"})], "fifty hints, one look"
+        told.clear()
+
+        async def under_hints() -> bool:
+            source.hint("tasks")
+            return any("all" in kinds for kinds in told)
+
+        await eventually_async(under_hints, describe="a poll although hints never stop")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,46 @@
+"""A filter as typed, and what each section of a list makes of it."""
+
+import pytest
+
+from horsies import TaskStatus, WorkflowStatus
+from horsies_tui.data.filters import Query
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", Query()),
+        ("receipt", Query(name="receipt")),
+        ("Queue:Mail name:Send error:SMTP id:01AB", Query(queue="Mail", name="send", error="smtp", id="01ab")),
+        ("status:failed,run", Query(statuses=frozenset({"FAILED", "RUNNING"}))),
+        ("s:waiting is:done", Query(statuses=frozenset({"PENDING", "COMPLETED"}))),
+        ("queue:", Query()),
+        ("a\0b", Query(name="ab")),
+    ],
+)
+def test_what_is_typed_is_what_is_meant(text: str, wanted: Query) -> None:
+    assert Query.parse(text) == (wanted, [])
+
+
+@pytest.mark.parametrize(("text", "problem"), [("colour:red", "colour:"), ("status:gone", "gone")])
+def test_what_is_not_understood_is_told(text: str, problem: str) -> None:
+    assert problem in Query.parse(text)[1][0]
+
+
+@pytest.mark.parametrize("text", ["queue:mail", "status:failed,pending name:x", "id:0192 worker:w error:smtp"])
+def test_the_text_of_a_filter_is_the_filter(text: str) -> None:
+    query = Query.parse(text)[0]
+    assert Query.parse(str(query))[0] == query
+
+
+def test_states_that_other_conditions_rule_out_are_not_looked_at() -> None:
+    assert TaskStatus.PENDING not in Query(worker="w").tasks
+    assert Query(error="smtp").tasks <= frozenset(TaskStatus) - {TaskStatus.PENDING, TaskStatus.RUNNING}
+    assert Query(statuses=frozenset({"PAUSED"})).tasks == frozenset()
+    assert Query(statuses=frozenset({"PAUSED", "FAILED"})).workflows == {WorkflowStatus.PAUSED, WorkflowStatus.FAILED}
+    assert Query.parse("status:failed")[0].has_code
+    assert not Query().has_code
+
+
+def test_a_status_is_switched_on_and_off() -> None:
+    assert Query().toggled("FAILED").toggled("FAILED") == Query()
