@@ -146,6 +146,17 @@ def text_of(app: Dashboard) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
 
 
+async def said(app: Dashboard, pilot: Pilot[None], text: str) -> None:
+    """A notification said so; on the screen its words may be broken into lines."""
+
+    async def found() -> bool:
+        await pilot.pause()
+        return any(text in notification.message for notification in app._notifications)
+
+    told = "; ".join(notification.message for notification in app._notifications)
+    await eventually_async(found, timeout=15, describe=f"{text!r} was said; so far: {told}")
+
+
 async def shows(app: Dashboard, pilot: Pilot[None], text: str, *, timeout: float = 10.0) -> None:
     async def found() -> bool:
         await pilot.pause()

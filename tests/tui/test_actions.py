@@ -7,7 +7,8 @@ from horsies_tui.actions import ACTIONS, TYPE_ABOVE
 from horsies_tui.data.source import Outcome
 from horsies_tui.messages import ActionDone, ActionRequested
 from horsies_tui.screens.confirm import ConfirmScreen
-from tests.support.dashboards import dashboard, go, on_database, seen, shows, source_on, table, text_of
+from tests.support.apps import add_task, async_app_on
+from tests.support.dashboards import dashboard, go, on_database, said, seen, shows, source_on, table, text_of
 from tests.support.factories import ago, insert, read, task, worker_state
 from tests.support.postgres import Database
 
@@ -26,7 +27,7 @@ async def test_cancel_asks_first_with_the_focus_on_the_way_back(db: Database) ->
         assert not isinstance(app.screen, ConfirmScreen)
         assert read(db, task_id)["status"] == "PENDING"
         await pilot.press("c", "right", "enter")
-        await shows(app, pilot, "1 task cancelled")
+        await said(app, pilot, "1 task cancelled")
     assert read(db, task_id)["status"] == "CANCELLED"
 
 
@@ -35,7 +36,7 @@ async def test_cancel_of_a_running_task_asks_its_worker(db: Database) -> None:
     async with on_database(db) as (app, pilot):
         await go(app, pilot, "2")
         await pilot.press("c", "right", "enter")
-        await shows(app, pilot, "1 asked to stop")
+        await said(app, pilot, "1 asked to stop")
     row = read(db, task_id)
     assert (row["status"], row["cancel_requested_at"] is not None) == ("RUNNING", True)
 
@@ -51,7 +52,7 @@ async def test_retry_takes_the_marked_rows_and_leaves_the_others(db: Database) -
         await pilot.press("R")
         await shows(app, pilot, "Retry 2 tasks?")
         await pilot.press("right", "enter")
-        await shows(app, pilot, "2 tasks sent back to the queue")
+        await said(app, pilot, "2 tasks sent back to the queue")
         assert not table(app, "tasks").marks
     states = [read(db, task_id)["status"] for task_id in [*failed, done]]
     assert states == ["PENDING", "PENDING", "FAILED", "FAILED", "COMPLETED"]
@@ -65,10 +66,11 @@ async def test_what_changed_meanwhile_is_left_alone_and_told(db: Database) -> No
         await pilot.press("R")
         db.execute(
             "UPDATE horsies_tasks SET status = 'PENDING', started_at = NULL, claimed_at = NULL, result = NULL,"
-            " claimed_by_worker_id = NULL, failed_at = NULL, terminal_at = NULL, error_code = NULL WHERE id = %s", task_id
-        )  # fmt: skip
+            " claimed_by_worker_id = NULL, failed_at = NULL, terminal_at = NULL, error_code = NULL WHERE id = %s",
+            task_id,
+        )
         await pilot.press("right", "enter")
-        await shows(app, pilot, "changed meanwhile")
+        await said(app, pilot, "changed meanwhile")
     assert read(db, task_id)["manual_retries"] == 0
 
 
@@ -89,7 +91,7 @@ async def test_above_twenty_rows_the_number_has_to_be_typed(db: Database) -> Non
         assert app.screen.query_one("#yes").disabled
         app.screen.query_one("#typed").focus()
         await pilot.press("backspace", "5", "enter", "enter")
-        await shows(app, pilot, f"{count} tasks cancelled")
+        await said(app, pilot, f"{count} tasks cancelled")
     assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'CANCELLED'") == count
     assert read(db, other)["status"] == "PENDING"
 
@@ -101,9 +103,9 @@ async def test_requeue_and_fail_of_stale_tasks(db: Database) -> None:
         await go(app, pilot, "4")
         table(app, "stale").put_cursor(claimed)
         await pilot.press("Q", "right", "enter")
-        await shows(app, pilot, "1 stale task sent back to the queue")
+        await said(app, pilot, "1 stale task sent back to the queue")
         await pilot.press("F", "right", "enter")
-        await shows(app, pilot, "1 stale task failed")
+        await said(app, pilot, "1 stale task failed")
         await shows(app, pilot, "No task is stale")
     assert read(db, claimed)["status"] == "PENDING"
     row = read(db, running)
@@ -117,7 +119,7 @@ async def test_a_stale_task_that_was_vouched_for_meanwhile_stays(db: Database) -
         await pilot.press("F")
         insert(db, "horsies_heartbeats", task_id=running, sender_id="worker-1", role="runner")
         await pilot.press("right", "enter")
-        await shows(app, pilot, "its worker gave a sign of life")
+        await said(app, pilot, "its worker gave a sign of life")
     assert read(db, running)["status"] == "RUNNING"
 
 
@@ -139,7 +141,7 @@ async def test_run_now_and_pause_of_a_schedule(db: Database) -> None:
         await pilot.press("n", "right", "enter")
         await shows(app, pilot, "◔ asked")
         await pilot.press("P", "right", "enter")
-        await shows(app, pilot, "1 schedule switched")
+        await said(app, pilot, "1 schedule switched")
     row = db.execute("SELECT run_requested_at IS NOT NULL, paused_at IS NOT NULL FROM horsies_schedule_state")
     assert row == [(True, True)]
 
@@ -160,7 +162,7 @@ async def test_messages_follow_each_other(db: Database) -> None:
 
         screen._dispatch_message = heard  # type: ignore[method-assign,assignment]
         await pilot.press("c", "right", "enter")
-        await shows(app, pilot, "1 task cancelled")
+        await said(app, pilot, "1 task cancelled")
     assert [type(message).__name__ for message in told] == ["ActionRequested", "ActionDone"]
     assert isinstance(told[1], ActionDone)
     assert told[1].outcome == Outcome(done=1)
@@ -205,3 +207,33 @@ async def test_a_role_that_may_only_look_is_offered_nothing(db: Database) -> Non
         with psycopg.connect(db.url, autocommit=True) as connection:
             connection.execute(f'DROP OWNED BY "v{db.name}"')  # type: ignore[call-overload]
             connection.execute(f'DROP ROLE "v{db.name}"')  # type: ignore[call-overload]
+
+
+async def test_pause_resume_cancel_and_retry_of_a_workflow(db: Database) -> None:
+    async with async_app_on(db) as app_of_the_shop:
+        step = add_task(app_of_the_shop)
+        first = step.node()(1, 2)
+        run = await app_of_the_shop.workflow("orders", [first]).start_async()
+    workflow_id = run.workflow_id
+
+    def status() -> str:
+        return db.value("SELECT status FROM horsies_workflows WHERE id = %s", workflow_id)
+
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "5")
+        await pilot.press("P")
+        await shows(app, pilot, "Pause or resume 1 workflow?")
+        await pilot.press("right", "enter")
+        await shows(app, pilot, "‖ paused")
+        assert status() == "PAUSED"
+        await go(app, pilot, "2")
+        await shows(app, pilot, "withdrawn")
+        await go(app, pilot, "5", "enter")
+        await pilot.press("P", "right", "enter")  # from the run's own screen
+        await shows(app, pilot, "▶ RUNNING")
+        await pilot.press("c", "right", "enter")
+        await shows(app, pilot, "⊘ CANCELLED")
+        assert status() == "CANCELLED"
+        await pilot.press("R", "right", "enter")
+        await shows(app, pilot, "▶ RUNNING")
+    assert status() == "RUNNING"

@@ -2,11 +2,14 @@
 
 import re
 
+import psycopg
+
+from horsies_tui.app import Dashboard
 from horsies_tui.data.filters import Query
 from horsies_tui.data.models import Place, TaskList
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.dashboards import dashboard, demo, go, on_database, seen, settled, shows, source_on, table, text_of
-from tests.support.factories import ago, finish, heartbeat, task, worker_state
+from tests.support.factories import ago, finish, heartbeat, insert, task, worker_state
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
@@ -15,6 +18,9 @@ HOSTILE = (
     "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x07y", "\x9b31m", "\u202eevil\u202c", "a\u200bb", "\u2066x\u2069",
     "a\nb\r\nc", "\ttab", "x" * 5_000, "e" + "\u0301" * 300, "$text", "{0}", "%s",
 )  # fmt: skip
+
+
+ALL = "".join(HOSTILE)
 
 
 async def test_a_send_is_seen_at_once_and_an_end_too(db: Database) -> None:
@@ -49,8 +55,6 @@ async def test_cursor_marks_and_scroll_stay_while_rows_come_and_go(db: Database)
 
 
 async def test_the_list_grows_as_one_goes_down(db: Database) -> None:
-    import psycopg
-
     with psycopg.connect(db.url) as connection:
         connection.execute(
             """INSERT INTO horsies_tasks (id, task_name, status, completed_at, terminal_at, result)
@@ -85,8 +89,6 @@ async def test_it_starts_while_the_database_is_away(db: Database) -> None:
     task(db, task_name="there")
     with ChaosProxy(db.url) as proxy:
         proxy.set(Mode.CUT)
-        from horsies_tui.app import Dashboard
-
         app = Dashboard(source_on(proxy.url))
         async with app.run_test(size=(100, 30), notifications=True) as pilot:
             await shows(app, pilot, "nothing has arrived yet")
@@ -104,17 +106,15 @@ def unfit(text: str) -> list[str]:
 async def test_hostile_rows_are_shown_as_they_are_and_do_nothing(db: Database) -> None:
     for number, text in enumerate(HOSTILE):
         name = text[:250].replace("\x00", "")
-        task(db, "FAILED", task_name=name, error_code=text, failed_reason=text, kwargs=f'{{"x": "{number}"}}',
-             claimed_by_worker_id=name, result=text, worker_hostname=name)  # fmt: skip
+        task(db, "FAILED", task_name=name, error_code=ALL, failed_reason=ALL, kwargs=ALL, claimed_by_worker_id=name,
+             result=ALL, worker_hostname=name)  # fmt: skip
         running = task(db, "RUNNING", task_name=name, claimed_by_worker_id=name)
         heartbeat(db, running, sender_id=name)
         worker_state(db, f"{number}{name}"[:250], hostname=name, queues=[name])
         db.execute("INSERT INTO horsies_schedule_state (schedule_name) VALUES (%s)", f"{number}{name}"[:250])
         db.execute("INSERT INTO horsies_workflows (id, name) VALUES (%s, %s)", f"w{number}", name)
-        db.execute(
-            "INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name) VALUES (%s, %s, 0, %s, %s)",
-            f"n{number}", f"w{number}", name, name,
-        )  # fmt: skip
+        insert(db, "horsies_workflow_tasks", id=f"n{number}", workflow_id=f"w{number}", task_index=0, node_id=name,
+               task_name=name)  # fmt: skip
     async with on_database(db, size=(140, 50)) as (app, pilot):
         for number in "1234567":
             await go(app, pilot, number)
@@ -122,13 +122,10 @@ async def test_hostile_rows_are_shown_as_they_are_and_do_nothing(db: Database) -
         await go(app, pilot, "2")
         assert "[red]a[/red]" in text_of(app)
         assert "\\x1b[2J" in text_of(app)
-        for place, count in (("2", len(HOSTILE)), ("3", 6), ("5", len(HOSTILE))):
-            await go(app, pilot, place)
-            for _ in range(0, count, 3):
-                await go(app, pilot, "enter")
-                assert not unfit(text_of(app))
-                await go(app, pilot, "escape")
-                await pilot.press("down", "down", "down")
+        for place in "235":
+            await go(app, pilot, place, "enter")
+            assert not unfit(text_of(app))
+            await go(app, pilot, "escape")
         await go(app, pilot, "2")
         await pilot.press("c")
         await pilot.pause()

@@ -1,4 +1,4 @@
-"""No screen reads the table of tasks from end to end: every statement of every look, planned on a table of some size."""
+"""No screen reads the table of tasks from end to end: every statement of every look, planned on a filled table."""
 
 import json
 import re
@@ -90,8 +90,8 @@ async def test_no_look_scans_the_tasks(filled: Database) -> None:
     try:
         await source.session()
         await source.overview(timedelta(minutes=15))
-        for text in ("", "status:failed", "status:pending", "queue:q1", "name:task_3", "error:smtp", "status:pending queue:q2",
-                     "id:000000000100", "worker:worker-2", "status:completed"):  # fmt: skip
+        for text in ("", "status:failed", "status:pending", "queue:q1", "name:task_3", "error:smtp",
+                     "status:pending queue:q2", "id:000000000100", "worker:worker-2", "status:completed"):  # fmt: skip
             page = await source.tasks(Query.parse(text)[0], since=None, after=None, limit=50)
             if page.next is not None:
                 await source.tasks(Query.parse(text)[0], since=None, after=page.next, limit=50)
@@ -120,6 +120,5 @@ def test_the_dashboards_statements_write_nothing() -> None:
     ours = {name: statement for name, statement in statements() if name.startswith("horsies_tui")}
     assert len(ours) > 10
     for name, statement in ours.items():
-        words = set(re.findall(r"[A-Z]+", statement.sql))
-        assert not words & {"INSERT", "UPDATE", "DELETE", "MERGE", "LOCK", "CREATE", "DROP"} - {"UPDATE"}, name
-        assert not re.search(r"\bUPDATE\s+horsies|FOR\s+UPDATE|FOR\s+SHARE", statement.sql), name
+        writes = r"INSERT\s+INTO|UPDATE\s+horsies|DELETE\s+FROM|MERGE\s+INTO|FOR\s+(UPDATE|SHARE)|pg_notify"
+        assert not re.search(writes, statement.sql), name

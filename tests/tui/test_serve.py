@@ -87,7 +87,8 @@ async def browser(tmp_path: Path, url: str) -> AsyncIterator[Page]:
     port = free_port()
     command = [
         CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        f"--remote-debugging-port={port}", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,800", "about:blank",
+        f"--remote-debugging-port={port}", f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1200,800",
+        "about:blank",
     ]  # fmt: skip
     with process(command, tmp_path / "chromium.log"):
         async with aiohttp.ClientSession() as session:

@@ -37,7 +37,8 @@ class Action:
         return f"{plural(count, self.noun)} {self.done}"
 
 
-_TASK_SCREENS: Final = frozenset({"tasks", "task", "worker", "workflow"})
+_TASK_SCREENS: Final = frozenset({"tasks", "task", "worker"})
+_RUN_SCREENS: Final = frozenset({"workflows", "workflow"})
 
 ACTIONS: Final = (
     Action(
@@ -65,6 +66,21 @@ ACTIONS: Final = (
         "pause_queue", "P", "Pause/resume", "queue", "Pause or resume", "switched",
         "A paused queue is not claimed from; what runs goes on. A paused one is resumed.",
         "may_pause_queue", frozenset({"overview"}), frozenset({"open", "paused"}),
+    ),
+    Action(
+        "pause_workflow", "P", "Pause/resume", "workflow", "Pause or resume", "switched",
+        "Of a paused one nothing new starts; what runs goes on. A paused one is resumed.",
+        "may_pause_workflow", _RUN_SCREENS, frozenset({"RUNNING", "PAUSED"}),
+    ),
+    Action(
+        "cancel_workflow", "c", "Cancel", "workflow", "Cancel", "cancelled",
+        "What has not started never will, what runs is asked to stop, workflows inside included.",
+        "may_pause_workflow", _RUN_SCREENS, frozenset({"PENDING", "RUNNING", "PAUSED"}),
+    ),
+    Action(
+        "retry_workflow", "R", "Retry", "workflow", "Retry", "set going again",
+        "What failed, and what was skipped for it, runs again. Completed nodes keep their results.",
+        "may_pause_workflow", _RUN_SCREENS, frozenset({"FAILED", "CANCELLED"}),
     ),
     Action(
         "run_schedule", "n", "Run now", "schedule", "Run", "run",

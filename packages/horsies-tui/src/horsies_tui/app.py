@@ -49,7 +49,7 @@ class Dashboard(App[None]):
         "workflows": WorkflowsScreen, "schedules": SchedulesScreen, "maintenance": MaintenanceScreen,
     }  # fmt: skip
     DEFAULT_MODE = "overview"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-medium"), (120, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-medium"), (120, "-wide")]  # noqa: RUF012  (as Textual has it)
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(str(number), f"go('{place}')", place.capitalize(), show=False)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from horsies.info import Heartbeat, QueueStatus, TaskAttempt, TaskDetail
-from horsies.status import TASK_TERMINAL_STATES, AttemptOutcome, TaskStatus
+from horsies.status import TASK_TERMINAL_STATES, AttemptOutcome, TaskStatus, WorkflowStatus
 from horsies_tui.data.acting import CHANGED, GONE
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.filters import IN_FLIGHT, Query
@@ -206,8 +206,8 @@ class DemoSource:
             silence = self._now - self._at(task.silence)
             held = self._now - self._at(task.started if task.started is not None else task.silence)
             found.append(
-                StaleTask(task.id, task.name, task.queue, task.status, kind, task.worker, "web-4", 0, 0, held, silence,
-                          _LIMITS[kind], True, False)
+                StaleTask(task.id, task.name, task.queue, task.status, kind, task.worker, "web-4:4714", 0, 0, held,
+                          silence, _LIMITS[kind], True, False)
             )  # fmt: skip
         crashed = [task for task in self.world.tasks.values() if task.error == "WORKER_CRASHED"]
         lost = tuple(
@@ -268,8 +268,10 @@ class DemoSource:
         if action == "run_schedule":
             self.world.asked.add(target.id)
             return None
-        if action == "pause_workflow":
-            self.world.paused_workflows ^= {target.id}
+        if action.endswith("_workflow"):
+            paused = WorkflowStatus.RUNNING if target.expected == "PAUSED" else WorkflowStatus.PAUSED
+            moved = {"cancel_workflow": WorkflowStatus.CANCELLED, "retry_workflow": WorkflowStatus.RUNNING}
+            self.world.moved_workflows[target.id] = moved.get(action, paused)
             return None
         task = self.world.tasks.get(target.id)
         if task is None:

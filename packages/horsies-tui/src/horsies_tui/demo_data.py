@@ -54,9 +54,9 @@ class World:
         self.random = random.Random(seed)
         self.tasks: dict[str, DemoTask] = {}
         self.paused = {"media"}
-        self.workers = [f"web-{number}.shop-{self._hex(6)}" for number in (1, 2, 3)]
-        self.dead = f"web-4.shop-{self._hex(6)}"
-        self.paused_workflows: set[str] = set()
+        self.workers = [self.new_id() for _ in range(3)]
+        self.dead = self.new_id()
+        self.moved_workflows: dict[str, WorkflowStatus] = {}
         self.paused_schedules = {"weekly_digest"}
         self.asked: set[str] = set()
         self._fill()
@@ -147,9 +147,13 @@ class World:
             status = (WorkflowStatus.RUNNING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, WorkflowStatus.COMPLETED,
                       WorkflowStatus.FAILED)[min(number, 3 if number % 4 else 4)]  # fmt: skip
             run_id = f"0193f0a0-{number:04x}-7000-8000-{number:012x}"
-            if run_id in self.paused_workflows:
-                status = WorkflowStatus.PAUSED
-            ended = {WorkflowStatus.COMPLETED: 7, WorkflowStatus.FAILED: 7, WorkflowStatus.PAUSED: 2}.get(status, 3)
+            status = self.moved_workflows.get(run_id, status)
+            ended = {
+                WorkflowStatus.COMPLETED: 7,
+                WorkflowStatus.FAILED: 7,
+                WorkflowStatus.PAUSED: 2,
+                WorkflowStatus.CANCELLED: 3,
+            }.get(status, 3)
             nodes = tuple(
                 WorkflowNode(
                     index, name, name, "default", list(waits), "all", index == 2 and number == 0,

@@ -139,12 +139,48 @@ async def _on_schedules(
     return Outcome(0 if is_asked else done, asked=done if is_asked else 0, not_done=tuple(left))
 
 
+async def _pause_workflow(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    """Pauses what was seen running and resumes what was seen paused."""
+    control = broker.workflows
+    return await _on_workflows(
+        broker, targets, lambda target: (control.resume if target.expected == "PAUSED" else control.pause)(target.id)
+    )
+
+
+async def _cancel_workflow(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    return await _on_workflows(broker, targets, lambda target: broker.workflows.cancel(target.id))
+
+
+async def _retry_workflow(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
+    return await _on_workflows(broker, targets, lambda target: broker.workflows.retry(target.id))
+
+
+async def _on_workflows(
+    broker: PostgresBroker, targets: Sequence[Target], change: Callable[[Target], Awaitable[bool]]
+) -> Outcome:
+    done, left = 0, list[tuple[str, str]]()
+    for target in targets:
+        info = await broker.workflows.info(target.id)
+        if info is None:
+            left.append((target.id, GONE))
+        elif info.status != target.expected:
+            left.append((target.id, f"{CHANGED}: it was {target.expected}, is {info.status}"))
+        elif await change(target):
+            done += 1
+        else:
+            left.append((target.id, CHANGED))
+    return Outcome(done, not_done=tuple(left))
+
+
 _ACTS: Final[Mapping[str, Act]] = {
     "cancel": _cancel,
     "retry": _retry,
     "requeue_stale": _requeue_stale,
     "fail_stale": _fail_stale,
     "pause_queue": _pause_queue,
+    "pause_workflow": _pause_workflow,
+    "cancel_workflow": _cancel_workflow,
+    "retry_workflow": _retry_workflow,
     "run_schedule": _run_schedule,
     "pause_schedule": _pause_schedule,
 }

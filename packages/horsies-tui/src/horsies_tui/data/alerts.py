@@ -6,7 +6,7 @@ from typing import Final
 
 from horsies._text import plural, span
 from horsies.info import QueueStatus, WorkerLiveness, WorkerStatus
-from horsies_tui.data.models import Alert, AlertLevel
+from horsies_tui.data.models import Alert, AlertLevel, worker_name
 
 LONG_READY: Final = timedelta(minutes=5)
 UNSERVED: Final = timedelta(seconds=30)
@@ -23,14 +23,19 @@ def alerts(queues: Iterable[QueueStatus], workers: Sequence[WorkerStatus]) -> tu
 def _workers(workers: Sequence[WorkerStatus]) -> Iterator[Alert]:
     for one in workers:
         held = one.holds_running + one.holds_claimed
+        name = worker_name(one)
         if one.liveness is WorkerLiveness.DEAD and held:
-            yield Alert(AlertLevel.PROBLEM, f"{one.worker_id} is dead and still holds {plural(held, 'task')}", "stale")
+            yield Alert(
+                AlertLevel.PROBLEM, f"{name} is dead and still holds {plural(held, 'task')}", "stale"
+            )
         elif one.liveness is WorkerLiveness.DEAD and one.age < _RECENT:
-            yield Alert(AlertLevel.WARN, f"{one.worker_id} died {span(one.age)} ago; its tasks are recovered", "stale")
+            yield Alert(
+                AlertLevel.WARN, f"{name} died {span(one.age)} ago; its tasks are recovered", "stale"
+            )
         elif one.liveness is WorkerLiveness.LATE:
-            yield Alert(AlertLevel.WARN, f"{one.worker_id} is silent for {span(one.age)}", "workers")
+            yield Alert(AlertLevel.WARN, f"{name} is silent for {span(one.age)}", "workers")
         elif one.liveness is WorkerLiveness.ALIVE and (one.memory_percent or 0) > 90:
-            yield Alert(AlertLevel.WARN, f"{one.worker_id} uses {one.memory_percent:.0f} % of its memory", "workers")
+            yield Alert(AlertLevel.WARN, f"{name} uses {one.memory_percent:.0f} % of its memory", "workers")
 
 
 def _queues(queues: Iterable[QueueStatus], *, has_workers: bool) -> Iterator[Alert]:

@@ -145,6 +145,11 @@ class TaskList:
     """Not all waiting tasks are on this page, though others follow them."""
 
 
+def worker_name(worker: WorkerStatus) -> str:
+    """For people: an id is a UUID, and says nothing to anybody."""
+    return f"{worker.hostname}:{worker.pid}"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
     """One worker in the list: its newest snapshot, and processor load over the last few."""
@@ -205,7 +210,7 @@ class StaleTask:
     status: TaskStatus
     kind: StaleKind
     worker_id: str | None
-    hostname: str | None
+    worker_name: str | None
     retry_count: int
     max_retries: int
     held_for: timedelta

@@ -53,7 +53,8 @@ _PERMISSION_DENIED: Final = "42501"
 
 _CHANNELS: Final = {
     channels.TASK_NEW: "tasks", channels.TASK_DONE: "tasks", channels.QUEUE_STATE: "queues",
-    channels.WORKFLOW_DONE: "workflows", channels.SCHEDULE_STATE: "schedules",
+    channels.WORKFLOW_DONE: "workflows", channels.WORKFLOW_STEP: "workflows",
+    channels.SCHEDULE_STATE: "schedules",
 }  # fmt: skip
 
 Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]

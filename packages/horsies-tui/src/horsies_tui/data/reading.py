@@ -22,6 +22,7 @@ from horsies_tui.data.models import (
     TaskRow,
     WorkflowList,
     WorkflowRow,
+    worker_name,
 )
 from horsies_tui.data.series import series
 
@@ -222,7 +223,7 @@ def _stale_task(row: Mapping[str, Any], worker: WorkerStatus | None) -> StaleTas
         status=TaskStatus(row["status"]),
         kind=kind,
         worker_id=row["claimed_by_worker_id"],
-        hostname=row["worker_hostname"] or (worker.hostname if worker is not None else None),
+        worker_name=worker_name(worker) if worker is not None else row["worker_hostname"],
         retry_count=row["retry_count"],
         max_retries=row["max_retries"],
         held_for=row["held_for"],

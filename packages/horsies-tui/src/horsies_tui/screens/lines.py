@@ -1,6 +1,7 @@
 """Lines that more than one screen shows."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 from horsies_tui.data.models import TaskRow
 from horsies_tui.text import short_id, span
@@ -8,6 +9,8 @@ from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line
 
 Colour = Callable[[str], str]
+_CENTURY = timedelta(days=36_500)
+_TODAY = timedelta(hours=1)
 
 TASK_COLUMNS = (
     Column("status", "status", 11),
@@ -16,23 +19,26 @@ TASK_COLUMNS = (
     Column("age", "age", 6, right=True),
     Column("tries", "try", 5, right=True),
     Column("error", "error", 18, above=74),
-    Column("worker", "worker", 20, above=130),
+    Column("worker", "worker", 17, above=130),
     Column("id", "id", 17, above=96),
 )
 
 
 def task_line(row: TaskRow, colour: Colour, muted: str) -> Line:
     later = row.status == "PENDING" and row.age.total_seconds() < 0
+    withdrawn = later and row.age < -_CENTURY  # a paused workflow's: out of every claim's range until it is resumed
+    word = "withdrawn" if withdrawn else "delayed" if later else row.status.lower()
+    age = "·" if withdrawn else f"in {span(-row.age)}" if later and -row.age < _TODAY else span(row.age)
     return Line(
         row.id,
         {
-            "status": Cell(f"{GLYPHS[row.status]} {'delayed' if later else row.status.lower()}", colour(row.status)),
+            "status": Cell(f"{GLYPHS[row.status]} {word}", colour(row.status)),
             "name": Cell(row.task_name + (" ⊞" if row.is_workflow_task else "")),
             "queue": Cell(row.queue_name, muted),
-            "age": Cell(f"in {span(-row.age)}" if later and -row.age.total_seconds() < 36_000 else span(row.age)),
+            "age": Cell(age),
             "tries": Cell(f"{row.retry_count + 1}/{row.max_retries + 1}" if row.max_retries else "·", muted),
             "error": Cell(row.error_code or "", colour("FAILED") if row.error_code else ""),
-            "worker": Cell(row.claimed_by_worker_id or "", muted),
+            "worker": Cell(short_id(row.claimed_by_worker_id or ""), muted),
             "id": Cell(short_id(row.id), muted),
         },
     )

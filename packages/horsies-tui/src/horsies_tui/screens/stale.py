@@ -10,7 +10,7 @@ from textual.widgets import DataTable
 
 from horsies.info import WorkerStatus
 from horsies_tui.actions import Action
-from horsies_tui.data.models import LostAttempt, Stale, StaleTask
+from horsies_tui.data.models import LostAttempt, Stale, StaleTask, worker_name
 from horsies_tui.data.source import Target
 from horsies_tui.screens.live import LiveScreen, action_bindings
 from horsies_tui.screens.task import TaskScreen
@@ -52,7 +52,8 @@ class StaleScreen(LiveScreen[Stale]):
         yield Panel(
             "dead workers",
             LiveTable(
-                Column("worker", "worker", least=18), Column("seen", "last seen", 9, right=True),
+                Column("worker", "worker", least=18), Column("id", "id", 17, above=100),
+                Column("seen", "last seen", 9, right=True),
                 Column("holds", "holds", 6, right=True), Column("lost", "recovered", 9, right=True),
                 Column("verdict", "verdict", 30, above=76), markable=False, id="dead",
             ),
@@ -82,7 +83,8 @@ class StaleScreen(LiveScreen[Stale]):
             lost[row.worker_id] = lost.get(row.worker_id, 0) + 1
         self.query_one("#dead", LiveTable).show([self._dead_line(one, lost.get(one.worker_id, 0)) for one in data.dead])
         self.query_one("#dead-panel", Panel).face_of(empty=not data.dead)
-        self.query_one("#lost", LiveTable).show([self._lost_line(one) for one in data.lost])
+        names = {one.worker_id: worker_name(one) for one in data.dead}
+        self.query_one("#lost", LiveTable).show([self._lost_line(one, names) for one in data.lost])
         self.query_one("#lost-panel", Panel).face_of(empty=not data.lost)
 
     def _task_line(self, one: StaleTask) -> Line:
@@ -96,7 +98,7 @@ class StaleScreen(LiveScreen[Stale]):
                 "limit": Cell(span(one.threshold), self.muted),
                 "held": Cell(span(one.held_for), self.muted),
                 "worker": Cell(
-                    f"{GLYPHS['dead'] + ' ' if one.worker_is_dead else ''}{one.worker_id or ''}",
+                    f"{GLYPHS['dead'] + ' ' if one.worker_is_dead else ''}{one.worker_name or one.worker_id or ''}",
                     self.colour("dead") if one.worker_is_dead else self.muted,
                 ),
                 "id": Cell(short_id(one.id), self.muted),
@@ -105,11 +107,12 @@ class StaleScreen(LiveScreen[Stale]):
 
     def _dead_line(self, one: WorkerStatus, lost: int) -> Line:
         held = one.holds_claimed + one.holds_running
-        verdict = f"judged by {one.judged_by}" if one.judged_by else "silent; no verdict yet"
+        verdict = f"judged by {short_id(one.judged_by)}" if one.judged_by else "silent; no verdict yet"
         return Line(
             one.worker_id,
             {
-                "worker": Cell(f"{GLYPHS['dead']} {one.worker_id}", self.colour("dead")),
+                "worker": Cell(f"{GLYPHS['dead']} {worker_name(one)}", self.colour("dead")),
+                "id": Cell(short_id(one.worker_id), self.muted),
                 "seen": Cell(f"{span(one.age)}"),
                 "holds": Cell(str(held) if held else "·", self.colour("dead") if held else self.muted),
                 "lost": Cell(str(lost) if lost else "·"),
@@ -117,14 +120,14 @@ class StaleScreen(LiveScreen[Stale]):
             },
         )
 
-    def _lost_line(self, one: LostAttempt) -> Line:
+    def _lost_line(self, one: LostAttempt, names: dict[str, str]) -> Line:
         return Line(
             f"{one.task_id} {one.worker_id}",
             {
                 "now": Cell(f"{GLYPHS[one.status]} {one.status.lower()}", self.colour(one.status)),
                 "name": Cell(one.task_name),
                 "age": Cell(span(one.age), self.muted),
-                "worker": Cell(one.worker_id, self.muted),
+                "worker": Cell(names.get(one.worker_id, one.worker_id), self.muted),
                 "reason": Cell(one.failed_reason or "", self.muted),
             },
         )

@@ -12,7 +12,7 @@ from horsies.info import TaskDetail
 from horsies_tui.actions import Action
 from horsies_tui.data.source import Target
 from horsies_tui.screens.live import LiveScreen, action_bindings
-from horsies_tui.text import as_json, block, inert, moment, span
+from horsies_tui.text import as_json, block, inert, moment, short_id, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
@@ -109,7 +109,7 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
                 "took": Cell(span(one.finished_at - one.started_at)),
                 "error": Cell(one.error_code or "", self.colour("FAILED")),
                 "reason": Cell(one.error_message or one.failed_reason or "", self.muted),
-                "worker": Cell(one.worker_id or "", self.muted),
+                "worker": Cell(short_id(one.worker_id or ""), self.muted),
                 "finished": Cell(moment(one.finished_at), self.muted),
             },
         )

@@ -9,10 +9,10 @@ from textual.widgets import DataTable
 
 from horsies.info import WorkerLiveness, WorkerStatus
 from horsies_tui.data.feed import Kinds
-from horsies_tui.data.models import WorkerLine
+from horsies_tui.data.models import WorkerLine, worker_name
 from horsies_tui.screens.live import LiveScreen, action_bindings
 from horsies_tui.screens.worker import WorkerScreen
-from horsies_tui.text import bar, blocks, percent, size, span
+from horsies_tui.text import bar, blocks, percent, short_id, size, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
@@ -37,6 +37,7 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
             LiveTable(
                 Column("state", "state", 9),
                 Column("worker", "worker", least=16),
+                Column("id", "id", 17, above=118),
                 Column("slots", "slots", 14),
                 Column("claimed", "ahead", 5, above=90, right=True),
                 Column("cpu", "cpu", 5, right=True),
@@ -54,7 +55,7 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
         return self.dash.source.workers
 
     def show(self, data: tuple[WorkerLine, ...]) -> None:
-        rows = sorted(data, key=lambda row: (_ORDER[row.status.liveness], row.status.worker_id))
+        rows = sorted(data, key=lambda row: (_ORDER[row.status.liveness], worker_name(row.status)))
         self.query_one(LiveTable).show([self._line(row) for row in rows])
         panel = self.query_one(Panel)
         panel.face_of(empty=not rows)
@@ -72,7 +73,8 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
             one.worker_id,
             {
                 "state": Cell(f"{GLYPHS[one.liveness]} {one.liveness}", colour),
-                "worker": Cell(one.worker_id, colour if one.liveness is WorkerLiveness.DEAD else ""),
+                "worker": Cell(worker_name(one), colour if one.liveness is WorkerLiveness.DEAD else ""),
+                "id": Cell(short_id(one.worker_id), self.muted),
                 "slots": Cell(f"{bar(running, one.processes, 6)} {running}/{one.processes}", over),
                 "claimed": Cell(str(one.holds_claimed) if one.holds_claimed else "·", self.muted),
                 "cpu": Cell(percent(one.cpu_percent)),

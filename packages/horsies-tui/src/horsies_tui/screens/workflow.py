@@ -21,8 +21,6 @@ from horsies_tui.widgets.dag import Dag, levels
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
 
-_TASK_STATES = {"ENQUEUED": "PENDING"}
-
 
 class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
     NAME = "workflow"
