@@ -32,7 +32,7 @@ app = Horsies(
     AppConfig(
         PostgresConfig(),
         queue_mode=QueueMode.CUSTOM,
-        queues=[CustomQueueConfig(name=name, priority=10) for name in ("default", "mail", "media", "payments")],
+        custom_queues=[CustomQueueConfig(name=name, priority=10) for name in ("default", "mail", "media", "payments")],
         schedule=ScheduleConfig(
             [
                 TaskSchedule("poll_carrier", "poll_carrier", Interval(seconds=15)),
@@ -48,7 +48,7 @@ def _work(seconds: float) -> None:
     time.sleep(random.uniform(0.3, 1.7) * seconds)
 
 
-@app.task("send_receipt", queue_name="mail", retry_policy=RetryPolicy.fixed([1], auto_retry_for=["SMTP_DOWN"]))
+@app.task("send_receipt", queue_name="mail", retry_policy=RetryPolicy.fixed(1, 2, auto_retry_for=["SMTP_DOWN"]))
 def send_receipt(order: int) -> Done:
     _work(0.08)
     if random.random() < 0.06:

@@ -42,7 +42,7 @@ class Terminal:
             time.sleep(0.05)  # an escape and what follows it must not arrive as one sequence
 
     def text(self, *, colours: bool = False) -> str:
-        return self._tmux("capture-pane", "-p", *(["-e"] if colours else []))
+        return self._tmux("capture-pane", "-p", *(["-e", "-N"] if colours else []))
 
     def shows(self, text: str, *, timeout: float = 30.0) -> None:
         try:

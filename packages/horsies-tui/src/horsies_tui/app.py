@@ -37,12 +37,18 @@ WINDOWS: Final = (
     ("6 h", timedelta(hours=6)), ("24 h", timedelta(hours=24)),
 )  # fmt: skip
 
+_SHEETS: Final = (
+    "overview", "tasks", "task", "workers", "worker", "stale", "workflows", "workflow", "schedules", "maintenance",
+    "confirm", "help",
+)  # fmt: skip
+
 
 class Dashboard(App[None]):
     """Give it a source and run it."""
 
     TITLE = "horsies"
-    CSS_PATH = "base.tcss"
+    CSS_PATH: ClassVar[Any] = ["base.tcss", *(f"screens/{name}.tcss" for name in _SHEETS)]
+    """All at once: a sheet that comes with its screen makes Textual parse all of them again."""
     COMMANDS: ClassVar[set[Any]] = {DashboardCommands}
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
         "overview": OverviewScreen, "tasks": TasksScreen, "workers": WorkersScreen, "stale": StaleScreen,

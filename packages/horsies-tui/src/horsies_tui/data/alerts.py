@@ -25,13 +25,9 @@ def _workers(workers: Sequence[WorkerStatus]) -> Iterator[Alert]:
         held = one.holds_running + one.holds_claimed
         name = worker_name(one)
         if one.liveness is WorkerLiveness.DEAD and held:
-            yield Alert(
-                AlertLevel.PROBLEM, f"{name} is dead and still holds {plural(held, 'task')}", "stale"
-            )
+            yield Alert(AlertLevel.PROBLEM, f"{name} is dead and still holds {plural(held, 'task')}", "stale")
         elif one.liveness is WorkerLiveness.DEAD and one.age < _RECENT:
-            yield Alert(
-                AlertLevel.WARN, f"{name} died {span(one.age)} ago; its tasks are recovered", "stale"
-            )
+            yield Alert(AlertLevel.WARN, f"{name} died {span(one.age)} ago; tasks recovered", "stale")
         elif one.liveness is WorkerLiveness.LATE:
             yield Alert(AlertLevel.WARN, f"{name} is silent for {span(one.age)}", "workers")
         elif one.liveness is WorkerLiveness.ALIVE and (one.memory_percent or 0) > 90:

@@ -21,7 +21,6 @@ _LISTED = 6
 class ConfirmScreen(ModalScreen[bool]):
     """Returns True for yes."""
 
-    CSS_PATH = "confirm.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "no", "Back", show=False),
         Binding("left,right", "other", "Other button", show=False),

@@ -21,7 +21,6 @@ _NAMES = {
 
 
 class HelpScreen(ModalScreen[None]):
-    CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q", "dismiss", "Close", show=False)]
 
     def __init__(self, title: str, text: str, keys: list[tuple[str, str]]) -> None:

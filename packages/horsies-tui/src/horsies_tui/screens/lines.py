@@ -15,12 +15,12 @@ _TODAY = timedelta(hours=1)
 TASK_COLUMNS = (
     Column("status", "status", 11),
     Column("name", "task", least=14),
-    Column("queue", "queue", 10, above=64),
+    Column("queue", "queue", 10, above=84),
     Column("age", "age", 6, right=True),
     Column("tries", "try", 5, right=True),
-    Column("error", "error", 18, above=74),
+    Column("error", "error", 20, above=60),
     Column("worker", "worker", 17, above=130),
-    Column("id", "id", 17, above=96),
+    Column("id", "id", 17, above=104),
 )
 
 

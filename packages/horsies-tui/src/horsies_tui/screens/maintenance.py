@@ -26,7 +26,6 @@ class MaintenanceScreen(LiveScreen[Maintenance]):
     NAME = "maintenance"
     PLACE = "maintenance"
     KINDS: ClassVar[Kinds] = frozenset()
-    CSS_PATH = "maintenance.tcss"
     ABOUT = (
         "The findings of `horsies doctor`, the worst first: what, why it matters, how to fix it. It is asked when this "
         "screen opens and on r, not all the time: it opens connections of its own. Below: tables, their indexes, rows "
@@ -38,7 +37,7 @@ class MaintenanceScreen(LiveScreen[Maintenance]):
             yield Panel(
                 "doctor",
                 LiveTable(
-                    Column("check", "check", 16), Column("what", "finding", least=20), markable=False, id="findings"
+                    Column("check", "check", 18), Column("what", "finding", least=20), markable=False, id="findings"
                 ),
                 empty="The doctor has nothing to say.", id="findings-panel",
             )  # fmt: skip

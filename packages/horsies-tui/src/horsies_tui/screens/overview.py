@@ -29,7 +29,6 @@ class OverviewScreen(LiveScreen[Overview]):
     NAME = "overview"
     PLACE = "overview"
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "queues"})
-    CSS_PATH = "overview.tcss"
     ABOUT = (
         "Tasks by state, rates over the window ([ and ] change it), queues and what deserves a look. Numbers with ≈ "
         "are estimates: counting them would read too much. Enter on a queue lists its tasks, on an alert goes there."

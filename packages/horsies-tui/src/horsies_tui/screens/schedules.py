@@ -24,7 +24,6 @@ class SchedulesScreen(LiveScreen[tuple[ScheduleRow, ...]]):
     NAME = "schedules"
     PLACE = "schedules"
     KINDS: ClassVar[Kinds] = frozenset({"schedules"})
-    CSS_PATH = "schedules.tcss"
     ABOUT = (
         "Every schedule that a scheduler has served: its next and last run, how late a due one is (no scheduler may be "
         "running), how far the last run was from its slot, and the task or workflow that it started. Enter opens that."

@@ -28,7 +28,6 @@ _SLACK: Final = timedelta(seconds=2)
 class StaleScreen(LiveScreen[Stale]):
     NAME = "stale"
     PLACE = "stale"
-    CSS_PATH = "stale.tcss"
     ABOUT = (
         "Claimed, running or finalizing tasks without a sign of life for longer than their worker's own threshold "
         "(from the recovery_config that it reports), and everything that a dead worker holds. Q sends claimed ones "

@@ -25,7 +25,6 @@ _TABS = ("life", "attempts", "arguments", "result", "traceback", "heartbeats")
 class TaskScreen(LiveScreen[TaskDetail | None]):
     NAME = "task"
     PLACE = "tasks"
-    CSS_PATH = "task.tcss"
     ABOUT = (
         "One task: its life as bars, finished attempts, what it was told and what it answered (as far as this role may "
         "see that), the traceback of its error, and who vouched for it last. Left and right change the tab, y copies "

@@ -31,7 +31,6 @@ MARKED_AT_MOST = 1_000
 class TasksScreen(LiveScreen[TaskList]):
     NAME = "tasks"
     PLACE = "tasks"
-    CSS_PATH = "tasks.tcss"
     ABOUT = (
         "First what workers hold, then what waits in the order in which it will be claimed, then what ended, the "
         "newest first. / filters: queue:mail status:failed name:receipt error:smtp id:0192 worker:web; a bare word is "

@@ -27,7 +27,6 @@ from horsies_tui.widgets.panel import Panel
 class WorkerScreen(LiveScreen[WorkerDetail | None]):
     NAME = "worker"
     PLACE = "workers"
-    CSS_PATH = "worker.tcss"
     ABOUT = (
         "One worker: its newest snapshot, processor and memory (children included) over its last snapshots, what it "
         "holds now by the task table, and what it finished of late. Enter opens a task."

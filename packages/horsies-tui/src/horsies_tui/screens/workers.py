@@ -24,7 +24,6 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
     NAME = "workers"
     PLACE = "workers"
     KINDS: ClassVar[Kinds] = frozenset()
-    CSS_PATH = "workers.tcss"
     ABOUT = (
         "Every worker that was seen within a day, those in trouble first. Alive: its snapshots arrive. Late: it missed "
         "three. Dead: judged dead by another worker, or silent for long. Enter shows what it runs and its past."

@@ -26,7 +26,6 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
     NAME = "workflow"
     PLACE = "workflows"
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "workflows"})
-    CSS_PATH = "workflow.tcss"
     ABOUT = (
         "One run: nodes by level, what can run at the same time side by side. What the node under the cursor waits "
         "for, and what waits for it, is underlined. Enter opens its task, or the workflow inside it (⊞)."

@@ -29,7 +29,6 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
     NAME = "workflows"
     PLACE = "workflows"
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "workflows"})
-    CSS_PATH = "workflows.tcss"
     ABOUT = (
         "Runs that go on, wait or are paused, then those that ended. Workflows inside others are reached through their "
         "parent. / filters by name:, status: and id:. Enter shows the graph."
