@@ -47,6 +47,7 @@ def main() -> int:
             finally:
                 stop.set()
                 load.join()
+                _close()
     finally:
         postgres.finish_run()
     return 0
@@ -120,8 +121,23 @@ def _renamed(line: str) -> str:
         (r"horsies_test_[0-9a-f]{16}", "shop"),
         (re.escape(str(ROOT)) + r"/tests/support/dashboard_shop\.py", "/srv/shop/tasks.py"),
     ):
-        line = re.sub(pattern, lambda found, name=name: name.ljust(len(found.group())), line)
+        while found := re.search(pattern, line):
+            line = line[: found.start()] + name + line[found.end() :]
+            line = _widened(line, len(found.group()) - len(name))
     return line
+
+
+def _widened(line: str, spaces: int) -> str:
+    """As wide as before: in front of the frame on the right, else at the end of the text on the left."""
+    frame = line.rfind("│")
+    place = line.rfind("\x1b", 0, frame) if frame >= 0 else re.search(r" {3}|$", line.lstrip()).start() + 1  # type: ignore[union-attr]
+    return line[:place] + " " * spaces + line[place:]
+
+
+def _close() -> None:
+    from tests.support.dashboard_shop import app
+
+    app.close()
 
 
 def _load(stop: threading.Event) -> None:

@@ -7,8 +7,8 @@ captures of a size and a face.
 import re
 
 import pytest
-from pytest_textual_snapshot import SVGImageExtension
 from syrupy.assertion import SnapshotAssertion
+from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from horsies_tui.app import Dashboard
 from horsies_tui.data.source import Source
@@ -18,9 +18,16 @@ PLACES = ("overview", "tasks", "workers", "stale", "workflows", "schedules", "ma
 SIZES = {"80x24": (80, 24), "120x40": (120, 40)}
 
 
+class Svg(SingleFileSnapshotExtension):
+    """As pytest-textual-snapshot has it, under the attribute names of the syrupy that we run."""
+
+    file_extension = "svg"
+    _write_mode = WriteMode.TEXT
+
+
 @pytest.fixture
 def picture(snapshot: SnapshotAssertion) -> SnapshotAssertion:
-    return snapshot.use_extension(SVGImageExtension)
+    return snapshot.use_extension(Svg)
 
 
 def normal(svg: str) -> str:

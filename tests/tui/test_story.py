@@ -11,7 +11,7 @@ from tests.support.waiting import eventually, eventually_async
 from tests.support.workers import tasks_on, worker
 
 PROMISED_S = 20.0
-"""Nine missed snapshots of one second, and a poll. (The guide promises nine of five seconds for a worker without others.)"""
+"""Nine missed snapshots of one second, and a poll; the guide promises nine of five seconds for a lone worker."""
 
 
 async def test_a_killed_worker_is_seen_dead_with_what_it_held_and_the_operator_acts(

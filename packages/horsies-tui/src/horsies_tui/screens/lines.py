@@ -18,7 +18,7 @@ TASK_COLUMNS = (
     Column("queue", "queue", 10, above=84),
     Column("age", "age", 6, right=True),
     Column("tries", "try", 5, right=True),
-    Column("error", "error", 20, above=60),
+    Column("error", "error", 18, above=60),
     Column("worker", "worker", 17, above=130),
     Column("id", "id", 17, above=104),
 )

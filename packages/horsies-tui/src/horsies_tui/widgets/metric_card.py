@@ -14,10 +14,10 @@ class MetricCard(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static("–", classes="value", markup=False)
-        yield Sparkline([0.0], summary_function=max)
+        yield Sparkline(summary_function=max)
         yield Static("", classes="foot", markup=False)
 
     def show(self, value: str, curve: Sequence[float], foot: str) -> None:
         self.query_one(".value", Static).update(value)
-        self.query_one(Sparkline).data = list(curve) or [0.0]
+        self.query_one(Sparkline).data = list(curve) or None
         self.query_one(".foot", Static).update(foot)

@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from horsies.info import TaskDetail
-from horsies_tui.text import block, span
+from horsies_tui.text import block, short_id, span
 from horsies_tui.widgets.fields import Fields, status_content
 from horsies_tui.widgets.timeline import Timeline
 
@@ -26,7 +26,7 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
         ("status", status_content(str(task["status"]))),
         ("queue", f"{task['queue_name']}, priority {task['priority']}"),
         ("attempt", tries),
-        ("worker", worker),
+        ("worker", short_id(worker) if worker else None),
         ("process", f"{task['worker_hostname']} pid {task['worker_pid']}" if task["worker_pid"] else None),
         ("workflow", task["workflow_id"]),
         ("unique key", task["unique_key"]),
