@@ -6,7 +6,7 @@ import psycopg
 
 from horsies_tui.app import Dashboard
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import Place, TaskList
+from horsies_tui.data.reading import LOOK
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.dashboards import dashboard, demo, go, on_database, seen, settled, shows, source_on, table, text_of
 from tests.support.factories import ago, finish, heartbeat, insert, task, worker_state
@@ -181,13 +181,17 @@ async def test_palette_help_theme_window_and_copy() -> None:
         await shows(app, pilot, "Space marks")
 
 
-async def test_a_rare_search_says_how_far_it_looked() -> None:
-    source = demo()
-
-    async def tasks(query: Query, *, since: object, after: Place | None, limit: int) -> TaskList:
-        return TaskList((), None, 5_000)
-
-    source.tasks = tasks  # type: ignore[method-assign,assignment]
-    async with dashboard(source) as (app, pilot):
+async def test_a_rare_search_says_how_far_it_looked_and_m_looks_further(db: Database) -> None:
+    with psycopg.connect(db.url) as connection:
+        connection.execute(
+            """INSERT INTO horsies_tasks (id, task_name, status, completed_at, terminal_at, result)
+               SELECT to_char(n, 'FM00000000'), CASE n WHEN 1 THEN 'needle' ELSE 'a' END, 'COMPLETED', now(),
+                      now() - (%s::int - n) * interval '1 second', '{}' FROM generate_series(1, %s::int) AS n""",
+            (LOOK + 100, LOOK + 100),
+        )
+    async with on_database(db) as (app, pilot):
+        app.queries["tasks"] = Query(name="needle")
         await go(app, pilot, "2")
-        await shows(app, pilot, "newest 5,000")
+        await shows(app, pilot, f"Nothing among the newest {LOOK:,}")
+        await go(app, pilot, "m")
+        await shows(app, pilot, "✓ completed  needle")

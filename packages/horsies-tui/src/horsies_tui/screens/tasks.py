@@ -45,12 +45,14 @@ class TasksScreen(LiveScreen[TaskList]):
             Binding(letter, f"status('{status}')", f"{status.lower()} only", show=False)
             for letter, status in zip("whxdfue", TaskStatus, strict=True)
         ),
+        Binding("m", "further", "Look further back", show=False),
         Binding("0", "clear", "Clear filter", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self._pages = 1
+        self._looks = 1
 
     def body(self) -> ComposeResult:
         yield StatusChips([str(status) for status in TaskStatus])
@@ -71,17 +73,19 @@ class TasksScreen(LiveScreen[TaskList]):
         self.query_one("#tasks").focus()
 
     def look(self) -> Callable[[], Awaitable[TaskList]]:
-        query, pages, source = self.filter_query, self._pages, self.dash.source
+        query, pages, looks, source = self.filter_query, self._pages, self._looks, self.dash.source
 
         async def ask() -> TaskList:
             page = await source.tasks(query, since=None, after=None, limit=PAGE)
-            rows, waiting = list(page.rows), page.more_waiting
-            while len(rows) < pages * PAGE and page.next is not None:
+            rows, waiting, looked = list(page.rows), page.more_waiting, page.looked or 0
+            left = looks - (page.looked is not None)  # a rare thing: one look, and one more per press of m
+            while len(rows) < pages * PAGE and page.next is not None and left > 0:
                 page = await source.tasks(query, since=None, after=page.next, limit=PAGE)
                 rows += page.rows
-                if page.looked is not None:
-                    break  # a rare thing: one look of five thousand rows per press of a key
-            return TaskList(tuple({row.id: row for row in rows}.values()), page.next, page.looked, waiting)
+                looked += page.looked or 0
+                left -= page.looked is not None
+            unique = tuple({row.id: row for row in rows}.values())
+            return TaskList(unique, page.next, looked if page.looked is not None else None, waiting)
 
         return ask
 
@@ -96,7 +100,7 @@ class TasksScreen(LiveScreen[TaskList]):
         if data.more_waiting:
             notes.append("more wait: w shows them")
         if data.looked is not None:
-            notes.append(f"searched {data.looked:,}")
+            notes.append(f"searched {data.looked:,}: m looks further")
         panel.border_subtitle = " · ".join(notes)
         self._show_card()
 
@@ -133,7 +137,7 @@ class TasksScreen(LiveScreen[TaskList]):
 
     def _apply(self, query: Query) -> None:
         self.dash.queries["tasks"] = query
-        self._pages = 1
+        self._pages = self._looks = 1
         self.query_one("#tasks", LiveTable).unmark()
         self.query_one(FilterBar).show(query)
         self.query_one(StatusChips).show({}, query.statuses)
@@ -141,6 +145,10 @@ class TasksScreen(LiveScreen[TaskList]):
 
     def action_filter(self) -> None:
         self.query_one(FilterBar).edit()
+
+    def action_further(self) -> None:
+        self._looks += 1
+        self.reload()
 
     def action_clear(self) -> None:
         self._apply(Query())
