@@ -9,6 +9,8 @@ from horsies.config.postgres import DATABASE_URL_VARIABLE, PostgresConfig
 from horsies.errors import HorsiesError
 from horsies_tui.data.feed import SLOW_S
 
+DIRECT_URL_VARIABLE = "HORSIES_TUI_DIRECT_URL"
+"""From `--serve` to the dashboards that it starts; see `_serve`."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -65,8 +67,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 def _config(options: argparse.Namespace) -> PostgresConfig:
     from horsies_tui.data.postgres import APPLICATION_NAME
 
+    direct_url = options.direct_url or os.environ.get(DIRECT_URL_VARIABLE) or None
     return PostgresConfig(
-        options.database_url, direct_url=options.direct_url, pooler=options.direct_url is not None,
+        options.database_url, direct_url=direct_url, pooler=direct_url is not None,
         schema=options.schema, pool_max_size=1, application_name=APPLICATION_NAME, connect_timeout_ms=5_000,
         command_timeout_ms=10_000,
     )  # fmt: skip
@@ -87,7 +90,7 @@ def _serve(options: argparse.Namespace, config: PostgresConfig | None, prog: str
         # by the environment: an argument would show the password to everybody who can list processes
         os.environ[DATABASE_URL_VARIABLE] = config.url
         if config.direct_url is not None:
-            os.environ["HORSIES_TUI_DIRECT_URL"] = config.direct_url
+            os.environ[DIRECT_URL_VARIABLE] = config.direct_url
         if config.schema is not None:
             arguments += ["--schema", config.schema]
     if options.host not in LOOPBACK:

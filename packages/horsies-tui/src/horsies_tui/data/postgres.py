@@ -133,11 +133,10 @@ class PostgresSource:
     async def workers(self) -> tuple[WorkerLine, ...]:
         async def read(fetch: Fetch) -> tuple[WorkerLine, ...]:
             statuses = await _workers(fetch)
-            trends = await fetch("worker_trends", [one.worker_id for one in statuses], 12)
-            return tuple(
-                WorkerLine(one, tuple(row["cpu_percent"] or 0.0 for row in trends if row["worker_id"] == one.worker_id))
-                for one in statuses
-            )
+            curves: dict[str, list[float]] = {one.worker_id: [] for one in statuses}
+            for row in await fetch("worker_trends", list(curves), 12):
+                curves[row["worker_id"]].append(row["cpu_percent"] or 0.0)
+            return tuple(WorkerLine(one, tuple(curves[one.worker_id])) for one in statuses)
 
         return await self._read(read)
 

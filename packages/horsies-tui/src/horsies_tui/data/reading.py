@@ -31,13 +31,12 @@ Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
 COUNT_BOUND: Final = 5_000
 QUEUE_BOUND: Final = 1_000
 SLOTS: Final = 40
-SAMPLE: Final = 80
-"""Ends looked at per slot of the window: 40 x 80 index entries and rows take a few milliseconds."""
+SAMPLE: Final = 60
+"""Ends looked at per slot of the window: 40 x 60 index entries and rows take a few milliseconds."""
 LOOK: Final = 2_500
 """Rows that one page of a filtered list reads at most."""
-LOOK_CODED: Final = 1_000
-"""The same where only rows with an error code count: one in sixty has one, and the others are walked past (40 ms for
-5,000 of them on a million rows, 8 for 1,000)."""
+LOOK_CODED: Final = 400
+"""The same where only rows with an error code count: one in sixty may have one, and the others are walked past."""
 WAITING_SHOWN: Final = 25
 """Of a list of everything: so many waiting tasks, then what ended; the rest is one keystroke away."""
 STALE_SHOWN: Final = 500
