@@ -123,12 +123,20 @@ async def settled(app: Dashboard, pilot: Pilot[None]) -> None:
             return False
         has_answer = screen.data is not None or bool(list(screen.query(".-empty, .-error")))
         quiet = not any(worker.group in ("load", "card", "act", "session") for worker in app.workers)
-        return has_answer and quiet and not screen._is_loading
+        return has_answer and quiet and not screen._is_loading and _card_is_there(screen)
 
     await eventually_async(loaded, timeout=20, describe="the screen has loaded")
     await pilot.pause()
     await eventually_async(loaded, timeout=20, describe="the screen has loaded")
     await pilot.pause()
+
+
+def _card_is_there(screen: LiveScreen[Any]) -> bool:
+    """Beside a list of tasks, where there is room, the one under the cursor is loaded after the list."""
+    return all(
+        not panel.display or not screen.query_one("#tasks", LiveTable).row_count or panel.has_class("-data")
+        for panel in screen.query("#card-panel")
+    )
 
 
 async def go(app: Dashboard, pilot: Pilot[None], *keys: str) -> None:

@@ -31,8 +31,8 @@ def picture(snapshot: SnapshotAssertion) -> SnapshotAssertion:
 
 
 def normal(svg: str) -> str:
-    """The ids in the file are a hash of how it was made, not of what it shows."""
-    return re.sub(r"terminal-\d+-", "terminal-", svg)
+    """The ids in the file are a hash of how it was made, not of what it shows; nothing is as wide as nothing."""
+    return re.sub(r'<rect [^>]*width="0"[^>]*/>', "", re.sub(r"terminal-\d+-", "terminal-", svg))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -179,7 +179,7 @@ async def test_rates_are_those_of_the_rows(db: Database) -> None:
     assert busy
     assert all(5 < value < 20 for value in busy[1:-1])
     assert max(series.wait_p95) == pytest.approx(1.0, abs=0.1)
-    assert sum(value * series.slot_s for value in series.sent) > 100
+    assert max(series.sent) > 1
 
 
 # -- how it asks ---------------------------------------------------------------------------------
