@@ -1,7 +1,6 @@
 """Fixtures of the whole suite; what they are made of lives in tests/support."""
 
 from collections.abc import AsyncIterator, Iterator
-from itertools import groupby
 
 import asyncpg
 import psutil
@@ -20,24 +19,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         postgres.finish_run()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the end-to-end files evenly over the others. They mostly wait; side by side in one process at the end of
-    the run they would keep it waiting for minutes. A file stays whole: its fixtures are made once."""
-    files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
-    waiting = [tests for tests in files if "e2e" in tests[0].path.parts]
-    others = [tests for tests in files if "e2e" not in tests[0].path.parts]
-    every = sum(map(len, others)) / (len(waiting) + 1)
-    spread: list[pytest.Item] = []
-    passed = 0.0
-    for tests in others:
-        spread += tests
-        passed += len(tests)
-        while waiting and passed >= every:
-            spread += waiting.pop(0)
-            passed -= every
-    items[:] = [*spread, *(item for tests in waiting for item in tests)]
 
 
 @pytest.hookimpl(wrapper=True)
