@@ -19,7 +19,7 @@ from tests.support import factories
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
-from tests.support.workers import WorkerProcess, ended, tasks_on, worker
+from tests.support.workers import Chaos, WorkerProcess, ended, tasks_on, worker
 
 LONG_MS = 20_000
 
@@ -213,8 +213,9 @@ def test_a_signal_while_children_start(project: Path, db: Database) -> None:
 def test_ctrl_c_for_the_whole_group(db: Database, tmp_path: Path) -> None:
     """The terminal signals everybody; children are in groups of their own, and running tasks finish."""
     with worker(db, folder=tmp_path) as process, tasks_on(db) as tasks:
-        handle = tasks.sleep.send(1.0)
-        eventually(lambda: handle.info().started_at is not None)
+        chaos = Chaos(db, tmp_path)
+        (handle,) = chaos.send(tasks.chaos, 1, 1.0)
+        eventually(lambda: chaos.starts(handle) == 1)  # in the child: before that it would go back, unstarted
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait() == ExitCode.CLEAN
         assert handle.get(LONG_MS).is_ok()

@@ -84,8 +84,7 @@ async def _serve(app: Horsies, options: WorkerOptions) -> None:
         try:
             await worker.run()
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+            # the signals stay ours until the loop is closed: an impatient second one must not end a clean stop
             if owner is not None:
                 loop.remove_reader(owner)
         is_over = not worker.is_judged
