@@ -14,8 +14,9 @@ from tests.support.waiting import eventually
 from tests.support.workers import Chaos, check_invariants, tasks_on, worker
 
 HEALED_S = 60.0
-"""The design promises 20 s for kill -9 of a whole worker on default settings, and the test prints what it took. It fails
-at three times that: a starved machine makes a judge begin its watch again, and the thresholds alone would take 300 s."""
+"""The design promises 20 s for kill -9 of a whole worker on default settings, and the test prints what it took. It
+fails at three times that: a starved machine makes a judge begin its watch again. The thresholds alone would take
+300 s."""
 DEFAULTS = {
     "runner_heartbeat_interval_ms": 30_000, "claimer_heartbeat_interval_ms": 30_000,
     "running_stale_threshold_ms": 300_000, "claimed_stale_threshold_ms": 120_000,
