@@ -7,7 +7,6 @@ worker's statements, no processes.
 import asyncio
 import statistics
 import time
-from datetime import UTC, datetime
 
 import asyncpg
 
@@ -40,7 +39,7 @@ async def bare_trips(url: str) -> list[float]:
             rows = await queries.claim(
                 server_side, request, lease_ms=1000, queue_caps={}, cluster_cap=None, pooled=False
             )
-            now = datetime.now(UTC)
+            now = time.time()
             ends = [
                 Transition(row["id"], row["claim_generation"], 1, TaskStatus.COMPLETED, '{"ok":1}', None, None, None,
                            AttemptOutcome.COMPLETED, 0, 0, now, now, 1, "bare")

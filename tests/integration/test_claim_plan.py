@@ -6,10 +6,10 @@ HOTPATH.md 1.2 and a fifth more.
 
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import cycle
 from typing import Any
 
@@ -227,7 +227,7 @@ async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, c
     await _upkeep_is_index_bound(claimer)
 
 
-MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
+MOMENT = 1_704_067_200.0
 UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
     "next_due": ((["default"],), 30),
     "start_batch": (("w", ["x"], [1], "h", 1, "p", EXPIRED_RESULT), 10),
@@ -269,13 +269,23 @@ def finalize_values(tasks: list[str]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-async def test_an_end_costs_the_same_however_much_is_in_flight(table: Database, claimer: Prepared) -> None:
+def complete_values(tasks: list[str]) -> tuple[Any, ...]:
+    n = len(tasks)
+    return "w", tasks, [0] * n, ["{}"] * n, [MOMENT] * n, [MOMENT] * n, [1] * n, ["p"] * n
+
+
+@pytest.mark.parametrize(
+    ("statement", "values"), [("finalize_batch", finalize_values), ("complete_batch", complete_values)]
+)
+async def test_an_end_costs_the_same_however_much_is_in_flight(
+    table: Database, claimer: Prepared, statement: str, values: Callable[[list[str]], tuple[Any, ...]]
+) -> None:
     """One way to the row by its key, one write by its ctid; a plan over all that is in flight would be quadratic."""
-    await claimer.prepare("finalize_batch", *finalize_values([]))
+    await claimer.prepare(statement, *values([]))
     fill_running(table, 20_000)
     tasks = [row[0] for row in table.execute("SELECT id FROM horsies_tasks ORDER BY enqueued_at LIMIT 100")]
-    plan = await claimer.explain("finalize_batch", *finalize_values(tasks))
-    shown(statement="finalize_batch", rows=100, buffers=plan.all)
+    plan = await claimer.explain(statement, *values(tasks))
+    shown(statement=statement, rows=100, buffers=plan.all)
     assert "Tid Scan" in plan.kinds
     assert not plan.kinds & {"Seq Scan", "Hash Join", "Merge Join"}
     (looked_up,) = [node for node in plan.nodes if node.get("Index Name") == "pk_horsies_tasks"]

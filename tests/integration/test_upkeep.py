@@ -28,7 +28,7 @@ from tests.support import factories, invariants, postgres
 from tests.support.apps import make_app
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.factories import NOW
-from tests.support.hands import Hands, empty, end_of
+from tests.support.hands import Hands, empty, end_of, moment
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
@@ -431,7 +431,7 @@ async def test_a_result_that_waits_is_staged_with_its_span_and_process(db: Datab
         stored = factories.read(db, task)
         assert (stored["status"], stored["result"]) == ("RUNNING", '{"ok":42}')
         assert (stored["finalizing_by_worker_id"], stored["worker_pid"]) == ("worker-1", 31)
-        assert (stored["started_at"], stored["finalizing_at"]) == (end.started, end.finished)
+        assert (stored["started_at"], stored["finalizing_at"]) == (moment(end.started), moment(end.finished))
         await watch.upkeep.run_once()
         assert factories.read(db, task) == stored
 

@@ -8,7 +8,7 @@ async with Hands.on(db) as hands:
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any, Self
 
@@ -88,17 +88,23 @@ def keys_of(rows: Sequence[Row]) -> list[tuple[str, int]]:
     return [(row["id"], row["claim_generation"]) for row in rows]
 
 
+def moment(seconds: float | None) -> datetime:
+    """A transition's time as the database gives it back."""
+    assert seconds is not None
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def end_of(row: Row, status: TaskStatus = TaskStatus.COMPLETED, **fields: Any) -> Transition:
     """The end of a claimed row's attempt. FAILED, CANCELLED and PENDING (a retry) carry an error."""
     failed = status is not TaskStatus.COMPLETED
     code = fields.get("error_code", "SMTP_DOWN") if failed else None
-    now = datetime.fromtimestamp(time.time(), UTC)
+    now = time.time()
     values: dict[str, Any] = {
         "task_id": row["id"], "generation": row["claim_generation"], "attempt": row["retry_count"] + 1,
         "status": status, "result": encode_error(TaskError(code, "as the test wanted")) if code else '{"ok":1}',
         "error_code": code, "error_message": code and "as the test wanted", "failed_reason": code and "why",
         "outcome": AttemptOutcome.FAILED if failed else AttemptOutcome.COMPLETED, "retry_delay_ms": 0,
-        "budget": row["max_retries"], "started": now - timedelta(milliseconds=1), "finished": now,
+        "budget": row["max_retries"], "started": now - 0.001, "finished": now,
         "pid": next(_pids), "process_name": "child-9",
     }  # fmt: skip
     return Transition(**{**values, **fields})

@@ -5,7 +5,6 @@ database's clock. The offset is kept, not refreshed: two spans of one child must
 """
 
 import time
-from datetime import datetime, timedelta
 from typing import Any
 
 _TOLERANCE_S = 1.0
@@ -13,23 +12,23 @@ _TOLERANCE_S = 1.0
 
 class DatabaseClock:
     def __init__(self) -> None:
-        self._epoch: datetime | None = None
-        self._mono = 0.0
+        self._offset: float | None = None
 
     async def read(self, connection: Any) -> None:
         """Take the offset; again after a reconnect, where a failover may have brought another clock."""
         before = time.monotonic()
-        moment: datetime = await connection.fetchval("SELECT clock_timestamp()")
-        mono = (before + time.monotonic()) / 2
-        if self._epoch is None or abs((moment - self.at(mono)).total_seconds()) > _TOLERANCE_S:
-            self._epoch, self._mono = moment, mono
+        moment: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
+        offset = moment - (before + time.monotonic()) / 2
+        if self._offset is None or abs(offset - self._offset) > _TOLERANCE_S:
+            self._offset = offset
 
     @property
     def is_set(self) -> bool:
-        return self._epoch is not None
+        return self._offset is not None
 
-    def at(self, mono: float) -> datetime:
-        """The database's time at a moment of `time.monotonic()`."""
-        if self._epoch is None:
+    def at(self, mono: float) -> float:
+        """The database's time at a moment of `time.monotonic()`, in seconds since 1970: a quarter of the cost of a
+        datetime, here and on the wire, twice per task."""
+        if self._offset is None:
             raise RuntimeError("the database's clock has not been read yet")
-        return self._epoch + timedelta(seconds=mono - self._mono)
+        return self._offset + mono

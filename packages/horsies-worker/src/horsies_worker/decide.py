@@ -5,7 +5,6 @@ The row has the last word on three things that only it knows (cancel wanted, dea
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, assert_never
 
 from horsies.errors import OperationalErrorCode
@@ -33,11 +32,16 @@ class Transition:
     outcome: AttemptOutcome | None
     retry_delay_ms: int
     budget: int
-    started: datetime | None
-    """When user code began, by the database's clock; None: as the row says."""
-    finished: datetime
+    started: float | None
+    """When user code began, in seconds since 1970 by the database's clock; None: as the row says."""
+    finished: float
     pid: int
     process_name: str
+
+    @property
+    def is_ok(self) -> bool:
+        """User code returned ok: there is nothing that the row could object to."""
+        return self.outcome is AttemptOutcome.COMPLETED
 
     @property
     def size(self) -> int:
@@ -53,8 +57,8 @@ def decide(
     options: TaskOptions,
     budget: int,
     outcome: Outcome,
-    started: datetime | None,
-    finished: datetime,
+    started: float | None,
+    finished: float,
     random: Callable[[], float],
 ) -> Transition:
     """The transition for an attempt that ended like this; `started` and `finished` on the database's clock."""

@@ -249,10 +249,12 @@ class Finalizer:
 
 
 def _one_statement(items: Iterable[_Pending]) -> list[_Pending]:
-    """The first ones, as many as fit."""
+    """The first ones, as many as fit, and of one kind: those that are ok have a leaner statement than the others."""
     batch: list[_Pending] = []
     size = 0
     for item in items:
+        if batch and item.transition.is_ok is not batch[0].transition.is_ok:
+            continue
         size += item.transition.size
         if batch and (len(batch) >= MAX_ROWS or size > MAX_BYTES):
             break

@@ -3,7 +3,8 @@
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
+from math import inf
 from typing import Any, Final
 
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
@@ -20,7 +21,7 @@ from horsies_worker.queries import Queries
 
 _log = logging.getLogger("horsies.worker")
 
-_END_OF_TIME: Final = datetime(9000, 1, 1, tzinfo=UTC)
+_END_OF_TIME: Final = inf
 """As "finished" of a crash: the statement brings it back to its own now."""
 _KIND_OF: Final[Mapping[str, OutcomeKind]] = {
     OperationalErrorCode.WORKER_CRASHED: OutcomeKind.CRASHED,
@@ -72,8 +73,8 @@ class Recovery:
             budget=budget,
             # a staged outcome is work that was done; without one it is a crash
             outcome=staged or _crash(row, why),
-            started=row["started_at"],
-            finished=_END_OF_TIME if staged is None or in_hand_since is None else in_hand_since,
+            started=row["started_at"].timestamp(),
+            finished=_END_OF_TIME if staged is None or in_hand_since is None else in_hand_since.timestamp(),
             random=random.random,
         )
 

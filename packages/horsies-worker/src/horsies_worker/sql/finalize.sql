@@ -6,6 +6,38 @@
 -- FOR UPDATE cannot be turned around (a plain join read 54,728 pages for one id), and a guard spelled with || ''
 -- implies no partial index (the planner would read all that is in flight).
 
+-- name: complete_batch :many
+-- edge: RUNNING -> COMPLETED
+-- params: worker_id, ids, generations, results, started, finished, pids, process_names
+-- How nearly every attempt ends: user code returned ok. finalize_batch would write the same, at 29 instead of 10 µs of
+-- the worker per row (15 arrays to encode instead of 7, times among them) and 5 µs more of the server.
+WITH mine AS MATERIALIZED (
+    SELECT x.id, x.result, x.pid, x.process_name, to_timestamp(x.started) AS started, t.*,
+           least(greatest(to_timestamp(x.finished), t.row_started), greatest(statement_timestamp(), t.row_started)) AS ended
+      FROM unnest($2::text[], $3::int[], $4::text[], $5::float8[], $6::float8[], $7::int[], $8::text[])
+           AS x (id, generation, result, started, finished, pid, process_name)
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.retry_count + 1 AS attempt, t.started_at AS row_started,
+                                t.worker_hostname
+                           FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED) AS t
+), moved AS (
+    UPDATE horsies_tasks t
+       SET status = 'COMPLETED', completed_at = statement_timestamp(), terminal_at = statement_timestamp(),
+           result = m.result, worker_pid = m.pid, worker_process_name = m.process_name,
+           finalizing_at = NULL, finalizing_by_worker_id = NULL, updated_at = statement_timestamp()
+      FROM mine m
+     WHERE t.ctid = m.tid
+    RETURNING m.id, m.attempt, m.started, m.row_started, m.ended, m.worker_hostname, m.pid, m.process_name
+), history AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at, worker_id, worker_hostname,
+                                       worker_pid, worker_process_name)
+    SELECT id, attempt, 'COMPLETED', least(greatest(started, row_started), ended), ended, $1, worker_hostname, pid,
+           process_name
+      FROM moved
+)
+SELECT id, 'COMPLETED' AS status FROM moved;
+
 -- name: finalize_batch :many
 -- edge: RUNNING -> COMPLETED; RUNNING -> FAILED; RUNNING -> CANCELLED; RUNNING -> PENDING
 -- params: ids, generations, owners, statuses, results, error_codes, error_messages, failed_reasons, outcomes, retry_delays, budgets, started, finished, pids, process_names, cancelled_result
@@ -13,7 +45,7 @@
 -- fails instead, one of a task that somebody wants cancelled ends CANCELLED (with cancelled_result; the attempt keeps
 -- its own error), and one beyond the budget fails.
 -- `outcomes` is NULL for an attempt that never started and leaves no attempt row (a cancel that came in time).
--- `started` and `finished` are the real span of user code, placed on this clock and kept inside what it allows.
+-- `started` and `finished` are the real span of user code in seconds of this clock, kept inside what it allows.
 -- An id that does not come back is not the caller's any more, was written by an earlier try (find_written_batch), or
 -- is locked by somebody just now (read_held_batch).
 WITH mine AS MATERIALIZED (
@@ -23,10 +55,10 @@ WITH mine AS MATERIALIZED (
                 WHEN t.good_until <= statement_timestamp() + x.retry_delay THEN 'FAILED'
                 WHEN t.retry_count >= greatest(t.max_retries, x.budget) THEN 'FAILED'
                 ELSE 'PENDING' END AS target,
-           least(greatest(x.finished, t.started_at), greatest(statement_timestamp(), t.started_at)) AS ended,
+           least(greatest(to_timestamp(x.finished), t.started_at), greatest(statement_timestamp(), t.started_at)) AS ended,
            t.started_at AS row_started, t.worker_hostname
       FROM unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-                  $9::text[], $10::interval[], $11::int[], $12::timestamptz[], $13::timestamptz[], $14::int[],
+                  $9::text[], $10::interval[], $11::int[], $12::float8[], $13::float8[], $14::int[],
                   $15::text[])
            AS x (id, generation, owner, status, result, error_code, error_message, failed_reason, outcome, retry_delay,
                  budget, started, finished, pid, process_name)
@@ -66,7 +98,7 @@ WITH mine AS MATERIALIZED (
     INSERT INTO horsies_task_attempts (task_id, attempt, outcome, will_retry, started_at, finished_at, error_code,
                                        error_message, failed_reason, worker_id, worker_hostname, worker_pid,
                                        worker_process_name)
-    SELECT id, attempt, outcome, target = 'PENDING', least(greatest(started, row_started), ended), ended, error_code,
+    SELECT id, attempt, outcome, target = 'PENDING', least(greatest(to_timestamp(started), row_started), ended), ended, error_code,
            error_message, failed_reason, owner, worker_hostname, pid, process_name
       FROM moved
      WHERE outcome IS NOT NULL
@@ -103,9 +135,9 @@ SELECT id, claim_generation FROM horsies_tasks
 -- the reaper writes must not seem to overlap with what that child ran next. SKIP LOCKED: whoever holds a row must not
 -- keep the heartbeats waiting, which come after this on the same connection; it is tried again.
 WITH mine AS MATERIALIZED (
-    SELECT t.tid, x.result, x.pid, x.process_name, greatest(t.started_at, x.started) AS started,
-           greatest(t.started_at, least(x.finished, statement_timestamp())) AS finished
-      FROM unnest($2::text[], $3::int[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::int[], $8::text[])
+    SELECT t.tid, x.result, x.pid, x.process_name, greatest(t.started_at, to_timestamp(x.started)) AS started,
+           greatest(t.started_at, least(to_timestamp(x.finished), statement_timestamp())) AS finished
+      FROM unnest($2::text[], $3::int[], $4::text[], $5::float8[], $6::float8[], $7::int[], $8::text[])
            AS x (id, generation, result, started, finished, pid, process_name)
      CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.started_at FROM horsies_tasks t
                           WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
