@@ -12,7 +12,7 @@ import asyncpg
 from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.decide import Transition
 from horsies_worker.identity import Identity
-from horsies_worker.queries import ClaimRequest, Hint, Queries
+from horsies_worker.queries import ClaimRequest, Hint, NextRequest, Queries
 from horsies_worker.session import CLAIM_SETTINGS
 
 BATCH = 128
@@ -29,15 +29,20 @@ async def drain(url: str, *, batch: int = BATCH) -> float:
     async def claim() -> None:
         hints: list[Hint] = []
         while True:
-            request = ClaimRequest(
-                discover=() if hints else ("default",), hints=hints, limit=batch, room_sync=0, room_ahead=batch,
-                room_async=0, prefetch=0, async_names=(), short_names=("noop",), other_names=(),
-            )  # fmt: skip
-            rows = await queries.claim(claimer, request, lease_ms=60_000, queue_caps={}, cluster_cap=None, pooled=False)
+            if hints:  # more of the same, as the worker asks for it
+                rows = await queries.claim_next(claimer, NextRequest(hints[0], batch, ["noop"]), pooled=False)
+            else:
+                request = ClaimRequest(
+                    discover=("default",), hints=(), limit=batch, room_sync=0, room_ahead=batch,
+                    room_async=0, prefetch=0, async_names=(), short_names=("noop",), other_names=(),
+                )  # fmt: skip
+                rows = await queries.claim(
+                    claimer, request, lease_ms=60_000, queue_caps={}, cluster_cap=None, pooled=False
+                )
             if not rows and not hints:
                 await claimed.put([])
                 return
-            hints = [Hint("default", rows[0]["priority"], min(row["enqueued_at"] for row in rows))] if rows else []
+            hints = [Hint("default", rows[0]["priority"], rows[0]["since"])] if rows else []
             if rows:
                 await claimed.put(list(rows))
 

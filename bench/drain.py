@@ -13,6 +13,7 @@ ROUNDS = 3
 STATEMENTS = """
 SELECT calls, rows, mean_exec_time, shared_blks_hit / calls AS hits,
        CASE WHEN query LIKE 'WITH RECURSIVE found%room AS%' THEN 'claim'
+            WHEN query LIKE 'WITH picked AS%claim_generation%' THEN 'claim next'
             WHEN query LIKE 'WITH mine AS%horsies_task_attempts%' THEN 'finalize'
             WHEN query LIKE 'WITH mine AS%unwanted%' THEN 'hand back'
             ELSE 'other' END AS what

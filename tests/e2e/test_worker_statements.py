@@ -12,7 +12,7 @@ SHARE = 20
 """Tasks per statement, at least, under load."""
 
 COUNTED = """
-SELECT CASE WHEN query LIKE '%room AS MATERIALIZED%' THEN 'claim'
+SELECT CASE WHEN query LIKE '%claim_generation = t.claim_generation +%' THEN 'claim'
             WHEN query LIKE '%INSERT INTO horsies_task_attempts%' THEN 'finalize'
             WHEN query LIKE '%INSERT INTO horsies_tasks%' THEN 'insert' END AS what,
        sum(calls)::int, sum(rows)::int

@@ -19,7 +19,7 @@ from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.identity import Identity
 from horsies_worker.jobs import Job, Room
-from horsies_worker.queries import ClaimRequest, Queries
+from horsies_worker.queries import ClaimRequest, NextRequest, Queries
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.session import CLAIM_SETTINGS, Session
 from horsies_worker.starter import Starter
@@ -85,7 +85,7 @@ class Yard:
     starter: Starter
     finalizer: Finalizer
     failed: list[str]
-    requests: list[ClaimRequest]
+    requests: list[ClaimRequest | NextRequest]
 
     def finish(self, *ids: str) -> None:
         """These ended well; their places are free."""
@@ -137,7 +137,7 @@ async def claiming(
 
     def on_done(keys: Any) -> None:
         held.drop(task.job for key in keys if (task := held.find(*key)) is not None)
-        claimer.on_news() if app.config.cluster_wide_cap or config.get("custom_queues") else claimer.on_room()
+        claimer.look_everywhere() if app.config.cluster_wide_cap or config.get("custom_queues") else claimer.on_room()
 
     finalizer = Finalizer(writing, queries, app.config.resilience, on_done=on_done)
     starter = Starter(session, queries, the_pool, held)
@@ -149,10 +149,10 @@ async def claiming(
         UnknownNames(grace_ms, finalizer, fail=lambda row: failed.append(row["id"])),
         Reconciler(session, queries, held, finalizer, is_ending=lambda _: False), on_contact=lambda: None,
     )  # fmt: skip
-    requests: list[ClaimRequest] = []
+    requests: list[ClaimRequest | NextRequest] = []
     real = claimer._claim
 
-    async def recorded(request: ClaimRequest) -> Any:
+    async def recorded(request: ClaimRequest | NextRequest) -> Any:
         requests.append(request)
         return await real(request)
 
@@ -460,3 +460,111 @@ async def test_an_unexpected_error_does_not_end_the_loop(db: Database, monkeypat
     async with claiming(db, Pool()) as yard:
         await yard.has(task)
         yard.finish()
+
+
+# -- what is heard while idle ----------------------------------------------------------------------------------
+
+
+async def a_first_one(yard: Yard) -> None:
+    """The worker has run a task and is idle: it knows where the last one came from."""
+    await eventually_async(lambda: yard.claimer._idle)
+    await hears_of(yard, factories.task(yard.db))
+    await calm(yard)
+
+
+async def hears_of(yard: Yard, *ids: str) -> None:
+    yard.claimer.on_news()
+    await yard.has(*ids)
+    yard.finish()
+    await asyncio.wait_for(yard.finalizer.drained(), 30)
+
+
+async def calm(yard: Yard) -> None:
+    """Until it has looked everywhere again and found nothing."""
+    await eventually_async(lambda: bool(yard.requests[-1].discover) and yard.claimer._idle)
+
+
+async def test_one_task_at_a_time_costs_one_statement_each(db: Database) -> None:
+    async with claiming(db, Pool(sync=2)) as yard:
+        await a_first_one(yard)
+        before = len(yard.requests)
+        for _ in range(5):
+            await hears_of(yard, factories.task(db))
+        asked = yard.requests[before:]
+        assert sum(isinstance(request, NextRequest) for request in asked) >= 5
+        await calm(yard)
+        # in between it may have been calm for a moment, on a slow machine; but never twice for one task
+        assert len(yard.requests) - before <= 5 * 2 + 1
+
+
+async def test_one_notification_for_many_finds_them_all(db: Database) -> None:
+    async with claiming(db, Pool(sync=9)) as yard:
+        await a_first_one(yard)
+        tasks = [factories.task(db) for _ in range(7)]
+        await hears_of(yard, *tasks)
+
+
+async def test_as_many_as_were_heard_of_are_taken_at_once(db: Database) -> None:
+    async with claiming(db, Pool(sync=9)) as yard:
+        await a_first_one(yard)
+        before = len(yard.requests)
+        tasks = [factories.task(db) for _ in range(3)]
+        yard.claimer.on_news()
+        yard.claimer.on_news()
+        await hears_of(yard, *tasks)
+        first = yard.requests[before]
+        assert isinstance(first, NextRequest)
+        assert first.limit == 4
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [{"priority": 1}, {"task_name": "nobody's"}, {"good_until": ago(seconds=1)}, {"enqueued_at": ago(days=1)}],
+)
+async def test_what_is_not_where_the_last_one_was_is_found_at_once(db: Database, elsewhere: dict[str, Any]) -> None:
+    async with claiming(db, Pool(sync=2), grace_ms=0) as yard:
+        await a_first_one(yard)
+        task = factories.task(db, **elsewhere)
+        yard.claimer.on_news()
+        await eventually_async(lambda: factories.read(db, task)["status"] != "PENDING", timeout=2, interval=0.005)
+        yard.finish()
+    db.execute("DELETE FROM horsies_tasks WHERE task_name = 'nobody''s'")
+
+
+async def test_news_of_two_places_are_both_followed(db: Database) -> None:
+    async with claiming(db, Pool(sync=4)) as yard:
+        await a_first_one(yard)
+        here, there = factories.task(db), factories.task(db, priority=1)
+        yard.claimer.on_news()
+        await hears_of(yard, here, there)
+
+
+async def test_a_look_everywhere_is_not_put_off_for_ever(db: Database) -> None:
+    """Somebody sends one task after the other; an urgent one came back without a word to anybody."""
+    async with claiming(db, Pool(sync=1)) as yard:
+        await a_first_one(yard)
+        factories.task(db, id="urgent", priority=1)
+        began = time.monotonic()
+        while "urgent" not in yard.pool.ids and time.monotonic() - began < 10:
+            yard.finish()
+            factories.task(db)
+            yard.claimer.on_news()
+            await eventually_async(lambda: bool(yard.pool.ids), interval=0)
+        assert time.monotonic() - began < 5
+        yard.finish()
+
+
+async def test_a_streak_ends_where_its_queue_is_paused(db: Database) -> None:
+    queues = [CustomQueueConfig(name="mail", priority=5)]
+    control: Mapping[str, Any] = Queries(None, Identity())._statements
+    async with claiming(db, Pool(sync=5), queue_mode=QueueMode.CUSTOM, custom_queues=queues) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        await hears_of(yard, factories.task(db, queue_name="mail"))
+        await calm(yard)
+        db.execute(control["pause_queue"].sql.replace("$1", "'mail'"))
+        yard.claimer.on_queue_state()
+        await eventually_async(lambda: yard.claimer._paused == {"mail"})
+        factories.task(db, queue_name="mail")
+        yard.claimer.on_news()
+        await asyncio.sleep(0.1)
+        assert yard.pool.ids == []

@@ -86,8 +86,9 @@ async def test_completed(db: Database, hands: Hands) -> None:
     assert attempts(db, row["id"]) == [
         {
             "attempt": 1, "outcome": "COMPLETED", "will_retry": False, "error_code": None, "error_message": None,
-            "started_at": moment(end.started), "finished_at": moment(end.finished), "failed_reason": None,
-            "worker_id": "worker-1", "worker_hostname": "host-1", "worker_pid": end.pid, "worker_process_name": "child-9",
+            "started_at": moment(end.started), "finished_at": moment(end.finished),
+            "failed_reason": None, "worker_id": "worker-1", "worker_hostname": "host-1", "worker_pid": end.pid,
+            "worker_process_name": "child-9",
         }
     ]  # fmt: skip
 

@@ -19,13 +19,15 @@ from horsies_worker.child.logs import about
 from horsies_worker.claims import ClaimedTask, claimed_task
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
+from horsies_worker.jobs import Room
 from horsies_worker.lookout import Lookout
 from horsies_worker.pool import ChildPool
-from horsies_worker.queries import ClaimRequest, Queries
+from horsies_worker.queries import ClaimRequest, NextRequest, Queries
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.service import tell_trouble
 from horsies_worker.session import Session
 from horsies_worker.starter import Starter
+from horsies_worker.streak import Streak
 from horsies_worker.syncpoints import reached
 from horsies_worker.unknown import UnknownNames
 
@@ -33,7 +35,10 @@ _log = logging.getLogger("horsies.worker")
 
 LOOK = 200
 """Where there are tasks of several kinds, those of one that has no room must not hide the others behind them: so far
-a claim looks, without a lock."""
+a claim looks, without a lock. Not right after a full one: to look at 200 and take 64 is twice the work."""
+CALM_S = 0.005
+"""All that was heard of is taken: whether there is more is asked when nothing else has come for this long. A worker
+that is sent one task at a time spends two statements less on each."""
 FRUITLESS = 3
 """After so many notifications that led to nothing, wait a few random milliseconds: others are faster anyway."""
 HERD_S = 0.010
@@ -121,15 +126,28 @@ class Claimer:
         self._paused: set[str] = set()
         self._pauses_known = False
         self._fruitless = 0
+        self._heard = 0
+        self._was_full = False
         self._async_names = [task.name for task in registry if task.is_async and not task.is_stub]
         self._sync_names = [task.name for task in registry if not task.is_async and not task.is_stub]
+        self._streak = Streak(self._sync_names, self._async_names)
+        # places under a cap must be counted, and a buffer be filled: work for a whole claim
+        self._may_repeat = not settings.queue_caps and settings.cluster_cap is None and not settings.prefetch
         self.claimed = 0
         self.statements = 0
 
     # -- what wakes it ---------------------------------------------------------------------------
 
     def on_news(self, _payload: str = "") -> None:
-        """Somewhere in our queues work became claimable, or may have while nobody listened."""
+        """A notification: somewhere in our queues something became claimable."""
+        if self._idle:
+            self._heard += 1
+        else:
+            self._lookout.news()
+        self._wake.set()
+
+    def look_everywhere(self) -> None:
+        """There may be work where there was none, or where it could not be taken."""
         self._lookout.news()
         self._wake.set()
 
@@ -145,7 +163,7 @@ class Claimer:
     def on_queue_state(self, _payload: str = "") -> None:
         """A queue was paused or resumed."""
         self._pauses_known = False
-        self.on_news()
+        self.look_everywhere()
 
     def stop(self) -> None:
         """Claim nothing more; `run` ends when the claim that may be on its way has been dealt with."""
@@ -159,13 +177,19 @@ class Claimer:
         while not self._stopped:
             self._wake.clear()
             self._missed_room = False
-            woken_by_news = self._lookout.has_news
+            woken_by_news = self._lookout.has_news or bool(self._heard)
             try:
-                taken, self._idle = await self._claim_while_room()
-                patience = await self._patience(self._idle)
+                taken = await self._take_what_was_heard()
+                is_calm = taken > 0
+                if is_calm:
+                    patience = CALM_S
+                else:
+                    taken, self._idle = await self._claim_while_room()
+                    patience = await self._patience(self._idle)
             except Exception as error:
                 delay = self._backoff.next()
                 self._lookout.forget()
+                self._streak.forget()
                 self._pauses_known = False
                 if not _is_caps_lock(error):
                     self._reconciler.doubt()
@@ -181,7 +205,7 @@ class Claimer:
                     await self._wake.wait()
             except TimeoutError:
                 self._lookout.news()
-                self._pauses_known = False
+                self._pauses_known = self._pauses_known and is_calm
             if self._fruitless >= FRUITLESS:
                 await asyncio.sleep(random.uniform(0, HERD_S))
 
@@ -196,6 +220,26 @@ class Claimer:
                 await self._stopping.wait()
         except TimeoutError:
             pass
+
+    async def _take_what_was_heard(self) -> int:
+        """The queues were empty, and each notification since then stands for one task, probably where the last one
+        was: take as many, with the simplest statement there is. Returns how many, when that explains all that was
+        heard; else 0, and everything has to be looked at."""
+        heard, self._heard = self._heard, 0
+        if not heard:
+            return 0
+        request = None
+        if self._idle and self._fruitless < FRUITLESS and self._pauses_known and self._lookout.may_put_off():
+            request = self._next_request(*self._room(), at_most=heard + 1)
+        if request is None:
+            self._lookout.news()
+            return 0
+        rows = await self._claim(request)
+        self._dispatch(rows)
+        if len(rows) == heard < request.limit:
+            return heard
+        self._lookout.news()
+        return 0
 
     async def _claim_while_room(self) -> tuple[int, bool]:
         """Claim until the room is full or the queues are empty; (how many, whether the queues are empty)."""
@@ -215,9 +259,10 @@ class Claimer:
                 return taken, False
             rows = await self._claim(request)
             taken += len(rows)
-            if not rows and request.discover:
+            if not rows and isinstance(request, ClaimRequest) and request.discover and not self._was_full:
                 return taken, self._had_room_for_all(request)
-            if len(rows) < request.limit:
+            self._was_full = len(rows) == request.limit
+            if not self._was_full:
                 self._lookout.news()  # the known pairs may be empty: look everywhere
                 if not rows and (wait_s := self._lookout.wait_s()) is not None:
                     self._put_off_s = wait_s
@@ -229,66 +274,87 @@ class Claimer:
         """Nothing was found: are the queues empty, or only of what there was room for?"""
         return bool((request.room_sync or not self._sync_names) and (request.room_async or not self._async_names))
 
-    def _request(self) -> ClaimRequest | None:
+    def _room(self) -> tuple[Room, int]:
+        """Places in the pool by kind, and how many tasks may be claimed now."""
         settings = self._settings
         room = self._pool.room()
         sync, ahead = (room.sync, room.ahead) if self._sync_names else (0, 0)
         async_room = room.asynchronous if self._async_names else 0
-        prefetch = max(0, settings.prefetch - len(self._starter))
         if len(self._starter):
             # those in the buffer are older claims: slots are theirs first
             sync = ahead = async_room = 0
         if not settings.run_ahead:
             ahead = 0
-        limit = min(settings.max_batch, sync + ahead + async_room + prefetch)
+        limit = min(settings.max_batch, sync + ahead + async_room + self._prefetch())
         if settings.max_per_worker is not None:
             limit = min(limit, settings.max_per_worker - len(self._held))
         if self._finalizer.backlog >= 2 * settings.max_batch:
             limit = 0  # results wait for the database: do not make more of them
-        queues = [name for name in settings.queues if name not in self._paused]
+        return Room(sync, ahead, async_room), limit
+
+    def _prefetch(self) -> int:
+        return max(0, self._settings.prefetch - len(self._starter))
+
+    def _request(self) -> ClaimRequest | NextRequest | None:
+        room, limit = self._room()
+        queues = [name for name in self._settings.queues if name not in self._paused]
         if limit <= 0 or not queues:
             return None
         discover = self._lookout.looks_everywhere()
-        known = self._pool.short_names() if ahead else frozenset[str]()
+        if not discover and len(self._lookout.hints) == 1:
+            repeated = self._next_request(room, limit)
+            if repeated is not None:
+                return repeated
+        known = self._pool.short_names() if room.ahead else frozenset[str]()
         short = [name for name in self._sync_names if name in known]
         kinds = bool(self._async_names) + bool(short) + (len(short) < len(self._sync_names))
         return ClaimRequest(
             discover=queues if discover else (),
             hints=() if discover else self._lookout.hints,
             limit=limit,
-            room_sync=sync,
-            room_ahead=ahead,
-            room_async=async_room,
-            prefetch=prefetch,
+            room_sync=room.sync,
+            room_ahead=room.ahead,
+            room_async=room.asynchronous,
+            prefetch=self._prefetch(),
             async_names=self._async_names,
             short_names=short,
             other_names=self._sync_names,
-            look=LOOK if kinds > 1 else 0,
+            look=LOOK if kinds > 1 and not self._was_full else 0,
         )
 
-    async def _claim(self, request: ClaimRequest) -> Sequence[Mapping[str, Any]]:
-        settings = self._settings
+    def _next_request(self, room: Room, limit: int, *, at_most: int | None = None) -> NextRequest | None:
+        if not self._may_repeat:
+            return None
+        most = limit if at_most is None else min(limit, at_most)
+        return self._streak.next_request(room, most, short=self._pool.short_names(), paused=self._paused)
+
+    async def _claim(self, request: ClaimRequest | NextRequest) -> Sequence[Mapping[str, Any]]:
         await reached("before_claim")
         began = time.monotonic()
-        rows = await self._session.run(
-            lambda connection: self._queries.claim(
-                connection,
-                request,
-                lease_ms=settings.lease_ms,
-                queue_caps=settings.queue_caps,
-                cluster_cap=settings.cluster_cap,
-                pooled=self._session.pooled,
-            )
-        )
+        rows = await self._session.run(lambda connection: self._ask(connection, request))
         took_s = time.monotonic() - began
         self.statements += 1
         self._on_contact()
         pairs = self._lookout.saw(rows, everywhere=bool(request.discover), took_s=took_s)
-        if pairs > 1 or request.look:
+        self._streak.saw(rows)
+        if isinstance(request, ClaimRequest) and (pairs > 1 or request.look):
             # they come back by queue and by kind; what is handed ahead runs in this order
             rows = sorted(rows, key=lambda row: (row["priority"], row["enqueued_at"], row["id"]))
         await reached("after_claim")
         return rows
+
+    async def _ask(self, connection: Any, request: ClaimRequest | NextRequest) -> Sequence[Mapping[str, Any]]:
+        settings, pooled = self._settings, self._session.pooled
+        if isinstance(request, NextRequest):
+            return await self._queries.claim_next(connection, request, pooled=pooled)
+        return await self._queries.claim(
+            connection,
+            request,
+            lease_ms=settings.lease_ms,
+            queue_caps=settings.queue_caps,
+            cluster_cap=settings.cluster_cap,
+            pooled=pooled,
+        )
 
     def _dispatch(self, rows: Sequence[Mapping[str, Any]]) -> None:
         running: list[ClaimedTask] = []

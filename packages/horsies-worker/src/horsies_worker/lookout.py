@@ -25,6 +25,7 @@ class Lookout:
         self._hints: dict[tuple[str, int], Hint] = {}
         self._next = 0.0
         self._earliest = 0.0
+        self._put_off_at: float | None = None
         self.has_news = True
         """Something may be where no hint points."""
 
@@ -46,7 +47,15 @@ class Lookout:
         if not (self.has_news or not self._hints or now >= self._next) or self._must_wait(now):
             return False
         self.has_news = False
+        self._put_off_at = None
         return True
+
+    def may_put_off(self) -> bool:
+        """May whoever finds what was heard of leave it at that for now? For a second, counted from the first time."""
+        now = self._clock()
+        if self._put_off_at is None:
+            self._put_off_at = now
+        return not self.has_news and now < self._put_off_at + EVERY_S
 
     def wait_s(self) -> float | None:
         """How long until the discovery that is wanted may be made; None when nothing is in its way."""

@@ -52,6 +52,19 @@ class ClaimRequest:
     """How many tasks to look at when the first ones may be of a kind that has no room; at least `limit`."""
 
 
+@dataclass(frozen=True, slots=True)
+class NextRequest:
+    """More from where the last claim took from, without a look at anything else."""
+
+    hint: Hint
+    limit: int
+    names: Sequence[str]
+
+    @property
+    def discover(self) -> Sequence[str]:
+        return ()
+
+
 class Queries:
     """The worker's statements, for one schema."""
 
@@ -103,6 +116,17 @@ class Queries:
                 await connection.execute("SET LOCAL lock_timeout = '1s'")
                 await connection.fetchval(self.sql("lock_caps"), CAPS_LOCK)
             return await connection.fetch(self.sql("claim_batch"), *values)
+
+    async def claim_next(self, connection: Any, request: NextRequest, *, pooled: bool) -> Rows:
+        values = (
+            request.hint.queue_name, request.hint.priority, request.hint.since, request.limit, list(request.names),
+            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+        )  # fmt: skip
+        if not pooled:
+            return await connection.fetch(self.sql("claim_next_batch"), *values)
+        async with connection.transaction(isolation="read_committed"):
+            await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
+            return await connection.fetch(self.sql("claim_next_batch"), *values)
 
     async def next_due(self, connection: Any, queues: Sequence[str]) -> float | None:
         return await connection.fetchval(self.sql("next_due"), list(queues))

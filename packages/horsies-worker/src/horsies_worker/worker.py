@@ -417,7 +417,7 @@ class Worker:
         # or went back to the queue: a step looks for itself
         self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
         if self.settings.cluster_cap or self.settings.queue_caps:
-            self.claimer.on_news()  # a place under a cap came free: the queue that looked empty may not be
+            self.claimer.look_everywhere()  # a place under a cap came free: the queue that looked empty may not be
         else:
             self.claimer.on_room()
 

