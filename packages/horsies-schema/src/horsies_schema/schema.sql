@@ -1,4 +1,4 @@
--- The horsies schema at revision 0009, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0010, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
@@ -160,7 +160,7 @@ CASE status
     ELSE true
 END)),
     CONSTRAINT ck_horsies_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
-    CONSTRAINT ck_horsies_tasks_queue_name CHECK (((queue_name)::text ~ '^[A-Za-z0-9_.-]{1,52}$'::text)),
+    CONSTRAINT ck_horsies_tasks_queue_name CHECK ((((status)::text <> 'PENDING'::text) OR ((queue_name)::text ~ '^[A-Za-z0-9_.-]{1,52}$'::text))),
     CONSTRAINT ck_horsies_tasks_retries CHECK ((((retry_count >= 0) AND (retry_count <= max_retries)) AND (max_retries <= 10000) AND (manual_retries >= 0) AND (claim_generation >= 0))),
     CONSTRAINT ck_horsies_tasks_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'CLAIMED'::character varying, 'RUNNING'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying, 'EXPIRED'::character varying])::text[])))
 )
