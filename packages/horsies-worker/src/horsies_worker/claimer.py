@@ -335,8 +335,10 @@ class Claimer:
         took_s = time.monotonic() - began
         self.statements += 1
         self._on_contact()
-        pairs = self._lookout.saw(rows, everywhere=bool(request.discover), took_s=took_s)
-        self._streak.saw(rows)
+        # more of the same is alike by that statement's own conditions: one row stands for all
+        told = rows[:1] if isinstance(request, NextRequest) else rows
+        pairs = self._lookout.saw(told, everywhere=bool(request.discover), took_s=took_s)
+        self._streak.saw(told)
         if isinstance(request, ClaimRequest) and (pairs > 1 or request.look):
             # they come back by queue and by kind; what is handed ahead runs in this order
             rows = sorted(rows, key=lambda row: (row["priority"], row["enqueued_at"], row["id"]))

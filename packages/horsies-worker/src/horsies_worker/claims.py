@@ -13,7 +13,7 @@ from horsies_worker.jobs import Job
 _log = logging.getLogger("horsies.worker")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClaimedTask:
     """One claim: the row as the claim returned it, with the options settled."""
 

@@ -17,7 +17,7 @@ MAX_RETRY_MS: Final = 3650 * 24 * 3_600_000
 """Ten years: user code may ask for any number, an interval has an end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transition:
     """One row's worth of `finalize_batch`. `outcome` None: it never started and leaves no attempt."""
 
@@ -62,6 +62,11 @@ def decide(
     random: Callable[[], float],
 ) -> Transition:
     """The transition for an attempt that ended like this; `started` and `finished` on the database's clock."""
+    if outcome.kind is OutcomeKind.OK:  # once per task: without the table, and by position, it takes half the time
+        return Transition(
+            task_id, generation, attempt, TaskStatus.COMPLETED, outcome.result, None, None, None,
+            AttemptOutcome.COMPLETED, NO_RETRY, budget, started, finished, outcome.pid, outcome.process_name,
+        )  # fmt: skip
     status, recorded = _end_of(outcome)
     delay = NO_RETRY
     if status is TaskStatus.FAILED and attempt <= budget:

@@ -38,18 +38,15 @@ class _Pending:
     """A transition on its way. `uncertain`: an earlier try may have been committed, its answer was lost. `replaced`:
     the real one could not be stored."""
 
-    __slots__ = ("replaced", "since", "staged", "transition", "uncertain")
+    __slots__ = ("key", "replaced", "since", "staged", "transition", "uncertain")
 
     def __init__(self, transition: Transition) -> None:
         self.transition = transition
+        self.key: Key = (transition.task_id, transition.generation)
         self.since = time.monotonic()
         self.uncertain = False
         self.staged = False
         self.replaced = False
-
-    @property
-    def key(self) -> Key:
-        return self.transition.task_id, self.transition.generation
 
 
 class Finalizer:

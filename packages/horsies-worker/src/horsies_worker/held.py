@@ -25,6 +25,16 @@ class Held:
     def get(self, task_id: str) -> ClaimedTask | None:
         return self._tasks.get(task_id)
 
+    def take(self, keys: Iterable[tuple[str, int]]) -> list[ClaimedTask]:
+        """Hold these (id, generation) no longer; returns those that were held."""
+        taken: list[ClaimedTask] = []
+        for key in keys:
+            task = self.find(*key)
+            if task is not None:
+                del self._tasks[key[0]]
+                taken.append(task)
+        return taken
+
     def drop(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             if self.find(job.task_id, job.generation) is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horsies.codec import EncodedResult, PayloadLimits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """One attempt of one task, durably RUNNING, on its way into a child."""
 
@@ -44,7 +44,7 @@ class OutcomeKind(StrEnum):
     """Stopped because the worker leaves."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """How an attempt ended. Times are `time.monotonic()`, which parent and child share."""
 

@@ -38,7 +38,7 @@ class TokenPipe:
         os.close(self.child_end)
 
     def permit(self, seqs: Sequence[int]) -> None:
-        # One write of at most 512 bytes is atomic, and the pipe holds 8,192 tokens: it never blocks.
+        # One write of at most 4,096 bytes is atomic, and the pipe holds 8,192 tokens: it never blocks.
         os.write(self._writer, wire.pack_tokens(seqs))
 
     def take(self) -> list[int]:

@@ -412,8 +412,7 @@ class Worker:
         self.claimer.on_room()
 
     def _on_done(self, keys: Sequence[tuple[str, int]]) -> None:
-        tasks = [task for task_id, generation in keys if (task := self.held.find(task_id, generation)) is not None]
-        self.held.drop(task.job for task in tasks)
+        tasks = self.held.take(keys)
         # or went back to the queue: a step looks for itself
         self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
         if self.settings.cluster_cap or self.settings.queue_caps:
