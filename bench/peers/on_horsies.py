@@ -66,7 +66,9 @@ def prepare() -> None:
 
 
 def commands(processes: int, slots: int | None) -> list[list[str]]:
-    return [[sys.executable, "-m", "horsies_worker", "on_horsies:app", "--processes", str(processes)]]
+    # 300 async tasks at once in a child: pgqueuer, which this is compared with, has no such limit
+    worker = [sys.executable, "-m", "horsies_worker", "on_horsies:app", "--processes", str(processes)]
+    return [[*worker, "--async-concurrency", "300"]]
 
 
 def enqueue(kind: str, how: str, count: int, size: int = 0) -> float | None:

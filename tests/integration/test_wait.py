@@ -21,6 +21,7 @@ from horsies import (
     gather,
     gather_async,
 )
+from horsies._pg import waiters as waiters_module
 from horsies.ids import new_id
 from horsies.tasks import TaskFunction
 from tests.support import factories
@@ -435,3 +436,42 @@ async def test_closing_races_with_the_last_result(db: Database) -> None:
     for _ in range(20):
         async with async_app_on(db) as app:
             assert (await app.handle(factories.task(db, "COMPLETED")).get_async(PATIENCE_MS)).is_ok()
+
+
+async def listening(db: Database, app: Horsies, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LISTEN is in force, and whatever is sent from here on counts as just sent, however slow this machine is."""
+    assert (await app.handle(factories.task(db, "COMPLETED")).get_async(PATIENCE_MS)).is_ok()
+    await eventually_async(lambda: db.value(LISTENING) == 1)
+    monkeypatch.setattr(waiters_module, "JUST_SENT_MS", 60_000)
+
+
+async def test_a_young_task_that_ended_before_anybody_waited_is_found(
+    db: Database, app: Horsies, add: TaskFunction[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its notification came to nobody; the look that was put off for its sake finds it."""
+    await listening(db, app, monkeypatch)
+    handle = await add.send_async(1, 2)
+    factories.finish(db, handle.task_id, 3)
+    await asyncio.sleep(0.05)  # let the notification pass
+    assert await handle.get_async(PATIENCE_MS) == TaskResult(ok=3)
+
+
+async def test_while_listening_a_round_trip_reads_once(
+    db: Database, app: Horsies, add: TaskFunction[[int, int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await listening(db, app, monkeypatch)
+    monkeypatch.setattr(waiters_module, "FIRST_LOOK_S", 60.0)
+    waiters = app.database.here().waiters
+    reads = list[list[str]]()
+    real = waiters._read
+
+    async def recorded(connection: Any, batch: list[str]) -> None:
+        reads.append(batch)
+        await real(connection, batch)
+
+    monkeypatch.setattr(waiters, "_read", recorded)
+    handle = await add.send_async(1, 2)
+    result = await waiting(handle)
+    factories.finish(db, handle.task_id, 3)
+    assert await result == TaskResult(ok=3)
+    assert reads == [[handle.task_id]]

@@ -3,10 +3,11 @@
 import threading
 import time
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 
-from horsies.ids import id_problem, is_storable_id, new_id, new_ids
+from horsies.ids import derived_id, id_problem, is_storable_id, is_younger_than, new_id, new_ids
 
 
 def test_they_are_uuid_version_7_with_the_time_in_front() -> None:
@@ -84,3 +85,12 @@ def test_every_version_of_uuid_is_welcome() -> None:
 def test_which_ids_a_row_can_have() -> None:
     assert all(is_storable_id(task_id) for task_id in (new_id(), "", "a", "é" * 36))
     assert not any(is_storable_id(task_id) for task_id in ("x" * 37, "a\0", "\ud800", None, 5, ["a"], b"a"))
+
+
+def test_the_age_of_an_id_is_in_it() -> None:
+    fresh = new_id()
+    assert is_younger_than(fresh, 10_000)
+    assert not is_younger_than(fresh, 0)
+    assert not is_younger_than(derived_id(datetime(2024, 1, 1, tzinfo=UTC), "a"), 10_000)
+    assert not is_younger_than("order-7", 10_000)
+    assert not is_younger_than("", 10_000)

@@ -35,6 +35,15 @@ def new_ids(count: int) -> list[str]:
     ]
 
 
+def is_younger_than(task_id: str, milliseconds: int) -> bool:
+    """Whether it was minted that recently, by this machine's clock; False for an id that is not one of ours."""
+    try:
+        minted = int(task_id[:8] + task_id[9:13], 16)
+    except ValueError:
+        return False
+    return abs(time.time_ns() // 1_000_000 - minted) < milliseconds
+
+
 def derived_id(moment: datetime, *parts: str) -> str:
     """The one id of what these words name at this moment, whoever makes it: a UUIDv7 of that time whose random part
     is a fingerprint of the words. Ids of later moments sort later."""

@@ -4,6 +4,8 @@ Order is what makes it sound: LISTEN is in force, *then* the row is read, then t
 ended before the read is seen by it, one that ends later notifies later. So each waiter's id is read at
 once, again whenever LISTEN (re)starts, on its own notification, and every poll interval as a net.
 LISTEN is held only while someone waits (and a little longer): `task_done` reaches every listening process.
+A task that was sent this very moment has not ended: where LISTEN is in force, its first read is put off for a few
+milliseconds, and most of the time its notification comes first.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from horsies._pg.statements import load
 from horsies._pg.transient import is_transient
 from horsies.config.resilience import ResilienceConfig
 from horsies.errors import UsageError
+from horsies.ids import is_younger_than
 from horsies.status import TaskStatus, WorkflowStatus
 
 R = TypeVar("R")
@@ -27,6 +30,9 @@ _log = logging.getLogger("horsies")
 
 LINGER_S = 30.0
 """How long LISTEN outlives the last waiter: a web app's next request will wait again."""
+JUST_SENT_MS = 3
+FIRST_LOOK_S = 0.005
+"""One statement less per round trip, while worker and server are busy with that very task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Waiters:
         self._due: set[str] = set()
         self._wake = asyncio.Event()
         self._service: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
         self.last_error: BaseException | None = None
         self._era = 0
 
@@ -80,7 +87,11 @@ class Waiters:
             self._era += 1  # and whatever is still going wrong in a read that began for them
         future: asyncio.Future[Seen | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, set()).add(future)
-        self._look_at((task_id,))
+        if self._listener is not None and self._listener.is_live and is_younger_than(task_id, JUST_SENT_MS):
+            # `_notified` does just that: a look, if somebody still waits
+            future.get_loop().call_later(FIRST_LOOK_S, self._notified, task_id)
+        else:
+            self._look_at((task_id,))
         if self._service is None or self._service.done():
             self._service = asyncio.create_task(self._serve(), name="horsies-waiters")
         try:
@@ -117,8 +128,9 @@ class Waiters:
 
     async def _serve(self) -> None:
         while True:
+            self._listener = self._host.listener()
             listening = asyncio.create_task(
-                self._host.listener().run(
+                self._listener.run(
                     {channels.TASK_DONE: self._notified, channels.WORKFLOW_DONE: self._notified},
                     on_live=lambda _connection: self._look_at(self._waiting),
                 ),
