@@ -138,7 +138,10 @@ class _Questions:
     async def __call__(self, name: str, *values: Any) -> Sequence[Row] | NotSeen:
         try:
             async with asyncio.timeout(self._question_ms / 1000 + 3), self._connection.transaction(readonly=True):
-                await self._connection.execute(f"SET LOCAL statement_timeout = {self._question_ms}")
+                # compiling a plan takes longer than any of these questions
+                await self._connection.execute(
+                    f"SET LOCAL statement_timeout = {self._question_ms}; SET LOCAL jit = off"
+                )
                 return await self._connection.fetch(self._statements[name].sql, *values)
         except Exception as error:
             return self._not_seen(error)

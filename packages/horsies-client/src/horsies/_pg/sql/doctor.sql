@@ -118,7 +118,7 @@ SELECT count(*) AS found, max(statement_timestamp() - good_until) AS longest FRO
 -- seconds, until its grace is over. An attempt also counts one claim; the rest are hand-backs. A sample of the front.
 SELECT task_name, count(*) AS found, max(claims) AS claims FROM (
     SELECT t.task_name, t.claim_generation - t.retry_count AS claims FROM horsies_tasks t
-     WHERE t.status = 'PENDING' ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 20000) AS front
+     WHERE t.status = 'PENDING' ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
  WHERE claims >= 3 GROUP BY task_name ORDER BY 2 DESC LIMIT 20;
 
 -- name: unresolved :many
@@ -131,5 +131,5 @@ SELECT task_name, count(*) AS found FROM horsies_tasks
 -- The names of what waits at the front, to compare with those of an app.
 SELECT task_name, count(*) AS found FROM (
     SELECT t.task_name FROM horsies_tasks t
-     WHERE t.status = 'PENDING' ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 20000) AS front
+     WHERE t.status = 'PENDING' ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
  GROUP BY task_name ORDER BY 2 DESC LIMIT 1000;
