@@ -1,9 +1,13 @@
 """The dashboard in tests: driven by a pilot, on a source of the test's choosing, waited for and never slept for."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
+
+# Most of what a test of the dashboard costs is drawing frames that nobody sees. Textual reads this when it is imported.
+os.environ.setdefault("TEXTUAL_FPS", "10")
 
 from textual.pilot import Pilot
 
@@ -50,12 +54,12 @@ class EmptySource(DemoSource):
 
     async def overview(self, window: timedelta) -> Overview:
         none = {status: Count(0) for status in TaskStatus}
-        return Overview(none, (), (), Series(1.0, SLOTS, SLOTS, SLOTS, SLOTS, SLOTS), ())
+        return Overview(none, (), (), Series(1.0, SLOTS, SLOTS, SLOTS, SLOTS, SLOTS), (), ())
 
     async def workers(self) -> tuple[WorkerLine, ...]:
         return ()
 
-    async def worker(self, worker_id: str) -> WorkerDetail | None:
+    async def worker(self, worker_id: str, window: timedelta) -> WorkerDetail | None:
         return None
 
     async def stale(self) -> Stale:
@@ -82,14 +86,15 @@ class SilentSource(EmptySource):
     async def _fail(self, *_: Any, **__: Any) -> Any:
         raise SourceError("ConnectionRefusedError: connect to db.example:5432 was refused")
 
-    overview = tasks = task = workers = worker = stale = workflows = workflow = schedules = maintenance = _fail
+    overview = tasks = breakdown = task = workers = worker = stale = _fail
+    workflows = workflow = schedules = maintenance = _fail
 
 
 @asynccontextmanager
 async def dashboard(
-    source: Source, size: tuple[int, int] = (120, 40), **options: Any
+    source: Source, size: tuple[int, int] = (100, 30), **options: Any
 ) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
-    """The app on this source, up and loaded once."""
+    """The app on this source, up and loaded once. Every column costs time to draw: large only for who looks there."""
     app = Dashboard(source, **options)
     async with app.run_test(size=size, notifications=True) as pilot:
         await settled(app, pilot)
@@ -122,13 +127,18 @@ async def settled(app: Dashboard, pilot: Pilot[None]) -> None:
         if screen is None or not screen.is_mounted or not app.session.database:
             return False
         has_answer = screen.data is not None or bool(list(screen.query(".-empty, .-error")))
-        quiet = not any(worker.group in ("load", "card", "act", "session") for worker in app.workers)
-        return has_answer and quiet and not screen._is_loading and _card_is_there(screen)
+        quiet = not any(worker.group in ("load", "count", "card", "act", "session") for worker in app.workers)
+        return has_answer and quiet and not screen._is_loading and _card_is_there(screen) and _is_drawn(app)
 
-    await eventually_async(loaded, timeout=20, describe="the screen has loaded")
-    await pilot.pause()
-    await eventually_async(loaded, timeout=20, describe="the screen has loaded")
-    await pilot.pause()
+    for _ in range(2):  # what arrived last may ask for something more
+        await eventually_async(loaded, timeout=20, describe="the screen has loaded and is drawn")
+        await pilot.pause()
+    await eventually_async(loaded, timeout=20, describe="the screen has loaded and is drawn")
+
+
+def _is_drawn(app: Dashboard) -> bool:
+    """The clock of the frames stands still while there is nothing to draw."""
+    return not app.screen._update_timer._active.is_set()
 
 
 def _card_is_there(screen: LiveScreen[Any]) -> bool:
@@ -157,20 +167,23 @@ def text_of(app: Dashboard) -> str:
 async def said(app: Dashboard, pilot: Pilot[None], text: str) -> None:
     """A notification said so; on the screen its words may be broken into lines."""
 
-    async def found() -> bool:
-        await pilot.pause()
+    def found() -> bool:
         return any(text in notification.message for notification in app._notifications)
 
-    told = "; ".join(notification.message for notification in app._notifications)
-    await eventually_async(found, timeout=15, describe=f"{text!r} was said; so far: {told}")
+    try:
+        await eventually_async(found, timeout=15)
+    except AssertionError:
+        told = "; ".join(notification.message for notification in app._notifications)
+        raise AssertionError(f"{text!r} was not said; but: {told}") from None
+    await pilot.pause()
 
 
 async def shows(app: Dashboard, pilot: Pilot[None], text: str, *, timeout: float = 10.0) -> None:
-    async def found() -> bool:
-        await pilot.pause()
-        return text in text_of(app)
+    def found() -> bool:
+        return _is_drawn(app) and text in text_of(app)
 
     try:
-        await eventually_async(found, timeout=timeout, describe=f"{text!r} on the screen")
+        # rarely: to read the screen is to draw it
+        await eventually_async(found, timeout=timeout, interval=0.08, describe=f"{text!r} on the screen")
     except AssertionError as error:
         raise AssertionError(f"{error}\n{text_of(app)}") from None

@@ -3,6 +3,7 @@
 import re
 
 import psycopg
+from textual.widgets import Input
 
 from horsies_tui.app import Dashboard
 from horsies_tui.data.filters import Query
@@ -35,16 +36,17 @@ async def test_a_send_is_seen_at_once_and_an_end_too(db: Database) -> None:
 
 
 async def test_cursor_marks_and_scroll_stay_while_rows_come_and_go(db: Database) -> None:
-    ids = [task(db, "COMPLETED", terminal_at=ago(minutes=n)) for n in range(1, 61)]
+    ids = [task(db, "COMPLETED", terminal_at=ago(seconds=20 * n)) for n in range(1, 61)]
     async with on_database(db, size=(80, 24), refresh_s=3_600) as (app, pilot):
         await go(app, pilot, "2")
         rows = table(app, "tasks")
-        await pilot.press(*["down"] * 29, "space")
+        rows.move_cursor(row=28)
+        await pilot.press("down", "space")
         await settled(app, pilot)
         assert rows.cursor_key == ids[30]
         top = rows.scroll_y
         db.execute("DELETE FROM horsies_tasks WHERE id = ANY(%s)", [ids[2], ids[45]])
-        new = task(db, "COMPLETED", terminal_at=ago(minutes=30.5))
+        new = task(db, "COMPLETED", terminal_at=ago(seconds=20 * 30.5))
         await go(app, pilot, "r")
         shown = [row.id for row in seen(app).data.rows]
         assert shown == [*ids[:2], *ids[3:30], new, *ids[30:45], *ids[46:]]
@@ -115,7 +117,7 @@ async def test_hostile_rows_are_shown_as_they_are_and_do_nothing(db: Database) -
         db.execute("INSERT INTO horsies_workflows (id, name) VALUES (%s, %s)", f"w{number}", name)
         insert(db, "horsies_workflow_tasks", id=f"n{number}", workflow_id=f"w{number}", task_index=0, node_id=name,
                task_name=name)  # fmt: skip
-    async with on_database(db, size=(140, 50)) as (app, pilot):
+    async with on_database(db, size=(130, 36)) as (app, pilot):
         for number in "1234567":
             await go(app, pilot, number)
             assert not unfit(text_of(app)), number
@@ -151,9 +153,12 @@ async def test_the_filter_is_kept_for_the_session_and_tells_what_it_does_not_und
     task(db, queue_name="other", task_name="two")
     async with on_database(db) as (app, pilot):
         await go(app, pilot, "2", "slash")
-        await pilot.press(*"colour:red", "enter")
+        app.screen.query_one("#filter", Input).value = "colour:red"
+        await pilot.press("enter")
         await shows(app, pilot, "colour: is not one of")
-        await pilot.press("escape", "slash", *"queue:mail", "enter")
+        await pilot.press("escape", "slash")
+        app.screen.query_one("#filter", Input).value = "queue:mail"
+        await pilot.press("enter")
         await settled(app, pilot)
         assert "two" not in text_of(app)
         await go(app, pilot, "3", "2")
@@ -166,7 +171,7 @@ async def test_the_filter_is_kept_for_the_session_and_tells_what_it_does_not_und
 async def test_palette_help_theme_window_and_copy() -> None:
     async with dashboard(demo()) as (app, pilot):
         await pilot.press("right_square_bracket")
-        await shows(app, pilot, "window 1 h")
+        await shows(app, pilot, "[ window 6 h ]")
         theme = app.theme
         await pilot.press("t")
         await settled(app, pilot)
@@ -195,3 +200,111 @@ async def test_a_rare_search_says_how_far_it_looked_and_m_looks_further(db: Data
         await shows(app, pilot, f"Nothing among the newest {LOOK:,}")
         await go(app, pilot, "m")
         await shows(app, pilot, "✓ completed  needle")
+
+
+# -- windows, numbers, facets --------------------------------------------------------------------
+
+
+async def test_the_window_is_that_of_the_session_and_bounds_what_ended(db: Database) -> None:
+    old = task(db, "FAILED", task_name="long_ago", terminal_at=ago(hours=3))
+    waiting = task(db, task_name="waits_for_days", enqueued_at=ago(days=3))
+    insert(db, "horsies_workflows", id="run-1", name="old_run", status="COMPLETED", completed_at=ago(hours=3))
+    async with on_database(db) as (app, pilot):
+        await shows(app, pilot, "[ window 1 h ]")
+        await go(app, pilot, "2")
+        assert [row.id for row in seen(app).data.rows] == [waiting], "what waits is there now, whatever the window"
+        await go(app, pilot, "f")
+        await shows(app, pilot, "Nothing that waits, runs or ended within 1 h matches the filter")
+        await go(app, pilot, "right_square_bracket")
+        assert [row.id for row in seen(app).data.rows] == [old]
+        await shows(app, pilot, "✗ failed 1 ")
+        await go(app, pilot, "5")
+        await shows(app, pilot, "[ window 6 h ]")
+        await shows(app, pilot, "old_run")
+        await go(app, pilot, "left_square_bracket")
+        await shows(app, pilot, "No workflow goes on, and none ended within 1 h")
+        await go(app, pilot, "2")
+        assert not seen(app).data.rows
+        await pilot.click("#bar-window", offset=(14, 0))  # the right half: longer
+        await settled(app, pilot)
+        assert [row.id for row in seen(app).data.rows] == [old]
+        await go(app, pilot, "3")
+        assert "window" not in text_of(app), "it changes nothing there"
+        await go(app, pilot, "2", "left_square_bracket", "0")
+        app.queries["tasks"] = Query(id=old)
+        await go(app, pilot, "3", "2")
+        assert [row.id for row in seen(app).data.rows] == [old], "an id is looked up, whenever it ended"
+
+
+async def test_facets_narrow_the_list_by_keyboard_and_by_mouse(db: Database) -> None:
+    for queue, name, count in (("mail", "receipt", 3), ("mail", "newsletter", 2), ("media", "resize", 1)):
+        for _ in range(count):
+            task(db, "COMPLETED", queue_name=queue, task_name=name, worker_hostname="web-1")
+    task(db, queue_name="media", task_name="resize")
+    async with on_database(db, size=(120, 40)) as (app, pilot):
+        await go(app, pilot, "2")
+
+        def facets() -> dict[str, str]:
+            return {
+                key: line.cells["count"].text
+                for key, line in table(app, "facets")._lines.items()
+                if "worker" not in key
+            }
+
+        assert facets() == {
+            "queue:mail": "5", "queue:media": "2", "name:receipt": "3", "name:newsletter": "2", "name:resize": "2",
+        }  # fmt: skip
+        await shows(app, pilot, "○ pending 1  ")
+        await shows(app, pilot, "✓ completed 6  ")
+        await go(app, pilot, "i", "enter")
+        await shows(app, pilot, "/ queue:mail")
+        assert {row.queue_name for row in seen(app).data.rows} == {"mail"}
+        # the other queue is still offered, the names are those of this one
+        assert facets() == {"queue:mail": "5", "queue:media": "2", "name:receipt": "3", "name:newsletter": "2"}
+        await shows(app, pilot, "○ pending 0  ")
+        await pilot.click("#facets", offset=(12, 3))
+        await settled(app, pilot)
+        if len(seen(app).data.rows) != 2:  # the first click may only move the cursor
+            await pilot.click("#facets", offset=(12, 3))
+            await settled(app, pilot)
+        await shows(app, pilot, "/ queue:mail name:newsletter")
+        assert len(seen(app).data.rows) == 2
+        table(app, "facets").put_cursor("queue:mail")
+        await go(app, pilot, "i", "enter", "escape")
+        await shows(app, pilot, "/ name:newsletter")
+        assert app.focused is table(app, "tasks")
+    async with on_database(db, size=(80, 24)) as (app, pilot):
+        await go(app, pilot, "2")
+        assert not table(app, "facets").region
+        assert "Narrow" not in text_of(app)
+
+
+async def test_a_screen_full_of_running_tasks_does_not_hide_the_others(db: Database) -> None:
+    with psycopg.connect(db.url) as connection:
+        connection.execute(
+            """INSERT INTO horsies_tasks (id, task_name, status, claimed_at, started_at, claimed_by_worker_id,
+                                          worker_pid)
+               SELECT 'r' || to_char(n, 'FM0000000'), 'long', 'RUNNING', now(), now() - n * interval '1 second', 'w', 1
+                 FROM generate_series(1, 230) AS n"""
+        )
+    waiting, done = task(db), task(db, "COMPLETED")
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "2")
+        assert [row.id for row in seen(app).data.rows][-2:] == [waiting, done]
+        await shows(app, pilot, "more are held: x shows them")
+        await go(app, pilot, "x")
+        for wanted in (100, 200, 230):
+            assert len(seen(app).data.rows) == wanted
+            await go(app, pilot, "G")
+
+
+async def test_what_fails_is_on_the_first_screen_and_leads_to_its_tasks(db: Database) -> None:
+    lost = [task(db, "FAILED", task_name="receipt", error_code="SMTP_DOWN") for _ in range(3)]
+    task(db, "FAILED", task_name="receipt", error_code="OTHER")
+    task(db, "FAILED", task_name="receipt", error_code="SMTP_DOWN", terminal_at=ago(hours=2))
+    async with on_database(db, size=(100, 40)) as (app, pilot):
+        assert [(one.error_code, one.tasks) for one in seen(app).data.failing] == [("SMTP_DOWN", 3), ("OTHER", 1)]
+        table(app, "failing").focus()
+        await go(app, pilot, "enter")
+        await shows(app, pilot, "name:receipt error:smtp_down")
+        assert {row.id for row in seen(app).data.rows} == set(lost)

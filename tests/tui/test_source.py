@@ -12,8 +12,9 @@ import horsies_schema
 from horsies import TaskStatus
 from horsies._pg.statements import Statement
 from horsies.ids import new_id
+from horsies_tui.data import facets
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import StaleKind
+from horsies_tui.data.models import Count, StaleKind
 from horsies_tui.data.postgres import APPLICATION_NAME
 from horsies_tui.data.reading import LOOK
 from horsies_tui.data.source import SourceError
@@ -159,6 +160,70 @@ async def test_counts_become_estimates_where_counting_would_read_too_much(db: Da
     assert (counts[TaskStatus.RUNNING].value, counts[TaskStatus.RUNNING].is_estimate) == (1, False)
 
 
+async def test_numbers_of_a_list_say_whether_they_are_whole(db: Database) -> None:
+    with psycopg.connect(db.url, autocommit=True) as connection:
+        connection.execute(
+            """INSERT INTO horsies_tasks (id, task_name, queue_name, status, completed_at, terminal_at, result)
+               SELECT to_char(n, 'FM00000000'), 'a', 'q' || n % 2, 'COMPLETED', now(), now() - n * interval '1 second',
+                      '{}' FROM generate_series(1, 4000) AS n"""
+        )
+        connection.execute("ANALYZE horsies_tasks")
+    failed = task(db, "FAILED", queue_name="q0", terminal_at=ago(minutes=20))
+    task(db, "RUNNING", queue_name="q1")
+    source = source_on(db.url)
+    try:
+        short = await source.breakdown(Query(), since=timedelta(minutes=10))
+        hour = await source.breakdown(Query(), since=timedelta(hours=1))
+        whole = await source.breakdown(Query(), since=None)
+        narrow = await source.breakdown(Query(queue="q0"), since=None)
+        by_id = await source.breakdown(Query(id=failed), since=timedelta(minutes=10))
+    finally:
+        await source.close()
+    done, lost, runs = TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.RUNNING
+    assert 590 < short.statuses[done].value <= 600, "so many ended within ten minutes"
+    assert not short.statuses[done].is_least
+    assert (short.statuses[lost].value, short.statuses[runs].value) == (0, 1)
+    assert (hour.statuses[done].value, hour.statuses[done].is_least) == (facets.LOOK, True)
+    assert hour.statuses[lost] == Count(1), "a failure is not hidden by newer successes"
+    assert whole.statuses[done].is_estimate
+    assert abs(whole.statuses[done].value - 4_000) < 200
+    assert narrow.statuses[done].is_least, "the planner knows nothing of one queue"
+    assert [(one.value, one.is_asked) for one in narrow.facets if one.field == "queue"] == [("q0", True), ("q1", False)]
+    assert (by_id.statuses[lost].value, by_id.statuses[done].value) == (1, 0)
+
+
+async def test_every_waiting_queue_is_a_facet_however_long_the_first_is(db: Database) -> None:
+    with psycopg.connect(db.url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO horsies_tasks (id, task_name, queue_name) "
+            "SELECT to_char(n, 'FM00000000'), 'a', 'aaa' FROM generate_series(1, 1000) AS n"
+        )
+    task(db, queue_name="zzz")
+    source = source_on(db.url)
+    try:
+        found = await source.breakdown(Query(name="a"), since=None)
+    finally:
+        await source.close()
+    queues = {one.value: one.count for one in found.facets if one.field == "queue"}
+    assert queues == {"aaa": Count(facets.PER_QUEUE, is_least=True), "zzz": Count(1, is_least=True)}
+
+
+async def test_the_past_of_a_worker_fills_its_window_up_to_its_last_sign_of_life(db: Database) -> None:
+    for minutes in range(0, 120, 2):
+        worker_state(db, "gone", snapshot_at=ago(hours=5, minutes=minutes), cpu_percent=float(minutes))
+    source = source_on(db.url)
+    try:
+        hour = await source.worker("gone", timedelta(minutes=59))
+        day = await source.worker("gone", timedelta(days=1))
+    finally:
+        await source.close()
+    assert hour is not None
+    assert day is not None
+    assert [moment.cpu_percent for moment in hour.history] == [float(minutes) for minutes in range(58, -1, -2)]
+    assert [moment.cpu_percent for moment in day.history][-1] == 0.0
+    assert 4 <= len(day.history) <= 6, "one of every slot"
+
+
 async def test_rates_are_those_of_the_rows(db: Database) -> None:
     """Ten ends and ten sends a second, for half a minute: more than a sample in every slot."""
     with psycopg.connect(db.url, autocommit=True) as connection:
@@ -267,7 +332,8 @@ async def test_every_screen_works_for_a_viewer(db: Database, roles: dict[str, st
         await source.overview(timedelta(minutes=5))
         assert (await source.tasks(everything, since=None, after=None, limit=5)).rows
         assert await source.workers()
-        assert await source.worker("worker-1")
+        assert await source.worker("worker-1", timedelta(hours=1))
+        assert (await source.breakdown(everything, since=None)).statuses[TaskStatus.FAILED].value == 1
         await source.stale()
         await source.workflows(everything, since=None, after=None, limit=5)
         await source.workflow("none")

@@ -27,7 +27,9 @@ def test_what_is_not_understood_is_told(text: str, problem: str) -> None:
     assert problem in Query.parse(text)[1][0]
 
 
-@pytest.mark.parametrize("text", ["queue:mail", "status:failed,pending name:x", "id:0192 worker:w error:smtp"])
+@pytest.mark.parametrize(
+    "text", ["queue:mail", "status:failed,pending name:x", "id:0192 worker:w error:smtp", 'queue:"a b" x']
+)
 def test_the_text_of_a_filter_is_the_filter(text: str) -> None:
     query = Query.parse(text)[0]
     assert Query.parse(str(query))[0] == query
@@ -44,3 +46,12 @@ def test_states_that_other_conditions_rule_out_are_not_looked_at() -> None:
 
 def test_a_status_is_switched_on_and_off() -> None:
     assert Query().toggled("FAILED").toggled("FAILED") == Query()
+
+
+def test_a_list_is_narrowed_and_widened_again() -> None:
+    narrow = Query(statuses=frozenset({"FAILED"})).narrowed("queue", "mail").narrowed("name", "Send Receipt")
+    assert str(narrow) == 'status:failed queue:mail name:"send receipt"'
+    assert Query.parse(str(narrow)) == (narrow, [])
+    assert narrow.narrowed("name", "Send Receipt").narrowed("queue", "media") == Query(
+        statuses=frozenset({"FAILED"}), queue="media"
+    )

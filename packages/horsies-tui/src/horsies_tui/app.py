@@ -17,6 +17,7 @@ from horsies_tui.data.feed import SLOW_S, Feed, Kinds
 from horsies_tui.data.filters import Query
 from horsies_tui.data.models import Rights, Session
 from horsies_tui.data.source import Source, SourceError
+from horsies_tui.data.windows import DEFAULT, WINDOWS, Window
 from horsies_tui.messages import DataStale, SourceState
 from horsies_tui.screens.help import HelpScreen, keys_of
 from horsies_tui.screens.live import LiveScreen
@@ -31,11 +32,6 @@ from horsies_tui.text import inert
 from horsies_tui.themes import CYCLE, DEFAULT_VARIABLES, THEMES, variable_of
 from horsies_tui.widgets.nav_bar import PLACES
 from horsies_tui.widgets.status_bar import Banner, BarState, StatusBar
-
-WINDOWS: Final = (
-    ("5 min", timedelta(minutes=5)), ("15 min", timedelta(minutes=15)), ("1 h", timedelta(hours=1)),
-    ("6 h", timedelta(hours=6)), ("24 h", timedelta(hours=24)),
-)  # fmt: skip
 
 _SHEETS: Final = (
     "overview", "tasks", "task", "workers", "worker", "stale", "workflows", "workflow", "schedules", "maintenance",
@@ -56,6 +52,7 @@ class Dashboard(App[None]):
     }  # fmt: skip
     DEFAULT_MODE = "overview"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-medium"), (120, "-wide")]  # noqa: RUF012  (as Textual has it)
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (34, "-high"), (46, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(str(number), f"go('{place}')", place.capitalize(), show=False)
@@ -88,7 +85,7 @@ class Dashboard(App[None]):
         self._refresh_s = refresh_s
         self._is_demo = is_demo
         self._clock = clock
-        self._window = 1
+        self._window = DEFAULT
         self._is_live = False
         self._is_paused = False
         self._down_since: float | None = None
@@ -142,12 +139,12 @@ class Dashboard(App[None]):
     # -- what screens ask ------------------------------------------------------------------------
 
     @property
-    def window(self) -> timedelta:
-        return WINDOWS[self._window][1]
+    def window(self) -> Window:
+        return WINDOWS[self._window]
 
-    @property
-    def window_name(self) -> str:
-        return WINDOWS[self._window][0]
+    def now(self) -> float:
+        """Of this process; only for how long ago something was asked."""
+        return self._clock()
 
     def may(self, action: Action) -> bool:
         """Whether this action exists here: read-only mode and missing rights take it away everywhere."""
@@ -190,7 +187,8 @@ class Dashboard(App[None]):
             mode = "paused" if self._is_paused else "demo" if self._is_demo else "live" if self._is_live else "polling"
         place = f"{self.session.database} as {self.session.role}" if self.session.database else ""
         looks_only = self._read_only or not _acts(self.session.rights)
-        state = BarState(place, mode, age, self.window_name, looks_only, screen.note)
+        window = self.window.name if screen.HAS_WINDOW else ""
+        state = BarState(place, mode, age, window, looks_only, screen.note)
         for bar in screen.query(StatusBar):
             bar.state = replace(state)
         for banner in screen.query(Banner):
@@ -215,8 +213,13 @@ class Dashboard(App[None]):
         self.tell_screen()
 
     def action_window(self, step: int) -> None:
-        self._window = min(len(WINDOWS) - 1, max(0, self._window + step))
-        self._stale(frozenset({"all"}))
+        self.use_window(self._window + step)
+
+    def use_window(self, place: int) -> None:
+        self._window = min(len(WINDOWS) - 1, max(0, place))
+        screen = self._live_screen()
+        if screen is not None and screen.HAS_WINDOW:
+            screen.reload()  # also while paused: it is another question
         self.tell_screen()
 
     def action_theme(self) -> None:

@@ -8,6 +8,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from horsies_tui.actions import for_screen
 from horsies_tui.data.filters import Query
+from horsies_tui.data.windows import WINDOWS
 from horsies_tui.themes import CYCLE
 from horsies_tui.widgets.nav_bar import PLACES
 
@@ -44,6 +45,8 @@ class DashboardCommands(Provider):
             yield f"go to {place}", partial(app.action_go, place), f"key {number}"
         for name, text in PRESETS:
             yield f"show {name}", partial(self._preset, text), text or "without a filter"
+        for place, window in enumerate(WINDOWS):
+            yield f"window {window.name}", partial(app.use_window, place), f"curves and what {window.ended}"
         screen = self.screen
         name = str(getattr(screen, "NAME", ""))
         for action in for_screen(name):

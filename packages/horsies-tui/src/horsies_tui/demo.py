@@ -8,6 +8,7 @@ import json
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,9 +18,13 @@ from horsies.info import Heartbeat, QueueStatus, TaskAttempt, TaskDetail
 from horsies.status import TASK_TERMINAL_STATES, AttemptOutcome, TaskStatus, WorkflowStatus
 from horsies_tui.data.acting import CHANGED, GONE
 from horsies_tui.data.alerts import alerts
+from horsies_tui.data.facets import FIELDS, SHOWN
 from horsies_tui.data.filters import IN_FLIGHT, Query
 from horsies_tui.data.models import (
+    Breakdown,
     Count,
+    Facet,
+    Failing,
     LostAttempt,
     Maintenance,
     Overview,
@@ -81,7 +86,17 @@ class DemoSource:
         counts = {status: Count(sum(task.status is status for task in tasks)) for status in TaskStatus}
         counts[TaskStatus.COMPLETED] = Count(1_142_000 + counts[TaskStatus.COMPLETED].value, True)
         queues = tuple(self._queue(name, workers) for name in ("default", "mail", "media", "payments"))
-        return Overview(counts, queues, tuple(workers), self._series(window), alerts(queues, workers))
+        return Overview(
+            counts, queues, tuple(workers), self._series(window), alerts(queues, workers), self._failing(window)
+        )
+
+    def _failing(self, window: timedelta) -> tuple[Failing, ...]:
+        ages: dict[tuple[str, str], list[timedelta]] = {}
+        for row in map(self._row, self.world.tasks.values()):
+            if row.status in (TaskStatus.FAILED, TaskStatus.EXPIRED) and row.age <= window:
+                ages.setdefault((row.task_name, row.error_code or ""), []).append(row.age)
+        found = [Failing(name, error, len(seen), min(seen)) for (name, error), seen in ages.items()]
+        return tuple(sorted(found, key=lambda one: (-one.tasks, one.age))[:SHOWN])
 
     def _queue(self, name: str, workers: Sequence[object]) -> QueueStatus:
         mine = [task for task in self.world.tasks.values() if task.queue == name]
@@ -108,7 +123,7 @@ class DemoSource:
     async def tasks(self, query: Query, *, since: timedelta | None, after: Place | None, limit: int) -> TaskList:
         wanted = query.tasks
         rows = [self._row(task) for task in self.world.tasks.values() if task.status in wanted]
-        rows = [row for row in rows if _matches(row, query)]
+        rows = [row for row in rows if _matches(row, query) and _within(row.terminal_at, self._now, since, query)]
         flying = sorted((row for row in rows if row.status in IN_FLIGHT), key=lambda row: row.since)
         waiting = sorted((row for row in rows if row.status == "PENDING"), key=lambda row: (row.queue_name, row.since))
         ended = sorted((row for row in rows if row.terminal_at), key=lambda row: row.since, reverse=True)
@@ -118,6 +133,28 @@ class DemoSource:
         page = whole[start : start + limit]
         more = Place("ended", page[-1].id, page[-1].since) if page and start + limit < len(whole) else None
         return TaskList(tuple(page), more, None, len(shown) < len(waiting))
+
+    async def breakdown(self, query: Query, *, since: timedelta | None) -> Breakdown:
+        every = [row for row in map(self._row, self.world.tasks.values())
+                 if _within(row.terminal_at, self._now, since, query)]  # fmt: skip
+        like = [row for row in every if _matches(row, query)]
+        statuses = {status: Count(sum(row.status is status for row in like)) for status in TaskStatus}
+        facets: list[Facet] = []
+        for field in FIELDS:
+            rest = replace(query, **{field: ""})
+            column = {"queue": "queue_name", "name": "task_name", "worker": "claimed_by_worker_id"}[field]
+            values = Counter(getattr(row, column) for row in every
+                             if _matches(row, rest) and row.status in query.tasks)  # fmt: skip
+            values.pop(None, None)
+            facets += [
+                Facet(field, value, self._host(value) if field == "worker" else None, Count(count),
+                      getattr(query, field) == value)
+                for value, count in sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))[:SHOWN]
+            ]  # fmt: skip
+        return Breakdown(statuses, tuple(facets))
+
+    def _host(self, worker: str) -> str:
+        return f"web-{[*self.world.workers, self.world.dead].index(worker) + 1}"
 
     async def task(self, task_id: str) -> TaskDetail | None:
         task = self.world.tasks.get(task_id)
@@ -176,13 +213,14 @@ class DemoSource:
             for one in self.world.worker_statuses(self._now)
         )
 
-    async def worker(self, worker_id: str) -> WorkerDetail | None:
+    async def worker(self, worker_id: str, window: timedelta) -> WorkerDetail | None:
         status = next((one for one in self.world.worker_statuses(self._now) if one.worker_id == worker_id), None)
         if status is None:
             return None
         draw = random.Random(9)
         history = tuple(
-            WorkerMoment(self._at(5.0 * (60 - place)), draw.randrange(2, 6), 0, 61.0, 300 + place + draw.uniform(0, 40),
+            WorkerMoment(self._at(window.total_seconds() / 60 * (60 - place)), draw.randrange(2, 6), 0, 61.0,
+                         300 + place + draw.uniform(0, 40),
                          min(100.0, 40 + 25 * math.sin(place / 6) + draw.uniform(0, 20))) for place in range(60)
         )  # fmt: skip
         mine = [task for task in self.world.tasks.values() if task.worker == worker_id]
@@ -221,13 +259,13 @@ class DemoSource:
     async def workflows(
         self, query: Query, *, since: timedelta | None, after: Place | None, limit: int
     ) -> WorkflowList:
-        rows = [detail.run for detail in self.world.runs()]
-        return WorkflowList(
-            tuple(
-                row for row in rows
-                if row.status in query.workflows and query.name in row.name and row.id.startswith(query.id)
-            )
-        )  # fmt: skip
+        rows = [
+            row for row in (detail.run for detail in self.world.runs())
+            if query.name in row.name and row.id.startswith(query.id)
+            and (row.took is None or since is None or query.id or row.age <= since)
+        ]  # fmt: skip
+        counts = {status: Count(sum(row.status is status for row in rows)) for status in WorkflowStatus}
+        return WorkflowList(tuple(row for row in rows if row.status in query.workflows), counts=counts)
 
     async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
         found = next((detail for detail in self.world.runs() if detail.run.id == workflow_id), None)
@@ -304,3 +342,7 @@ def _matches(row: TaskRow, query: Query) -> bool:
         and query.worker in (row.claimed_by_worker_id or "")
         and (not query.error or row.status in TASK_TERMINAL_STATES)
     )
+
+
+def _within(ended: datetime | None, now: datetime, since: timedelta | None, query: Query) -> bool:
+    return ended is None or since is None or bool(query.id) or now - ended <= since

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from horsies._text import printable
+from horsies_tui.data.models import Count
 
 MAX_CELL: Final = 200
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -81,6 +82,11 @@ def number(value: float) -> str:
             short = value / size
             return f"{short:.1f}{unit}" if short < 100 else f"{short:.0f}{unit}"
     raise AssertionError
+
+
+def counted(count: Count) -> str:
+    """With what is known of it: `≈1.2M` is an estimate, `2,500+` was seen before counting stopped."""
+    return f"{'≈' if count.is_estimate else ''}{number(count.value)}{'+' if count.is_least else ''}"
 
 
 def rate(value: float) -> str:

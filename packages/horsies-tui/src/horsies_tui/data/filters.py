@@ -1,9 +1,10 @@
 """The filter of a list, as people type it: `queue:mail status:failed,expired name:receipt error:smtp id:0192`.
 
-A bare word means the name; `worker:` asks for who held it. Every condition must hold. What cannot be understood is
-told, and nothing is filtered by it.
+A bare word means the name; `worker:` asks for who held it; a value with spaces stands in quotes. Every condition must
+hold. What cannot be understood is told, and nothing is filtered by it.
 """
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -20,6 +21,7 @@ _KEYS: Final = {
     "worker": "worker", "status": "status", "s": "status", "is": "status",
 }  # fmt: skip
 _TEXTS: Final = ("queue", "name", "error", "id", "worker")
+_WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
 _SHORT: Final = {"waiting": "PENDING", "queued": "PENDING", "done": "COMPLETED", "canceled": "CANCELLED"}
 
 
@@ -40,10 +42,11 @@ class Query:
         found: dict[str, str] = {}
         statuses: set[str] = set()
         problems: list[str] = []
-        for word in text[:_MAX_CHARS].replace("\0", "").split():
+        for word in _WORD.findall(text[:_MAX_CHARS].replace("\0", "")):
             key, colon, value = word.partition(":")
             if not colon:
                 key, value = "name", word
+            value = value.replace('"', "")
             field = _KEYS.get(key.lower())
             if field is None:
                 problems.append(f"{key}: is not one of queue, status, name, error, id, worker")
@@ -67,7 +70,7 @@ class Query:
 
     def __str__(self) -> str:
         parts = [f"status:{','.join(sorted(status.lower() for status in self.statuses))}"] if self.statuses else []
-        parts += [f"{name}:{getattr(self, name)}" for name in _TEXTS if getattr(self, name)]
+        parts += [f"{name}:{_quoted(getattr(self, name))}" for name in _TEXTS if getattr(self, name)]
         return " ".join(parts)
 
     @property
@@ -78,7 +81,17 @@ class Query:
         """With this status asked for as well, or not any more."""
         return replace(self, statuses=self.statuses ^ {status})
 
+    def narrowed(self, field: str, value: str) -> "Query":
+        """To this queue, name, error or worker; back again when it is narrowed to that already."""
+        wanted = (value.lower() if field in ("name", "error") else value).replace('"', "")[:_MAX_CHARS]
+        return replace(self, **{field: "" if getattr(self, field) == wanted else wanted})
+
     # -- what the sections of a list need of it --------------------------------------------------
+
+    @property
+    def has_text(self) -> bool:
+        """Whether more than a state is asked for."""
+        return any(getattr(self, name) for name in _TEXTS)
 
     @property
     def whole_id(self) -> str | None:
@@ -103,3 +116,7 @@ class Query:
     def has_code(self) -> bool:
         """Whether all the ended states that are meant always have an error code."""
         return (self.tasks & TASK_TERMINAL_STATES) <= _ALWAYS_WITH_CODE or bool(self.error)
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if re.search(r"\s", value) else value

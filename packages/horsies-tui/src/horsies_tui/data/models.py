@@ -4,7 +4,7 @@ Values that the client already has (`WorkerStatus`, `QueueStatus`, `TaskDetail`,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
@@ -57,10 +57,11 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of tasks; an estimate when counting would have to read too much."""
+    """A number of tasks. Where counting would read too much it is an estimate, or what was seen before it stopped."""
 
     value: int
     is_estimate: bool = False
+    is_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +91,23 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
+class Failing(_FromRow):
+    """What fails, how often among the newest failures of the window, and when last."""
+
+    task_name: str
+    error_code: str
+    tasks: int
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     counts: Mapping[TaskStatus, Count]
     queues: tuple[QueueStatus, ...]
     workers: tuple[WorkerStatus, ...]
     series: Series
     alerts: tuple[Alert, ...]
+    failing: tuple[Failing, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,7 @@ class Place:
     """Where a page ended, in the order of its section."""
 
     section: str
-    """`waiting` or `ended`."""
+    """`held`, `waiting` or `ended`."""
     id: str
     at: datetime
     queue_name: str = ""
@@ -143,6 +155,30 @@ class TaskList:
     looked: int | None = None
     more_waiting: bool = False
     """Not all waiting tasks are on this page, though others follow them."""
+    more_held: bool = False
+    """Likewise of what workers hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """A value that a list can be narrowed to, and how many of its tasks have it."""
+
+    field: str
+    """As the filter calls it: `queue`, `name`, `worker`."""
+    value: str
+    host: str | None
+    """Of a worker."""
+    count: Count
+    is_asked: bool
+    """The list is narrowed to it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """How the tasks of a list divide."""
+
+    statuses: Mapping[TaskStatus, Count]
+    facets: tuple[Facet, ...]
 
 
 def worker_name(worker: WorkerStatus) -> str:
@@ -273,6 +309,8 @@ class WorkflowList:
     rows: tuple[WorkflowRow, ...]
     next: Place | None = None
     looked: int | None = None
+    counts: Mapping[WorkflowStatus, Count] = field(default_factory=dict[WorkflowStatus, Count])
+    """Of all that the filter means, whichever states it asks for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from horsies._pg import channels
 from horsies._pg.statements import Statement, load, qualify
 from horsies.errors import HorsiesError
 from horsies.info import Heartbeat, TaskAttempt, TaskDetail, WorkerStatus
-from horsies_tui.data import reading
+from horsies_tui.data import facets, reading
 from horsies_tui.data.acting import act
 from horsies_tui.data.filters import Query
 from horsies_tui.data.models import (
+    Breakdown,
     Maintenance,
     Overview,
     Place,
@@ -49,8 +50,15 @@ MAX_CHARS: Final = 20_000
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
 SEEN_WITHIN: Final = timedelta(days=1)
+ESTIMATES_KEPT_S: Final = 30.0
+"""They change when the table is analysed; the catalog's view of them is slower than most of what we ask."""
+MOMENTS: Final = 60
+"""Of a worker's past, however long the window."""
 _PERMISSION_DENIED: Final = "42501"
 
+_FILES: Final = (
+    "tasks.sql", "facets.sql", "overview.sql", "workers.sql", "stale.sql", "workflows.sql", "session.sql",
+)  # fmt: skip
 _CHANNELS: Final = {
     channels.TASK_NEW: "tasks", channels.TASK_DONE: "tasks", channels.QUEUE_STATE: "queues",
     channels.WORKFLOW_DONE: "workflows", channels.WORKFLOW_STEP: "workflows",
@@ -73,10 +81,11 @@ class PostgresSource:
             **load("horsies._pg", "tasks.sql", config.schema),
             **{
                 name: statement
-                for file in ("tasks.sql", "overview.sql", "workers.sql", "stale.sql", "workflows.sql", "session.sql")
+                for file in _FILES
                 for name, statement in load("horsies_tui.data", file, config.schema).items()
             },
         }
+        self._estimates: tuple[float, Mapping[str, int]] | None = None
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -96,8 +105,18 @@ class PostgresSource:
         return await self._read(read)
 
     async def overview(self, window: timedelta) -> Overview:
-        table = qualify("horsies_tasks", self._schema)
-        return await self._read(lambda fetch: reading.overview(fetch, window, table))
+        return await self._read(lambda fetch: reading.overview(fetch, window, self._known))
+
+    async def breakdown(self, query: Query, *, since: timedelta | None) -> Breakdown:
+        return await self._read(lambda fetch: facets.breakdown(fetch, query, since, self._known))
+
+    async def _known(self, fetch: Fetch) -> Mapping[str, int]:
+        """The planner's estimates of tasks by state."""
+        now = asyncio.get_running_loop().time()
+        if self._estimates is None or now - self._estimates[0] > ESTIMATES_KEPT_S:
+            rows = await fetch("status_estimates", qualify("horsies_tasks", self._schema))
+            self._estimates = (now, reading.status_estimates(rows))
+        return self._estimates[1]
 
     async def tasks(self, query: Query, *, since: timedelta | None, after: Place | None, limit: int) -> TaskList:
         return await self._read(lambda fetch: reading.tasks(fetch, query, since, after, limit))
@@ -140,15 +159,17 @@ class PostgresSource:
 
         return await self._read(read)
 
-    async def worker(self, worker_id: str) -> WorkerDetail | None:
+    async def worker(self, worker_id: str, window: timedelta) -> WorkerDetail | None:
         async def read(fetch: Fetch) -> WorkerDetail | None:
             status = next((one for one in await _workers(fetch) if one.worker_id == worker_id), None)
             if status is None:
                 return None
-            history = [WorkerMoment.from_row(row) for row in await fetch("worker_history", worker_id, 120)]
+            slot_s = window.total_seconds() / MOMENTS
+            past = await fetch("worker_history", worker_id, status.snapshot_at, slot_s, MOMENTS)
+            history = [WorkerMoment.from_row(row) for row in past]
             holds = [TaskRow.from_row(row) for row in await fetch("worker_tasks", worker_id, 200)]
             ended = [WorkerAttempt.from_row(row) for row in await fetch("worker_attempts", worker_id, 2_000, 50)]
-            return WorkerDetail(status, tuple(reversed(history)), tuple(holds), tuple(ended))
+            return WorkerDetail(status, tuple(history), tuple(holds), tuple(ended))
 
         return await self._read(read)
 

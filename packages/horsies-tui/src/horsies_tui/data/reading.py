@@ -7,11 +7,12 @@ from typing import Any, Final
 from horsies._operations import worker_statuses
 from horsies.config import RecoveryConfig
 from horsies.info import QueueStatus, WorkerLiveness, WorkerStatus
-from horsies.status import TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, TaskStatus
+from horsies.status import TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, TaskStatus, WorkflowStatus
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.filters import IN_FLIGHT, Query
 from horsies_tui.data.models import (
     Count,
+    Failing,
     LostAttempt,
     Overview,
     Place,
@@ -29,52 +30,69 @@ from horsies_tui.data.series import series
 Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
 
 COUNT_BOUND: Final = 5_000
-QUEUE_BOUND: Final = 1_000
+SURELY_BEYOND: Final = 4
+"""So many times the bound by the planner's estimate, and nobody counts up to the bound to find that it is reached."""
+QUEUE_BOUND: Final = 500
 SLOTS: Final = 40
 SAMPLE: Final = 60
 """Ends looked at per slot of the window: 40 x 60 index entries and rows take a few milliseconds."""
+FAILURES_SEEN: Final = 200
+FAILING_SHOWN: Final = 12
 LOOK: Final = 2_500
 """Rows that one page of a filtered list reads at most."""
 LOOK_CODED: Final = 400
 """The same where only rows with an error code count: one in sixty may have one, and the others are walked past."""
+LOOK_FAILED: Final = 200
+"""The same where any failure will do: of what has a code only what was cancelled is walked past."""
+HELD_SHOWN: Final = 50
 WAITING_SHOWN: Final = 25
-"""Of a list of everything: so many waiting tasks, then what ended; the rest is one keystroke away."""
+"""Of a list of everything: so many that are held, so many that wait, then what ended; the rest is one key away."""
+RUNS_COUNTED: Final = 2_000
 STALE_SHOWN: Final = 500
 WORKERS_SEEN: Final = timedelta(hours=1)
 _LOST_WINDOW: Final = timedelta(days=1)
 _DEFAULTS: Final = RecoveryConfig()
 
 
-async def overview(fetch: Fetch, window: timedelta, tasks_table: str) -> Overview:
+async def overview(
+    fetch: Fetch, window: timedelta, estimates: Callable[[Fetch], Awaitable[Mapping[str, int]]]
+) -> Overview:
     waiting = await fetch("waiting_pairs", QUEUE_BOUND)
     flying = await fetch("in_flight_counts")
     states = await fetch("queue_states")
     workers = worker_statuses(await fetch("worker_snapshots", WORKERS_SEEN), flying)
     queues = _queues(waiting, flying, states, workers)
-    ended = {row["status"]: row["tasks"] for row in await fetch("ended_counts", COUNT_BOUND)}
-    is_cut = sum(ended.values()) >= COUNT_BOUND
+    known = await estimates(fetch)
+    ended: dict[str, int] = {}
+    is_cut = sum(known.get(status, 0) for status in TASK_TERMINAL_STATES) > SURELY_BEYOND * COUNT_BOUND
+    if not is_cut:
+        ended = {row["status"]: row["tasks"] for row in await fetch("ended_counts", COUNT_BOUND)}
+        is_cut = sum(ended.values()) >= COUNT_BOUND
     pending_is_cut = any(queue.is_bounded for queue in queues)
-    estimates = _estimates(await fetch("status_estimates", tasks_table)) if is_cut or pending_is_cut else {}
     counts = {
         TaskStatus.PENDING: Count(sum(queue.ready + queue.delayed for queue in queues), pending_is_cut),
         TaskStatus.CLAIMED: Count(sum(queue.claimed for queue in queues)),
         TaskStatus.RUNNING: Count(sum(queue.running for queue in queues)),
     }
     if pending_is_cut:
-        known = counts[TaskStatus.PENDING].value
-        counts[TaskStatus.PENDING] = Count(max(known, estimates.get("PENDING", 0)), True)
+        seen = counts[TaskStatus.PENDING].value
+        counts[TaskStatus.PENDING] = Count(max(seen, known.get("PENDING", 0)), True)
     for status in (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED):
         seen = ended.get(status, 0)
-        counts[status] = Count(max(seen, estimates.get(status, 0)) if is_cut else seen, is_cut)
+        counts[status] = Count(max(seen, known.get(status, 0)) if is_cut else seen, is_cut)
     slot_s = window.total_seconds() / SLOTS
     curves = series(
         slot_s, SAMPLE, await fetch("ended_series", slot_s, SLOTS, SAMPLE),
         await fetch("sent_series", slot_s, SLOTS, SAMPLE),
     )  # fmt: skip
-    return Overview(counts, queues, tuple(workers), curves, alerts(queues, workers))
+    failing = await fetch("failing", window, FAILURES_SEEN, FAILING_SHOWN)
+    return Overview(
+        counts, queues, tuple(workers), curves, alerts(queues, workers), tuple(Failing.from_row(row) for row in failing)
+    )
 
 
-def _estimates(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def status_estimates(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Tasks by state, as the planner knows them; empty before the first ANALYZE."""
     if not rows or rows[0]["statuses"] is None or rows[0]["rows"] < 0:
         return {}
     row = rows[0]
@@ -121,30 +139,40 @@ async def tasks(fetch: Fetch, query: Query, since: timedelta | None, after: Plac
         return TaskList(tuple(row for row in rows if row.status in wanted))
     found: list[TaskRow] = []
     ended = wanted & TASK_TERMINAL_STATES
+    since = None if query.id else since
     name, start, worker = query.name or None, query.id or None, query.worker or None
-    if after is None and wanted & IN_FLIGHT:
-        values = ([*(wanted & IN_FLIGHT)], query.queue or None, name, start, worker, limit)
-        found += [TaskRow.from_row(row) for row in await fetch("tasks_in_flight", *values)]
     place: Place | None = None
+    more_held = False
+    if wanted & IN_FLIGHT and (after is None or after.section == "held"):
+        is_first = bool(wanted - IN_FLIGHT)
+        room = min(HELD_SHOWN, limit) if is_first else limit
+        values = ([*(wanted & IN_FLIGHT)], query.queue or None, name, start, worker)
+        key = (after.at, after.id) if after is not None else (None, None)
+        found += [TaskRow.from_row(row) for row in await fetch("tasks_in_flight", *values, *key, room + 1)]
+        if len(found) > room:
+            found = found[:room]
+            more_held = is_first
+            place = Place("held", found[-1].id, found[-1].since) if not is_first else None
     looked: int | None = None
     more_waiting = False
     if TaskStatus.PENDING in wanted and (after is None or after.section == "waiting") and len(found) < limit:
         room = limit - len(found) if not ended else min(WAITING_SHOWN, limit - len(found))
         key = (after.queue_name, after.priority, after.at, after.id) if after is not None else (None,) * 4
-        rows = await fetch("tasks_waiting", query.queue or None, *key, LOOK, name, start, room)
+        look = LOOK if name or start else room  # without a condition every row that is walked is shown
+        rows = await fetch("tasks_waiting", query.queue or None, *key, look, name, start, room)
         kept = [TaskRow.from_row(row) for row in rows if row["id"] is not None]
         found += kept
         if len(kept) >= room and not ended:
             last = kept[-1]
             place = Place("waiting", last.id, last.enqueued_at, last.queue_name, last.priority)
-        elif rows and rows[0]["walked"] >= LOOK and not ended:
+        elif rows and rows[0]["walked"] >= look and not ended:
             tail = rows[0]
             place = Place("waiting", tail["tail_id"], tail["tail_at"], tail["tail_queue"], tail["tail_priority"])
-            looked = LOOK
+            looked = look
         more_waiting = bool(ended) and len(kept) >= room
     if ended and (after is None or after.section == "ended") and len(found) < limit:
         room = limit - len(found)
-        look = LOOK_CODED if query.has_code else LOOK
+        look = _look(query, ended, room)
         rows = await fetch(
             "tasks_ended", [*ended], query.has_code, after.at if after else None, after.id if after else None, since,
             look, query.queue or None, name, query.error or None, start, worker, room,
@@ -152,7 +180,14 @@ async def tasks(fetch: Fetch, query: Query, since: timedelta | None, after: Plac
         kept = [TaskRow.from_row(row) for row in rows if row["id"] is not None]
         found += kept
         place, looked = _ended_place(rows, kept[-1] if kept else None, full=len(kept) >= room, look=look)
-    return TaskList(tuple(found), place, looked, more_waiting)
+    return TaskList(tuple(found), place, looked, more_waiting, more_held)
+
+
+def _look(query: Query, ended: frozenset[TaskStatus], room: int) -> int:
+    """How many ended rows are walked at most: no more than are shown, where each of them matches."""
+    if query.has_code:
+        return LOOK_CODED if query.has_text else max(room, LOOK_FAILED)
+    return LOOK if query.has_text or ended != TASK_TERMINAL_STATES else room
 
 
 def _ended_place(
@@ -171,9 +206,11 @@ async def workflows(
 ) -> WorkflowList:
     """Live runs, then what ended, the newest first."""
     wanted = query.workflows
+    since = None if query.id else since
     if query.whole_id is not None:
         rows = [WorkflowRow.from_row(row) for row in await fetch("workflow_by_id", query.whole_id)]
         return WorkflowList(tuple(row for row in rows if row.status in wanted))
+    counts = await _workflow_counts(fetch, query, since) if after is None else {}
     found: list[WorkflowRow] = []
     ended = wanted & WORKFLOW_TERMINAL_STATES
     name, start = query.name or None, query.id or None
@@ -181,13 +218,23 @@ async def workflows(
         rows = await fetch("workflows_live", [*(wanted - ended)], name, start, limit)
         found += [WorkflowRow.from_row(row) for row in rows]
     if not ended or len(found) >= limit:
-        return WorkflowList(tuple(found))
+        return WorkflowList(tuple(found), counts=counts)
     room = limit - len(found)
     key = (after.at, after.id) if after is not None else (None, None)
     rows = await fetch("workflows_ended", [*ended], *key, since, LOOK, name, start, room)
     kept = [WorkflowRow.from_row(row) for row in rows if row["id"] is not None]
     place, looked = _ended_place(rows, kept[-1] if kept else None, full=len(kept) >= room)
-    return WorkflowList((*found, *kept), place, looked)
+    return WorkflowList((*found, *kept), place, looked, counts)
+
+
+async def _workflow_counts(fetch: Fetch, query: Query, since: timedelta | None) -> dict[WorkflowStatus, Count]:
+    rows = await fetch("workflow_counts", since, query.name or None, query.id or None, RUNS_COUNTED)
+    cut = {row["value"] for row in rows if row["field"] == "read" and row["runs"] >= RUNS_COUNTED}
+    found = {row["value"]: row["runs"] for row in rows if row["field"] == "status"}
+    return {
+        status: Count(found.get(status, 0), is_least=("ended" if status in WORKFLOW_TERMINAL_STATES else "live") in cut)
+        for status in WorkflowStatus
+    }
 
 
 async def stale(fetch: Fetch, workers: Sequence[WorkerStatus]) -> Stale:

@@ -10,15 +10,15 @@ from horsies_tui.widgets.live_table import Cell, Column, Line
 
 Colour = Callable[[str], str]
 _CENTURY = timedelta(days=36_500)
-_TODAY = timedelta(hours=1)
+_DAY = timedelta(days=1)
 
 TASK_COLUMNS = (
     Column("status", "status", 11),
     Column("name", "task", least=14),
     Column("queue", "queue", 10, above=84),
-    Column("age", "age", 6, right=True),
+    Column("age", "age", 7, right=True),
     Column("tries", "try", 5, right=True),
-    Column("error", "error", 18, above=60),
+    Column("error", "error", 17, above=60),
     Column("worker", "worker", 17, above=130),
     Column("id", "id", 17, above=104),
 )
@@ -28,7 +28,7 @@ def task_line(row: TaskRow, colour: Colour, muted: str) -> Line:
     later = row.status == "PENDING" and row.age.total_seconds() < 0
     withdrawn = later and row.age < -_CENTURY  # a paused workflow's: out of every claim's range until it is resumed
     word = "withdrawn" if withdrawn else "delayed" if later else row.status.lower()
-    age = "·" if withdrawn else f"in {span(-row.age)}" if later and -row.age < _TODAY else span(row.age)
+    age = "·" if withdrawn else _due(-row.age) if later else span(row.age)
     return Line(
         row.id,
         {
@@ -42,3 +42,7 @@ def task_line(row: TaskRow, colour: Colour, muted: str) -> Line:
             "id": Cell(short_id(row.id), muted),
         },
     )
+
+
+def _due(value: timedelta) -> str:
+    return f"in {span(value)}" if value < _DAY else f"in {min(value.days, 999)}d"

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable
 
 from horsies.info import QueueStatus
@@ -13,7 +13,7 @@ from horsies.status import TaskStatus
 from horsies_tui.actions import Action
 from horsies_tui.data.feed import Kinds
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import Overview
+from horsies_tui.data.models import Failing, Overview
 from horsies_tui.data.source import Target
 from horsies_tui.screens.live import LiveScreen, action_bindings
 from horsies_tui.text import as_json, number, rate, span
@@ -28,10 +28,12 @@ from horsies_tui.widgets.typed import table_id
 class OverviewScreen(LiveScreen[Overview]):
     NAME = "overview"
     PLACE = "overview"
+    HAS_WINDOW = True
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "queues"})
     ABOUT = (
-        "Tasks by state, rates over the window ([ and ] change it), queues and what deserves a look. Numbers with ≈ "
-        "are estimates: counting them would read too much. Enter on a queue lists its tasks, on an alert goes there."
+        "All tasks by state, rates over the window ([ and ] change it), queues, what deserves a look, and what failed "
+        "within the window. Numbers with ≈ are estimates: counting them would read too much. Enter on a queue or a "
+        "failure lists its tasks, on an alert goes there."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*action_bindings("overview"), Binding("enter", "open", "Open", show=False)]
 
@@ -57,19 +59,34 @@ class OverviewScreen(LiveScreen[Overview]):
                 empty="No queue has tasks or a worker. A send, or a worker that starts, makes one appear.",
                 id="queues-panel",
             )
-            yield Panel(
-                "alerts",
-                LiveTable(Column("text", "", least=20), markable=False, show_header=False, id="alerts"),
-                empty="Nothing needs attention. Dead or silent workers, unserved, paused and late queues show up here.",
-                id="alerts-panel",
-            )
+            with Vertical(id="right"):
+                yield Panel(
+                    "alerts",
+                    LiveTable(Column("text", "", least=20), markable=False, show_header=False, id="alerts"),
+                    empty="Nothing needs attention. Dead or silent workers, unserved, paused and late queues show up "
+                    "here.",
+                    id="alerts-panel",
+                )
+                yield Panel(
+                    "failing",
+                    LiveTable(
+                        Column("task", "task", least=12),
+                        Column("error", "error", 19),
+                        Column("count", "times", 5, right=True),
+                        Column("age", "last", 5, right=True),
+                        markable=False,
+                        id="failing",
+                    ),
+                    empty="Nothing failed within the window.",
+                    id="failing-panel",
+                )
 
     def look(self) -> Callable[[], Awaitable[Overview]]:
-        window = self.dash.window
-        return lambda: self.dash.source.overview(window)
+        span = self.dash.window.span
+        return lambda: self.dash.source.overview(span)
 
     def show(self, data: Overview) -> None:
-        self.query_one(StatusChips).show({str(key): value for key, value in data.counts.items()}, frozenset())
+        self.query_one(StatusChips).count({str(key): value for key, value in data.counts.items()})
         self._show_cards(data)
         self.query_one("#queues", LiveTable).show([self._queue(queue) for queue in data.queues])
         self.query_one("#queues-panel", Panel).face_of(empty=not data.queues)
@@ -80,13 +97,15 @@ class OverviewScreen(LiveScreen[Overview]):
             ]
         )
         self.query_one("#alerts-panel", Panel).face_of(empty=not data.alerts)
+        self.query_one("#failing", LiveTable).show([self._failing(one) for one in data.failing])
+        self.query_one("#failing-panel", Panel).face_of(empty=not data.failing)
         there = sum(worker.liveness.is_there for worker in data.workers)
         slots = sum(worker.processes for worker in data.workers if worker.liveness.is_there)
         panel = self.query_one("#queues-panel", Panel)
         panel.border_subtitle = f"{there} workers, {slots} slots"
 
     def _show_cards(self, data: Overview) -> None:
-        window = self.dash.window_name
+        window = self.dash.window.curve_name
         curves = data.series
         for name in ("sent", "done", "failed"):
             curve: tuple[float, ...] = getattr(curves, name)
@@ -98,9 +117,8 @@ class OverviewScreen(LiveScreen[Overview]):
         waits = curves.wait_p95
         last = next((value for value in reversed(waits) if value), 0.0)
         middle = next((value for value in reversed(curves.wait_p50) if value), 0.0)
-        self.query_one("#wait", MetricCard).show(
-            _seconds(last), waits, f"p50 {_seconds(middle)}, max {_seconds(max(waits, default=0))}"
-        )
+        highest = f", max {_seconds(max(waits, default=0))}" if not self.has_class("-narrow") else ""
+        self.query_one("#wait", MetricCard).show(_seconds(last), waits, f"p50 {_seconds(middle)}{highest}")
 
     def _queue(self, queue: QueueStatus) -> Line:
         paused = queue.paused_at is not None
@@ -120,6 +138,17 @@ class OverviewScreen(LiveScreen[Overview]):
             },
         )  # fmt: skip
 
+    def _failing(self, one: Failing) -> Line:
+        return Line(
+            f"{one.task_name}\0{one.error_code}",
+            {
+                "task": Cell(one.task_name),
+                "error": Cell(one.error_code, self.colour("FAILED")),
+                "count": Cell(number(one.tasks)),
+                "age": Cell(span(one.age), self.muted),
+            },
+        )
+
     def targets(self, action: Action) -> Sequence[Target]:
         if self.data is None:
             return ()
@@ -136,14 +165,20 @@ class OverviewScreen(LiveScreen[Overview]):
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
         if table_id(event) == "queues":
-            self.dash.queries["tasks"] = Query(queue=str(event.row_key.value))
-            await self.dash.run_action("go('tasks')")
+            await self._list(Query(queue=str(event.row_key.value)))
+        elif table_id(event) == "failing":
+            name, _, error = str(event.row_key.value).partition("\0")
+            failed = Query(statuses=frozenset({TaskStatus.FAILED, TaskStatus.EXPIRED}))
+            await self._list(failed.narrowed("name", name).narrowed("error", error))
         elif self.data is not None and event.cursor_row < len(self.data.alerts):
             await self.dash.run_action(f"go('{self.data.alerts[event.cursor_row].screen}')")
 
     async def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
         event.stop()
-        self.dash.queries["tasks"] = Query(statuses=frozenset({event.status}))
+        await self._list(Query(statuses=frozenset({event.status})))
+
+    async def _list(self, query: Query) -> None:
+        self.dash.queries["tasks"] = query
         await self.dash.run_action("go('tasks')")
 
 

@@ -54,7 +54,7 @@ class StaleScreen(LiveScreen[Stale]):
                 Column("worker", "worker", least=18), Column("id", "id", 17, above=100),
                 Column("seen", "last seen", 9, right=True),
                 Column("holds", "holds", 6, right=True), Column("lost", "recovered", 9, right=True),
-                Column("verdict", "verdict", 30, above=76), markable=False, id="dead",
+                Column("verdict", "verdict", 30, above=86), markable=False, id="dead",
             ),
             empty="No worker died within a day.",
             id="dead-panel",

@@ -27,9 +27,11 @@ from horsies_tui.widgets.panel import Panel
 class WorkerScreen(LiveScreen[WorkerDetail | None]):
     NAME = "worker"
     PLACE = "workers"
+    HAS_WINDOW = True
     ABOUT = (
-        "One worker: its newest snapshot, processor and memory (children included) over its last snapshots, what it "
-        "holds now by the task table, and what it finished of late. Enter opens a task."
+        "One worker: its newest snapshot, processor and memory (children included) over the window ([ and ] change it) "
+        "up to its last sign of life, what it holds now by the task table, and what it finished of late. Enter opens a "
+        "task."
     )
     BINDINGS: ClassVar[list[BindingType]] = [*action_bindings("worker"), Binding("escape", "back", "Back")]
 
@@ -55,7 +57,8 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
         )  # fmt: skip
 
     def look(self) -> Callable[[], Awaitable[WorkerDetail | None]]:
-        return lambda: self.dash.source.worker(self._worker_id)
+        span = self.dash.window.span
+        return lambda: self.dash.source.worker(self._worker_id, span)
 
     def show(self, data: WorkerDetail | None) -> None:
         self.query_one("#facts", Panel).face_of(empty=data is None)
@@ -78,10 +81,15 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
         cpu = [moment.cpu_percent or 0.0 for moment in moments]
         memory = [(moment.memory_usage_mb or 0) + (moment.children_memory_mb or 0) for moment in moments]
         running = [float(moment.tasks_running) for moment in moments]
-        past = f"{len(moments)} snapshots"
+        past = self.dash.window.curve_name
         self._card("cpu", percent(cpu[-1] if cpu else None), cpu, f"max {max(cpu, default=0):.0f}% in {past}")
         self._card("memory", _mb(memory[-1] if memory else 0), memory, f"max {_mb(max(memory, default=0))} in {past}")
-        self._card("running", f"{one.holds_running} of {one.processes}", running, f"max {max(running, default=0):.0f}")
+        self._card(
+            "running",
+            f"{one.holds_running} of {one.processes}",
+            running,
+            f"max {max(running, default=0):.0f} in {past}",
+        )
         self.query_one("#holds", LiveTable).show([task_line(row, self.colour, self.muted) for row in data.holds])
         self.query_one("#holds-panel", Panel).face_of(empty=not data.holds)
         self.query_one("#finished", LiveTable).show([self._attempt(row) for row in data.finished])

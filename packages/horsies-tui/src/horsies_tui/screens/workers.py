@@ -67,6 +67,8 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
         one = row.status
         colour = self.colour(one.liveness)
         running = one.holds_running
+        # what it used when it was last seen; nothing uses it now
+        past = "" if one.liveness.is_there else self.muted
         over = self.colour("late") if one.processes and running >= one.processes else self.colour("RUNNING")
         return Line(
             one.worker_id,
@@ -76,9 +78,9 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
                 "id": Cell(short_id(one.worker_id), self.muted),
                 "slots": Cell(f"{bar(running, one.processes, 6)} {running}/{one.processes}", over),
                 "claimed": Cell(str(one.holds_claimed) if one.holds_claimed else "·", self.muted),
-                "cpu": Cell(percent(one.cpu_percent)),
-                "curve": Cell(blocks(row.cpu, 100), self.colour("RUNNING")),
-                "memory": Cell(size(memory_mb(one) * 1024 * 1024)),
+                "cpu": Cell(percent(one.cpu_percent), past),
+                "curve": Cell(blocks(row.cpu, 100), past or self.colour("RUNNING")),
+                "memory": Cell(size(memory_mb(one) * 1024 * 1024), past),
                 "seen": Cell(span(one.age), "" if one.liveness is WorkerLiveness.ALIVE else colour),
                 "up": Cell(span(one.up_for), self.muted),
                 "queues": Cell(" ".join(one.queues), self.muted),

@@ -28,10 +28,11 @@ PAGE = 100
 class WorkflowsScreen(LiveScreen[WorkflowList]):
     NAME = "workflows"
     PLACE = "workflows"
+    HAS_WINDOW = True
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "workflows"})
     ABOUT = (
-        "Runs that go on, wait or are paused, then those that ended. Workflows inside others are reached through their "
-        "parent. / filters by name:, status: and id:. Enter shows the graph."
+        "Runs that go on, wait or are paused, then those that ended within the window ([ and ] change it). Workflows "
+        "inside others are reached through their parent. / filters by name:, status: and id:. Enter shows the graph."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter"),
@@ -63,28 +64,34 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
 
     def on_screen_resume(self) -> None:
         self.query_one(FilterBar).show(self.filter_query)
-        self.query_one(StatusChips).show({}, self.filter_query.statuses)
+        self.query_one(StatusChips).ask(self.filter_query.statuses)
         super().on_screen_resume()
         self.query_one(LiveTable).focus()
 
     def look(self) -> Callable[[], Awaitable[WorkflowList]]:
         query, pages, source = self.filter_query, self._pages, self.dash.source
+        since = self.dash.window.since
 
         async def ask() -> WorkflowList:
-            page = await source.workflows(query, since=None, after=None, limit=PAGE)
+            first = page = await source.workflows(query, since=since, after=None, limit=PAGE)
             rows = list(page.rows)
             while len(rows) < pages * PAGE and page.next is not None and page.looked is None:
-                page = await source.workflows(query, since=None, after=page.next, limit=PAGE)
+                page = await source.workflows(query, since=since, after=page.next, limit=PAGE)
                 rows += page.rows
-            return WorkflowList(tuple({row.id: row for row in rows}.values()), page.next, page.looked)
+            return WorkflowList(tuple({row.id: row for row in rows}.values()), page.next, page.looked, first.counts)
 
         return ask
 
     def show(self, data: WorkflowList) -> None:
         self.query_one(LiveTable).show([self._line(row) for row in data.rows])
         panel = self.query_one(Panel)
-        nothing = None if self.filter_query.is_empty else "Nothing matches the filter. 0 clears it."
+        window = self.dash.window
+        wider = "" if window.is_all else " ] looks further back."
+        nothing = f"No workflow goes on, and none {window.ended}. `app.workflow(...).start()` makes one appear.{wider}"
+        if not self.filter_query.is_empty:
+            nothing = f"Nothing that goes on or {window.ended} matches the filter. 0 clears it.{wider}"
         panel.face_of(empty=not data.rows, text=nothing)
+        self.query_one(StatusChips).count({str(status): count for status, count in data.counts.items()})
         panel.border_subtitle = f"{len(data.rows):,}{'+' if data.next else ''}"
 
     def _line(self, row: WorkflowRow) -> Line:
@@ -120,9 +127,11 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
     def _apply(self, query: Query) -> None:
         self.dash.queries["workflows"] = query
         self._pages = 1
-        self.query_one(LiveTable).unmark()
+        table = self.query_one(LiveTable)
+        table.unmark()
+        table.begin_anew()
         self.query_one(FilterBar).show(query)
-        self.query_one(StatusChips).show({}, query.statuses)
+        self.query_one(StatusChips).ask(query.statuses)
         self.reload()
 
     def action_filter(self) -> None:

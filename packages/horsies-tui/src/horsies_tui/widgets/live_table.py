@@ -11,6 +11,7 @@ from typing import Any, ClassVar, cast
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.geometry import Offset
 from textual.message import Message
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowDoesNotExist
@@ -88,6 +89,7 @@ class LiveTable(DataTable[Text]):
         self._lines: dict[str, Line] = {}
         self._is_markable = markable
         self._laid_out_for = 0
+        self._begins_anew = False
         self.marks: set[str] = set()
 
     # -- reading ---------------------------------------------------------------------------------
@@ -118,6 +120,9 @@ class LiveTable(DataTable[Text]):
             return  # no width yet; the first layout shows them
         at, offset = self.cursor_key, self.scroll_offset
         index = self.cursor_row
+        if self._begins_anew and new:
+            self._begins_anew = False
+            at, offset, index = next(iter(new)), Offset(), 0
         with app_of(self).batch_update():
             for key in old.keys() - new.keys():
                 try:
@@ -138,6 +143,10 @@ class LiveTable(DataTable[Text]):
                 self._put_cursor(at, index)
         # marks of rows that are not on this page stay: a bulk action may span more than one
         self.scroll_to(offset.x, offset.y, animate=False, force=True, immediate=True)
+
+    def begin_anew(self) -> None:
+        """The next lines are an answer to another question: they are read from the top."""
+        self._begins_anew = True
 
     def unmark(self) -> None:
         for key in list(self.marks):

@@ -31,8 +31,9 @@ class Panel(Vertical):
         """One of FACES; an error keeps the data that is there already (the banner tells of it)."""
         if name == "error" and self.has_class("-data"):
             return
-        for face in FACES:
-            self.set_class(face == name, f"-{face}")
+        if not self.has_class(f"-{name}"):  # every change of classes styles all that is inside
+            self.remove_class(*(f"-{face}" for face in FACES), update=False)
+            self.add_class(f"-{name}")
         words = {"loading": "loading …", "empty": self._empty, "error": f"no answer: {text}"}
         self._sentence.update(words.get(name, ""))
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
@@ -10,6 +11,7 @@ from textual.reactive import reactive
 from textual.widgets import Static
 
 from horsies_tui.text import inert
+from horsies_tui.widgets.typed import app_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +35,37 @@ class StatusBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Static(id="bar-left")
+        yield Static(id="bar-note")
+        yield WindowLabel(id="bar-window")
         yield Static(id="bar-right")
 
     def watch_state(self, state: BarState) -> None:
         if not self.is_mounted:
             return
         colour = _COLOURS.get(state.mode, "$text-muted")
-        left = [("● ", colour), (state.mode, colour), f"  {inert(state.place, 60)}"]
-        if state.read_only:
+        left: list[tuple[str, str] | str] = [("● ", colour), (state.mode, colour)]
+        if state.read_only:  # before the place: a long name must not push it out
             left.append(("  read-only", "$accent"))
+        left.append(f"  {inert(state.place, 60)}")
         self.query_one("#bar-left", Static).update(Content.assemble(*left))
-        parts = [part for part in (state.note, state.window and f"window {state.window}") if part]
-        parts.append(_freshness(state.age))
-        self.query_one("#bar-right", Static).update(Content("  ·  ".join(parts)))
+        self.query_one("#bar-note", Static).update(Content(f"{state.note}  ·  " if state.note else ""))
+        self.query_one(WindowLabel).tell(state.window)
+        self.query_one("#bar-right", Static).update(Content(_freshness(state.age)))
 
     def on_mount(self) -> None:
         self.watch_state(self.state)
+
+
+class WindowLabel(Static):
+    """How far back the screen looks; a click on either half is the key that it shows."""
+
+    def tell(self, window: str) -> None:
+        self.display = bool(window)
+        key = "bold $accent"
+        self.update(Content.assemble(("[", key), f" window {inert(window, 20)} ", ("]", key), "  ·  "))
+
+    async def on_click(self, event: events.Click) -> None:
+        await app_of(self).run_action("window(-1)" if event.x < self.size.width // 2 else "window(1)")
 
 
 def _freshness(age: timedelta | None) -> str:

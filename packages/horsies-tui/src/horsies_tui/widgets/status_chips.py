@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from horsies_tui.data.models import Count
-from horsies_tui.text import number
+from horsies_tui.text import counted
 from horsies_tui.themes import GLYPHS, variable_of
 from horsies_tui.widgets.typed import app_of
 
@@ -32,7 +32,7 @@ class Chip(Static):
         text = f"{GLYPHS[self.status]} {name}"
         parts: list[str | tuple[str, str]] = [(text, f"${variable_of(self.status)}")]
         if count is not None:
-            parts.append((f" {'≈' if count.is_estimate else ''}{number(count.value)}", "bold"))
+            parts.append((f" {counted(count)}", "bold"))
         self.update(Content.assemble(*parts))
 
     def on_click(self) -> None:
@@ -48,15 +48,24 @@ class StatusChips(Horizontal):
     def __init__(self, statuses: Sequence[str]) -> None:
         super().__init__()
         self._chips = [Chip(status) for status in statuses]
+        self._counts: Mapping[str, Count] = {}
 
     def compose(self) -> ComposeResult:
         yield from self._chips
 
     def on_mount(self) -> None:
-        self.show({}, frozenset())
+        self.count({})
 
-    def show(self, counts: Mapping[str, Count], asked: frozenset[str]) -> None:
+    def on_resize(self) -> None:
+        self.count(self._counts)  # their names have a short form
+
+    def count(self, counts: Mapping[str, Count]) -> None:
+        self._counts = counts
         for chip in self._chips:
             chip.show(counts.get(chip.status))
+
+    def ask(self, asked: frozenset[str]) -> None:
+        """These are asked for; none means all."""
+        for chip in self._chips:
             chip.set_class(chip.status in asked, "-on")
             chip.set_class(bool(asked) and chip.status not in asked, "-off")

@@ -12,7 +12,7 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status,
   FROM horsies_tasks t WHERE t.id = ANY ($1::text[]);
 
 -- name: tasks_in_flight :many
--- params: statuses, queue, name, id_start, worker, row_limit
+-- params: statuses, queue, name, id_start, worker, after_at, after_id, row_limit
 SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, coalesce(t.started_at, t.claimed_at) AS since,
        statement_timestamp() - coalesce(t.started_at, t.claimed_at) AS age, t.retry_count, t.max_retries,
        t.claimed_by_worker_id, left(t.error_code, 200) AS error_code, t.is_workflow_task, t.enqueued_at, t.terminal_at
@@ -22,7 +22,8 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, coalesce(t.started
    AND ($3::text IS NULL OR strpos(lower(t.task_name), $3::text) > 0)
    AND ($4::text IS NULL OR left(t.id, length($4::text)) = $4::text)
    AND ($5::text IS NULL OR strpos(t.claimed_by_worker_id, $5::text) > 0)
- ORDER BY coalesce(t.started_at, t.claimed_at), t.id LIMIT $6::int;
+   AND ($6::timestamptz IS NULL OR (coalesce(t.started_at, t.claimed_at), t.id) > ($6::timestamptz, $7::text))
+ ORDER BY coalesce(t.started_at, t.claimed_at), t.id LIMIT $8::int;
 
 -- name: tasks_waiting :many
 -- params: queue, after_queue, after_priority, after_at, after_id, look, name, id_start, row_limit

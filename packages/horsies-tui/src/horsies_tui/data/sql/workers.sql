@@ -10,9 +10,18 @@ SELECT w.worker_id, s.snapshot_at, s.cpu_percent, s.tasks_running
  ORDER BY w.worker_id, s.snapshot_at;
 
 -- name: worker_history :many
--- params: worker_id, row_limit
-SELECT snapshot_at, tasks_running, tasks_claimed, memory_usage_mb, children_memory_mb, cpu_percent
-  FROM horsies_worker_states WHERE worker_id = $1 ORDER BY snapshot_at DESC LIMIT $2::int;
+-- params: worker_id, until, slot_s, slots
+-- One snapshot of every slot of the window that ends with its last sign of life: how a dead one fared before is what one
+-- wants to know of it. One descent of the index per slot, however many snapshots lie between.
+SELECT s.snapshot_at, s.tasks_running, s.tasks_claimed, s.memory_usage_mb, s.children_memory_mb, s.cpu_percent
+  FROM generate_series($4::int - 1, 0, -1) AS n
+ CROSS JOIN LATERAL (
+       SELECT x.snapshot_at, x.tasks_running, x.tasks_claimed, x.memory_usage_mb, x.children_memory_mb, x.cpu_percent
+         FROM horsies_worker_states x
+        WHERE x.worker_id = $1 AND x.snapshot_at > $2::timestamptz - make_interval(secs => $3::float8 * (n + 1))
+          AND x.snapshot_at <= $2::timestamptz - make_interval(secs => $3::float8 * n)
+        ORDER BY x.snapshot_at DESC LIMIT 1) AS s
+ ORDER BY s.snapshot_at;
 
 -- name: worker_tasks :many
 -- params: worker_id, row_limit

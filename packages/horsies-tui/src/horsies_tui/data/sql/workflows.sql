@@ -49,6 +49,26 @@ SELECT tail.*, m.id, m.name, m.status, m.on_error, m.parent_workflow_id, m.creat
          FROM (SELECT status FROM horsies_workflow_tasks WHERE workflow_id = m.id LIMIT 5000) AS k) AS n
  ORDER BY m.completed_at DESC, m.id DESC;
 
+-- name: workflow_counts :many
+-- params: since, name, id_start, bound
+-- How many in each state; `read` says how far a section was counted.
+WITH walked AS MATERIALIZED (
+    (SELECT 'live' AS section, x.id, x.name, x.status, x.depth FROM horsies_workflows x
+      WHERE x.status IN ('PENDING', 'RUNNING', 'PAUSED')
+      ORDER BY x.status DESC, x.updated_at DESC LIMIT $4::int)
+    UNION ALL
+    (SELECT 'ended', x.id, x.name, x.status, x.depth FROM horsies_workflows x
+      WHERE x.completed_at IS NOT NULL
+        AND ($1::interval IS NULL OR x.completed_at >= statement_timestamp() - $1::interval)
+      ORDER BY x.completed_at DESC LIMIT $4::int)
+)
+SELECT 'status' AS field, w.status AS value, count(*) AS runs FROM walked w
+ WHERE w.depth = 0 AND ($2::text IS NULL OR strpos(lower(w.name), $2::text) > 0)
+   AND ($3::text IS NULL OR left(w.id, length($3::text)) = $3::text)
+ GROUP BY w.status
+UNION ALL
+SELECT 'read', w.section, count(*) FROM walked w GROUP BY w.section;
+
 -- name: workflow_by_id :many
 -- params: id
 SELECT w.id, w.name, w.status, w.on_error, w.parent_workflow_id, w.created_at, w.started_at, w.completed_at,
