@@ -1,14 +1,18 @@
 """Every action from the key to the row, against a real database: asked, fenced, carried out, reported."""
 
+from typing import Any
+
 import psycopg
 import pytest
 
 from horsies_tui.actions import ACTIONS, TYPE_ABOVE
+from horsies_tui.data.filters import Query
 from horsies_tui.data.source import Outcome
 from horsies_tui.messages import ActionDone, ActionRequested
 from horsies_tui.screens.confirm import ConfirmScreen
+from horsies_tui.screens.live import LiveScreen
 from tests.support.apps import add_task, async_app_on
-from tests.support.dashboards import dashboard, go, on_database, said, seen, shows, source_on, table, text_of
+from tests.support.dashboards import dashboard, go, on_database, said, seen, settled, shows, source_on, table, text_of
 from tests.support.factories import ago, insert, read, task, worker_state
 from tests.support.postgres import Database
 
@@ -16,32 +20,47 @@ STALE = {"claimed_at": ago(minutes=30), "enqueued_at": ago(minutes=31)}
 
 
 async def test_cancel_asks_first_with_the_focus_on_the_way_back(db: Database) -> None:
-    task_id = task(db)
+    running, waiting = task(db, "RUNNING"), task(db)
     async with on_database(db) as (app, pilot):
         await go(app, pilot, "2")
+        told = heard_by(seen(app))
+        table(app, "tasks").put_cursor(waiting)
         await pilot.press("c")
         assert isinstance(app.screen, ConfirmScreen)
         await shows(app, pilot, "Cancel 1 task?")
-        await shows(app, pilot, task_id)
+        await shows(app, pilot, waiting)
         await pilot.press("enter")  # on the focused button: back
         assert not isinstance(app.screen, ConfirmScreen)
-        assert read(db, task_id)["status"] == "PENDING"
+        assert read(db, waiting)["status"] == "PENDING"
         await pilot.press("c", "right", "enter")
         await said(app, pilot, "1 task cancelled")
-    assert read(db, task_id)["status"] == "CANCELLED"
-
-
-async def test_cancel_of_a_running_task_asks_its_worker(db: Database) -> None:
-    task_id = task(db, "RUNNING")
-    async with on_database(db) as (app, pilot):
-        await go(app, pilot, "2")
-        await pilot.press("c", "right", "enter")
+        # a yes becomes a request, a request an outcome: nothing else passes between the key and the row
+        assert [type(message).__name__ for message in told] == ["ActionRequested", "ActionDone"]
+        assert isinstance(told[1], ActionDone)
+        assert told[1].outcome == Outcome(done=1)
+        table(app, "tasks").put_cursor(running)
+        await pilot.press("c", "right", "enter")  # what runs is asked to stop
         await said(app, pilot, "1 asked to stop")
-    row = read(db, task_id)
+    assert read(db, waiting)["status"] == "CANCELLED"
+    row = read(db, running)
     assert (row["status"], row["cancel_requested_at"] is not None) == ("RUNNING", True)
 
 
-async def test_retry_takes_the_marked_rows_and_leaves_the_others(db: Database) -> None:
+def heard_by(screen: LiveScreen[Any]) -> list[object]:
+    """What actions make the screen hear from now on."""
+    told: list[object] = []
+    dispatch = screen._dispatch_message
+
+    async def heard(message: Any) -> None:
+        if isinstance(message, ActionRequested | ActionDone):
+            told.append(message)
+        await dispatch(message)
+
+    screen._dispatch_message = heard  # type: ignore[method-assign]
+    return told
+
+
+async def test_retry_takes_the_marked_rows_in_the_state_in_which_they_were_seen(db: Database) -> None:
     failed = [task(db, "FAILED", terminal_at=ago(seconds=n)) for n in range(4)]
     done = task(db, "COMPLETED", terminal_at=ago(seconds=9))
     async with on_database(db) as (app, pilot):
@@ -54,24 +73,64 @@ async def test_retry_takes_the_marked_rows_and_leaves_the_others(db: Database) -
         await pilot.press("right", "enter")
         await said(app, pilot, "2 tasks sent back to the queue")
         assert not table(app, "tasks").marks
-    states = [read(db, task_id)["status"] for task_id in [*failed, done]]
-    assert states == ["PENDING", "PENDING", "FAILED", "FAILED", "COMPLETED"]
-
-
-async def test_what_changed_meanwhile_is_left_alone_and_told(db: Database) -> None:
-    task_id = task(db, "FAILED")
-    async with on_database(db) as (app, pilot):
-        await go(app, pilot, "2")
+        await settled(app, pilot)
+        table(app, "tasks").put_cursor(failed[2])
         await pilot.press("p")  # paused: the screen keeps what the operator saw
         await pilot.press("R")
         db.execute(
             "UPDATE horsies_tasks SET status = 'PENDING', started_at = NULL, claimed_at = NULL, result = NULL,"
             " claimed_by_worker_id = NULL, failed_at = NULL, terminal_at = NULL, error_code = NULL WHERE id = %s",
-            task_id,
+            failed[2],
         )
         await pilot.press("right", "enter")
         await said(app, pilot, "changed meanwhile")
-    assert read(db, task_id)["manual_retries"] == 0
+    assert read(db, failed[2])["manual_retries"] == 0
+    states = [read(db, task_id)["status"] for task_id in [*failed, done]]
+    assert states == ["PENDING", "PENDING", "PENDING", "FAILED", "COMPLETED"]
+
+
+async def test_requeue_and_fail_of_stale_tasks_that_are_still_silent(db: Database) -> None:
+    claimed = task(db, "CLAIMED", **STALE)
+    running, vouched = (task(db, "RUNNING", **STALE, started_at=ago(minutes=29)) for _ in range(2))
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "4")
+        table(app, "stale").put_cursor(claimed)
+        await pilot.press("Q", "right", "enter")
+        await said(app, pilot, "1 stale task sent back to the queue")
+        await settled(app, pilot)
+        table(app, "stale").put_cursor(running)
+        await pilot.press("F", "right", "enter")
+        await said(app, pilot, "1 stale task failed")
+        await go(app, pilot, "p")
+        await pilot.press("F")
+        insert(db, "horsies_heartbeats", task_id=vouched, sender_id="worker-1", role="runner")
+        await pilot.press("right", "enter")
+        await said(app, pilot, "its worker gave a sign of life")
+        await go(app, pilot, "p")
+        await shows(app, pilot, "No task is stale")
+    assert read(db, claimed)["status"] == "PENDING"
+    assert read(db, vouched)["status"] == "RUNNING"
+    row = read(db, running)
+    assert (row["status"], row["error_code"]) == ("FAILED", "WORKER_CRASHED")
+
+
+async def test_pause_and_resume_of_a_queue_and_of_a_schedule(db: Database) -> None:
+    task(db, queue_name="mail")
+    insert(db, "horsies_schedule_state", schedule_name="nightly", next_run_at=ago(hours=-1))
+    async with on_database(db) as (app, pilot):
+        await pilot.press("P", "right", "enter")
+        await shows(app, pilot, "‖ mail")
+        assert db.value("SELECT paused_at IS NOT NULL FROM horsies_queue_state WHERE queue_name = 'mail'")
+        await pilot.press("P", "right", "enter")
+        await shows(app, pilot, "  mail")
+        await go(app, pilot, "6")
+        await pilot.press("n", "right", "enter")
+        await shows(app, pilot, "◔ asked")
+        await pilot.press("P", "right", "enter")
+        await said(app, pilot, "1 schedule switched")
+    assert not db.value("SELECT paused_at IS NOT NULL FROM horsies_queue_state WHERE queue_name = 'mail'")
+    row = db.execute("SELECT run_requested_at IS NOT NULL, paused_at IS NOT NULL FROM horsies_schedule_state")
+    assert row == [(True, True)]
 
 
 async def test_above_twenty_rows_the_number_has_to_be_typed(db: Database) -> None:
@@ -80,9 +139,8 @@ async def test_above_twenty_rows_the_number_has_to_be_typed(db: Database) -> Non
         task(db, queue_name="mail")
     other = task(db, queue_name="other")
     async with on_database(db) as (app, pilot):
-        await go(app, pilot, "2", "slash")
-        await pilot.press(*"queue:mail", "enter")
-        await go(app, pilot, "a")
+        app.queries["tasks"] = Query(queue="mail")
+        await go(app, pilot, "2", "a")
         await pilot.press("c")
         await shows(app, pilot, f"Cancel {count} tasks?")
         await shows(app, pilot, f"type {count}")
@@ -94,78 +152,6 @@ async def test_above_twenty_rows_the_number_has_to_be_typed(db: Database) -> Non
         await said(app, pilot, f"{count} tasks cancelled")
     assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'CANCELLED'") == count
     assert read(db, other)["status"] == "PENDING"
-
-
-async def test_requeue_and_fail_of_stale_tasks(db: Database) -> None:
-    claimed = task(db, "CLAIMED", **STALE)
-    running = task(db, "RUNNING", **STALE, started_at=ago(minutes=29))
-    async with on_database(db) as (app, pilot):
-        await go(app, pilot, "4")
-        table(app, "stale").put_cursor(claimed)
-        await pilot.press("Q", "right", "enter")
-        await said(app, pilot, "1 stale task sent back to the queue")
-        await pilot.press("F", "right", "enter")
-        await said(app, pilot, "1 stale task failed")
-        await shows(app, pilot, "No task is stale")
-    assert read(db, claimed)["status"] == "PENDING"
-    row = read(db, running)
-    assert (row["status"], row["error_code"]) == ("FAILED", "WORKER_CRASHED")
-
-
-async def test_a_stale_task_that_was_vouched_for_meanwhile_stays(db: Database) -> None:
-    running = task(db, "RUNNING", **STALE, started_at=ago(minutes=29))
-    async with on_database(db) as (app, pilot):
-        await go(app, pilot, "4", "p")
-        await pilot.press("F")
-        insert(db, "horsies_heartbeats", task_id=running, sender_id="worker-1", role="runner")
-        await pilot.press("right", "enter")
-        await said(app, pilot, "its worker gave a sign of life")
-    assert read(db, running)["status"] == "RUNNING"
-
-
-async def test_pause_and_resume_of_a_queue(db: Database) -> None:
-    task(db, queue_name="mail")
-    async with on_database(db) as (app, pilot):
-        await pilot.press("P", "right", "enter")
-        await shows(app, pilot, "‖ mail")
-        assert db.value("SELECT paused_at IS NOT NULL FROM horsies_queue_state WHERE queue_name = 'mail'")
-        await pilot.press("P", "right", "enter")
-        await shows(app, pilot, "  mail")
-    assert not db.value("SELECT paused_at IS NOT NULL FROM horsies_queue_state WHERE queue_name = 'mail'")
-
-
-async def test_run_now_and_pause_of_a_schedule(db: Database) -> None:
-    insert(db, "horsies_schedule_state", schedule_name="nightly", next_run_at=ago(hours=-1))
-    async with on_database(db) as (app, pilot):
-        await go(app, pilot, "6")
-        await pilot.press("n", "right", "enter")
-        await shows(app, pilot, "◔ asked")
-        await pilot.press("P", "right", "enter")
-        await said(app, pilot, "1 schedule switched")
-    row = db.execute("SELECT run_requested_at IS NOT NULL, paused_at IS NOT NULL FROM horsies_schedule_state")
-    assert row == [(True, True)]
-
-
-async def test_messages_follow_each_other(db: Database) -> None:
-    """A yes becomes a request, a request an outcome: nothing else passes between the key and the row."""
-    task(db)
-    async with on_database(db) as (app, pilot):
-        await go(app, pilot, "2")
-        told: list[object] = []
-        screen = seen(app)
-        dispatch = screen._dispatch_message
-
-        async def heard(message: object) -> None:
-            if isinstance(message, ActionRequested | ActionDone):
-                told.append(message)
-            await dispatch(message)  # type: ignore[arg-type]
-
-        screen._dispatch_message = heard  # type: ignore[method-assign,assignment]
-        await pilot.press("c", "right", "enter")
-        await said(app, pilot, "1 task cancelled")
-    assert [type(message).__name__ for message in told] == ["ActionRequested", "ActionDone"]
-    assert isinstance(told[1], ActionDone)
-    assert told[1].outcome == Outcome(done=1)
 
 
 @pytest.mark.parametrize("read_only", [True, False])
