@@ -23,6 +23,7 @@ WORKERS = 100
 ROUNDS = 40
 BAR_MS = 50.0
 MEMORY_MB = 200.0
+HOUR = timedelta(hours=1)
 
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, status, kwargs, sent_at, created_at, enqueued_at, claimed_at,
@@ -36,8 +37,8 @@ SELECT left(h, 8) || '-' || right(h, 4) || '-7000-8000-' || lpad(n::text, 12, '0
        CASE WHEN s <> 'PENDING' THEN 'worker-' || n % 100 END, CASE WHEN s <> 'PENDING' THEN 1 END, 1 + n % 3
   FROM (SELECT n, now() - (($1::int - n) * interval '80 ms') AS t,
                lpad(to_hex((extract(epoch FROM now() - (($1::int - n) * interval '80 ms')) * 1000)::bigint), 12, '0') AS h,
-               CASE WHEN n > $1::int - 1600 THEN 'RUNNING' WHEN n > $1::int - 60000 THEN 'PENDING'
-                    WHEN n % 60 = 0 THEN 'FAILED' ELSE 'COMPLETED' END AS s
+               CASE WHEN n > $1::int - 1600 THEN 'RUNNING' WHEN n % 17 = 0 THEN 'PENDING'
+                    WHEN n % 60 = 7 THEN 'FAILED' ELSE 'COMPLETED' END AS s
           FROM generate_series(1, $1::int) AS n) AS x
 """
 ATTEMPTS = """
@@ -70,25 +71,39 @@ SELECT w.id || '-' || k, w.id, k, 'node-' || k, 'task', CASE w.status WHEN 'COMP
 
 
 def looks(source: PostgresSource, task_id: str) -> dict[str, Callable[[], Awaitable[Any]]]:
-    def tasks(text: str) -> Callable[[], Awaitable[Any]]:
-        return lambda: source.tasks(Query.parse(text)[0], since=None, after=None, limit=100)
+    def tasks(text: str, since: timedelta | None = None) -> Callable[[], Awaitable[Any]]:
+        return lambda: source.tasks(Query.parse(text)[0], since=since, after=None, limit=100)
+
+    def numbers(text: str, since: timedelta | None = None) -> Callable[[], Awaitable[Any]]:
+        return lambda: source.breakdown(Query.parse(text)[0], since=since)
 
     return {
         "overview 5 min": lambda: source.overview(timedelta(minutes=5)),
         "overview 24 h": lambda: source.overview(timedelta(hours=24)),
         "tasks": tasks(""),
+        "tasks 1 h": tasks("", HOUR),
         "tasks status:failed": tasks("status:failed"),
+        "tasks status:failed 1 h": tasks("status:failed", HOUR),
         "tasks queue:queue_3": tasks("queue:queue_3"),
         "tasks name, rare": tasks("name:no_such_task"),
         "tasks status:pending": tasks("status:pending"),
         "tasks error:smtp": tasks("error:smtp"),
+        "numbers": numbers(""),
+        "numbers 1 h": numbers("", HOUR),
+        "numbers status:failed": numbers("status:failed"),
+        "numbers queue, name 1 h": numbers("queue:queue_3 name:task_1", HOUR),
         "task": lambda: source.task(task_id),
         "workers": source.workers,
-        "worker": lambda: source.worker("worker-7"),
+        "worker": lambda: source.worker("worker-7", HOUR),
+        "worker 24 h": lambda: source.worker("worker-7", 24 * HOUR),
         "stale": source.stale,
         "workflows": lambda: source.workflows(Query(), since=None, after=None, limit=100),
+        "workflows 1 h, done": lambda: source.workflows(
+            Query.parse("is:completed")[0], since=HOUR, after=None, limit=100
+        ),
         "workflow": lambda: source.workflow("run-20"),
         "schedules": source.schedules,
+        "maintenance": source.maintenance,
     }
 
 
