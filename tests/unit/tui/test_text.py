@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from horsies_tui import text
+from horsies_tui.data.models import Count
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -50,3 +51,14 @@ def test_json_is_made_readable_and_what_is_cut_says_so() -> None:
     assert text.pretty_json('{"a":1}', 7) == '{\n  "a": 1\n}'
     assert "93 more characters" in text.pretty_json('{"a":1}', 100)
     assert text.pretty_json("not json", 8) == "not json"
+
+
+def test_a_count_says_what_is_known_of_it() -> None:
+    counts = (
+        Count(7),
+        Count(0),
+        Count(1_234_567, is_estimate=True),
+        Count(1_500, is_least=True),
+        Count(0, is_least=True),
+    )
+    assert [text.counted(count) for count in counts] == ["7", "0", "≈1.2M", "1,500+", "–"]

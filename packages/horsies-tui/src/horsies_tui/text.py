@@ -85,7 +85,9 @@ def number(value: float) -> str:
 
 
 def counted(count: Count) -> str:
-    """With what is known of it: `≈1.2M` is an estimate, `2,500+` was seen before counting stopped."""
+    """With what is known of it: `≈1.2M` is an estimate, `1,500+` was seen before counting stopped, `–` nothing was."""
+    if count.is_least and not count.value:
+        return "–"
     return f"{'≈' if count.is_estimate else ''}{number(count.value)}{'+' if count.is_least else ''}"
 
 

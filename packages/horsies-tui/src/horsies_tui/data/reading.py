@@ -34,9 +34,9 @@ SURELY_BEYOND: Final = 4
 """So many times the bound by the planner's estimate, and nobody counts up to the bound to find that it is reached."""
 QUEUE_BOUND: Final = 500
 SLOTS: Final = 40
-SAMPLE: Final = 60
-"""Ends looked at per slot of the window: 40 x 60 index entries and rows take a few milliseconds."""
-FAILURES_SEEN: Final = 200
+SAMPLE: Final = 40
+"""Ends looked at per slot of the window: 40 x 40 index entries and rows take a few milliseconds."""
+FAILURES_SEEN: Final = 100
 FAILING_SHOWN: Final = 12
 LOOK: Final = 2_500
 """Rows that one page of a filtered list reads at most."""
