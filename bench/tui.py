@@ -1,4 +1,8 @@
-"""The dashboard on a million tasks and a hundred workers: every screen's look (p95, bar 50 ms), and memory (200 MB)."""
+"""The dashboard on a million tasks and a hundred workers: every screen's look (p95, bar 50 ms), and memory (200 MB).
+
+Maintenance has a bar of its own: the doctor asks twenty questions one by one on new connections, and only when that
+screen is opened.
+"""
 
 import asyncio
 import os
@@ -22,6 +26,7 @@ TASKS = int(os.environ.get("HORSIES_BENCH_TUI_TASKS", "1000000"))
 WORKERS = 100
 ROUNDS = 40
 BAR_MS = 50.0
+DOCTOR_BAR_MS = 500.0
 MEMORY_MB = 200.0
 HOUR = timedelta(hours=1)
 
@@ -127,8 +132,9 @@ async def measure(url: str) -> bool:
             await look()
             spent.append((time.perf_counter() - asked) * 1000)
         p95 = statistics.quantiles(spent, n=20)[18]
-        good &= p95 <= BAR_MS
-        print(f"{name:24} {statistics.median(spent):8.1f} {p95:8.1f}{'' if p95 <= BAR_MS else '   above the bar'}")
+        is_good = p95 <= (DOCTOR_BAR_MS if name == "maintenance" else BAR_MS)
+        good &= is_good
+        print(f"{name:24} {statistics.median(spent):8.1f} {p95:8.1f}{'' if is_good else '   above the bar'}")
     await source.close()
     return good
 
