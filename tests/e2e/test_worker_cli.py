@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 
 from horsies_worker.exit_codes import ExitCode
-from tests.support import factories
+from tests.support import factories, places
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
@@ -278,9 +277,8 @@ def test_health(db: Database, tmp_path: Path) -> None:
 
 def test_dev_with_an_embedded_server(project: Path) -> None:
     """One command: server, tables, worker; again when the code changes; Ctrl-C ends all of it."""
-    with tempfile.TemporaryDirectory(prefix="horsies-dev-") as folder:
-        Path(folder).chmod(0o755)
-        home = {"HORSIES_EMBEDDED_DIR": f"{folder}/pg", "XDG_DATA_HOME": folder}
+    with places.temporary_directory() as folder:
+        home = {"HORSIES_EMBEDDED_DIR": f"{folder}/pg", "XDG_DATA_HOME": str(folder)}
         with running(project, "dev", "shop:app", "--processes=1", db=None, command=FRONT_DOOR, **home) as process:
             process.wait_for_log("horsies dev: embedded PostgreSQL", timeout=60)
             process.wait_up()

@@ -5,7 +5,6 @@ The F numbers are those of the project's catalogue of faults; every test ends wi
 
 import random
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 from horsies import AttemptOutcome, TaskHandle, TaskStatus, gather
 from horsies_schema import embedded
 from horsies_worker.exit_codes import ExitCode
+from tests.support import places
 from tests.support.chaosproxy import ChaosProxy, Mode, When
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
@@ -402,9 +402,8 @@ def own_server(folder: Path, **settings: str) -> Iterator[SimpleNamespace]:
 @pytest.fixture
 def server_folder() -> Iterator[Path]:
     """Not below pytest's own directory: the server's account may not walk through that."""
-    with tempfile.TemporaryDirectory(prefix="horsies-server-") as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder) / "pg"
+    with places.temporary_directory() as folder:
+        yield folder / "pg"
 
 
 def test_the_server_comes_late_and_crashes(server_folder: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import horsies_schema
 from horsies import AppConfig, PostgresConfig
 from horsies.doctor import Finding, Limits, Severity, examine, expected
 from horsies_schema import embedded
-from tests.support import catalog, factories, postgres
+from tests.support import catalog, factories, places, postgres
 from tests.support.apps import make_app
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.factories import ago
@@ -120,7 +120,7 @@ def small() -> Iterator[tuple[str, str]]:
         "max_prepared_transactions": "5", "autovacuum": "off", "max_connections": "8",
         "superuser_reserved_connections": "3", "fsync": "off",
     }  # fmt: skip
-    with embedded.start(port=0, settings=settings) as server:
+    with places.temporary_directory() as directory, embedded.start(directory, port=0, settings=settings) as server:
         by_tcp = server.url
         with psycopg.connect(by_tcp, autocommit=True) as connection:
             connection.execute("CREATE DATABASE small ENCODING 'UTF8' TEMPLATE template0")

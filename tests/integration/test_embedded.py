@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from horsies_schema import embedded
 from horsies_schema.embedded import account as accounts, binaries, layout, urls
+from tests.support import places
 from tests.support.waiting import eventually
 
 AS_ROOT = os.geteuid() == 0
@@ -41,16 +42,9 @@ sys.stdin.read()
 """
 
 
-def spacious_memory() -> str | None:
-    """Where fsync costs nothing: initdb of a durable cluster takes 0.6 s there, and 5 s on a busy disk."""
-    memory = Path("/dev/shm")
-    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30 else None
-
-
 @pytest.fixture
 def place() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="horsies-test-", dir=spacious_memory())).resolve()
-    directory.chmod(0o755)
+    directory = places.directory()
     yield directory
     for server in [key for key in urls._servers if key.is_relative_to(directory)]:
         urls._servers.pop(server).stop()

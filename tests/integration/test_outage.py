@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import shutil
-import tempfile
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 import horsies_schema
 from horsies import TaskResult, TaskSendError
 from horsies_schema import embedded
-from tests.support import factories
+from tests.support import factories, places
 from tests.support.apps import add_task, async_app_on
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
@@ -24,11 +22,8 @@ SETTINGS = {"fsync": "off", "full_page_writes": "off"}
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    directory = Path(tempfile.mkdtemp(prefix="horsies-test-", dir=memory if memory.is_dir() else None))
-    directory.chmod(0o755)  # root's server runs as another account
-    yield directory
-    shutil.rmtree(directory)
+    with places.temporary_directory() as directory:
+        yield directory
 
 
 async def test_a_restart_of_the_server_loses_neither_sends_nor_waits(place: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from alembic.script import ScriptDirectory
 
 import horsies_schema
 from horsies_schema import MigrationError, embedded, migrate
-from tests.support import catalog, postgres
+from tests.support import catalog, places, postgres
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 
@@ -192,10 +191,9 @@ def test_another_encoding_is_refused(latin1_db: Database) -> None:
 
 
 def test_a_standby_is_refused() -> None:
-    directory = Path(os.environ.get("TMPDIR", "/tmp")) / f"horsies-standby-{os.getpid()}"
-    with embedded.start(directory) as primary:
-        data = Path(Database("postgres", primary.url).value("SHOW data_directory"))
-    try:
+    with places.temporary_directory() as directory:
+        with embedded.start(directory) as primary:
+            data = Path(Database("postgres", primary.url).value("SHOW data_directory"))
         signal_file = data / "standby.signal"
         signal_file.touch()
         owner = data.stat()
@@ -205,8 +203,6 @@ def test_a_standby_is_refused() -> None:
                 horsies_schema.upgrade(standby.url)
             assert caught.value.code == 3
             assert horsies_schema.current(standby.url) is None
-    finally:
-        shutil.rmtree(directory)
 
 
 def test_an_old_server_is_refused() -> None:

@@ -9,13 +9,15 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+from tests.support import places
 
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 SETTINGS = {
     "listen_addresses": "",
     "fsync": "off",
+    "full_page_writes": "off",
     "max_connections": "300",
     "shared_preload_libraries": "pg_stat_statements",
 }
@@ -25,7 +27,7 @@ def main(command: list[str]) -> int:
     if not (PROGRAMS / "postgres").exists():
         print(f"PostgreSQL 15 is not in {PROGRAMS}: apt-get install postgresql-15", file=sys.stderr)  # noqa: T201
         return 2
-    directory = Path(tempfile.mkdtemp(prefix="horsies-pg15-"))
+    directory = places.directory("horsies-pg15-")
     account = "postgres" if os.geteuid() == 0 else None
     if account is not None:
         entry = pwd.getpwnam(account)

@@ -7,7 +7,6 @@ and asyncio tests use it alike.
 
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 
 import horsies_schema
+from tests.support import places
 from tests.support.waiting import eventually
 
 DIRECTORY_VARIABLE = "HORSIES_TEST_SERVER_DIRECTORY"
@@ -47,24 +47,26 @@ class Database:
 
 def prepare_run() -> None:
     """Called once by the controlling process, before pytest-xdist starts its workers."""
-    if EXTERNAL_VARIABLE not in os.environ and DIRECTORY_VARIABLE not in os.environ:
-        directory = tempfile.mkdtemp(prefix="horsies-tests-")
-        # root's server runs as another account, which has to walk through this directory
-        Path(directory).chmod(0o755)
-        os.environ[DIRECTORY_VARIABLE] = directory
-        os.environ["HORSIES_TEST_RUN"] = uuid.uuid4().hex[:12]
+    if DIRECTORY_VARIABLE in os.environ:
+        return
+    directory = places.run_directory()
+    os.environ[DIRECTORY_VARIABLE] = str(directory)
+    os.environ["HORSIES_TEST_RUN"] = uuid.uuid4().hex[:12]
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        # The suite starts hundreds of interpreters. Where none may leave bytecode beside the source, each would
+        # compile all that it imports: 2.1 s instead of 0.8 for SQLAlchemy, Alembic and asyncpg alone.
+        os.environ["PYTHONPYCACHEPREFIX"] = str(directory / "bytecode")
 
 
 def finish_run() -> None:
     """Called once by the controlling process, when its workers have ended."""
+    directory = Path(os.environ[DIRECTORY_VARIABLE])
     if EXTERNAL_VARIABLE in os.environ:
         with psycopg.connect(admin_url(), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{_template_name()}"')
-        return
-    directory = Path(os.environ[DIRECTORY_VARIABLE])
-    if _embedded_server.cache_info().currsize:
+    elif _embedded_server.cache_info().currsize:
         _embedded_server().stop()
-    eventually(lambda: not list(directory.rglob("postmaster.pid")), timeout=30)
+    eventually(lambda: not (directory / "server/data/postmaster.pid").exists(), timeout=30)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -79,6 +81,7 @@ def _embedded_server() -> Any:
             "fsync": "off",
             "full_page_writes": "off",
             "max_connections": "300",
+            "max_wal_size": "512MB",  # its files may be in memory
             "shared_buffers": "128MB",
             "shared_preload_libraries": "pg_stat_statements",
         },
