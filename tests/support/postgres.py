@@ -7,6 +7,7 @@ and asyncio tests use it alike.
 
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,9 +54,11 @@ def prepare_run() -> None:
     os.environ[DIRECTORY_VARIABLE] = str(directory)
     os.environ["HORSIES_TEST_RUN"] = uuid.uuid4().hex[:12]
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        # The suite starts hundreds of interpreters. Where none may leave bytecode beside the source, each would
-        # compile all that it imports: 2.1 s instead of 0.8 for SQLAlchemy, Alembic and asyncpg alone.
-        os.environ["PYTHONPYCACHEPREFIX"] = str(directory / "bytecode")
+        # The suite starts hundreds of interpreters. Where none may leave bytecode beside the source, each would compile
+        # all that it imports: 16 s instead of 5 to collect the tests, 1.9 instead of 0.4 for a worker. The environment,
+        # which is a cache itself, keeps it from run to run.
+        kept = Path(sys.prefix) if sys.prefix != sys.base_prefix else directory
+        os.environ["PYTHONPYCACHEPREFIX"] = str(kept / "bytecode")
 
 
 def finish_run() -> None:
