@@ -203,7 +203,8 @@ async def test_the_sessions_settings_are_in_force(table: Database) -> None:
 
 @pytest.mark.breaks("A2")
 async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, claimer: Prepared) -> None:
-    """And neither do they cost the rest of what a worker asks."""
+    """And neither do they cost the rest of what a worker asks. The figures are those of a million finished
+    tasks; 200,000 are thousands of pages, so whoever walks them is far beyond the figures too."""
     figures: dict[str, int] = {}
 
     async def measure(state: str, *, one: int, hundred: int) -> None:
@@ -218,11 +219,11 @@ async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, c
     await measure("empty", one=2, hundred=2)
     fill_ready(table, 300)
     await measure("300 ready", one=14, hundred=123)
-    fill_terminal(table, 1_000_000)
-    await measure("1 M terminal", one=14, hundred=123)
-    fill(table, "priority, enqueued_at", "1, now() + interval '1 day'", 200_000)
-    await measure("200 k future at priority 1", one=26, hundred=137)
-    assert figures["1 M terminal, 100"] <= figures["300 ready, 100"] + 5
+    fill_terminal(table, 200_000)
+    await measure("200 k terminal", one=14, hundred=123)
+    fill(table, "priority, enqueued_at", "1, now() + interval '1 day'", 100_000)
+    await measure("100 k future at priority 1", one=26, hundred=137)
+    assert figures["200 k terminal, 100"] <= figures["300 ready, 100"] + 5
     fill_running(table, 3_000)
     await _upkeep_is_index_bound(claimer)
 

@@ -3,24 +3,55 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
 import horsies_schema
+from horsies_schema import cli
 from tests.support.postgres import Database
 
+URL = "HORSIES_DATABASE_URL"
+Migrate = Callable[..., tuple[int, str, str]]
 
-def migrate(*arguments: str, url: str | None = None) -> tuple[int, str, str]:
-    environment = {key: value for key, value in os.environ.items() if key != "HORSIES_DATABASE_URL"}
-    if url is not None:
-        environment["HORSIES_DATABASE_URL"] = url
+
+@pytest.fixture
+def migrate(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Migrate:
+    """The command in this process, which has loaded Alembic already; words are read from its descriptors. Tests below
+    and in tests/migration/test_walk.py start real ones."""
+
+    def run(*arguments: str, url: str | None = None) -> tuple[int, str, str]:
+        monkeypatch.delenv(URL, raising=False)
+        if url is not None:
+            monkeypatch.setenv(URL, url)
+        capfd.readouterr()
+        try:
+            code = cli.main(arguments)
+        except SystemExit as left:  # argparse
+            code = int(left.code or 0)
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def in_a_process(*arguments: str, url: str | None = None) -> tuple[int, str, str]:
+    environment = {key: value for key, value in os.environ.items() if key != URL} | ({URL: url} if url else {})
     run = subprocess.run(
         [sys.executable, "-m", "horsies_schema.cli", *arguments], capture_output=True, text=True, env=environment
     )
     return run.returncode, run.stdout, run.stderr
 
 
-def test_a_life_of_a_database(empty_db: Database) -> None:
+def test_a_process_says_the_same(db: Database) -> None:
+    head = horsies_schema.head()
+    assert in_a_process("current", url=db.url) == (0, f"{head}\n", "")
+    code, out, err = in_a_process("up", "--url", "postgresql://u:topsecret@127.0.0.1:1/x")
+    assert (code, out) == (4, "")
+    assert err.startswith("horsies-migrate: cannot reach the database")
+    assert err.count("\n") == 1
+
+
+def test_a_life_of_a_database(empty_db: Database, migrate: Migrate) -> None:
     head = horsies_schema.head()
     assert migrate("current", url=empty_db.url) == (0, "none\n", "")
     code, out, err = migrate("check", url=empty_db.url)
@@ -55,7 +86,7 @@ def test_a_life_of_a_database(empty_db: Database) -> None:
         (["sideways"], 2, "invalid choice"),
     ],
 )
-def test_a_wrong_call_gets_one_clear_sentence(arguments: list[str], code: int, words: str) -> None:
+def test_a_wrong_call_gets_one_clear_sentence(migrate: Migrate, arguments: list[str], code: int, words: str) -> None:
     found, out, err = migrate(*arguments)
     assert (found, out) == (code, "")
     assert words in err
@@ -63,14 +94,14 @@ def test_a_wrong_call_gets_one_clear_sentence(arguments: list[str], code: int, w
     assert "topsecret" not in err
 
 
-def test_an_unknown_revision_is_named(db: Database) -> None:
+def test_an_unknown_revision_is_named(db: Database, migrate: Migrate) -> None:
     code, _, err = migrate("up", "4711", url=db.url)
     assert code == 2
     assert "4711" in err
     assert "Traceback" not in err
 
 
-def test_sql_and_grants_need_no_database() -> None:
+def test_sql_and_grants_need_no_database(migrate: Migrate) -> None:
     code, out, err = migrate("sql", "--schema", "jobs")
     assert (code, err) == (0, "")
     assert out.startswith('CREATE SCHEMA IF NOT EXISTS "jobs"')

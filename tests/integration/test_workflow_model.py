@@ -31,11 +31,11 @@ def answer(name: str, given: Any) -> int | TaskError:
     return given["n"] + given["r"].get("ok", 1000)
 
 
-def paused_among(db: Database, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+async def paused_among(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """Tasks that were just claimed although their workflow is paused."""
-    return db.execute(
+    return await engine.hands.connection.fetch(
         "SELECT n.task_id FROM horsies_workflow_tasks n JOIN horsies_workflows w ON w.id = n.workflow_id"
-        " WHERE n.task_id = ANY (%s) AND w.status = 'PAUSED'", [row["id"] for row in rows],
+        " WHERE n.task_id = ANY ($1) AND w.status = 'PAUSED'", [row["id"] for row in rows],
     )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ async def test_random_graphs_end_as_the_model_says(db: Database, seed: int) -> N
         async with dying_at(POINTS, chance):
             for _ in range(60):
                 rows = list(await engine.claim(chance.randint(1, 30)))
-                assert not paused_among(db, rows)
+                assert not await paused_among(engine, rows)
                 chance.shuffle(rows)
                 for at in range(0, len(rows), 7):
                     ended = await engine.end(rows[at : at + 7], answer)

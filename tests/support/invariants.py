@@ -27,6 +27,7 @@ CREATE TABLE chaos_ledger (id bigserial PRIMARY KEY, k bigint NOT NULL, run uuid
 
 _RULE = re.compile(r"^-- ([TAWSL]\d) ", re.MULTILINE)
 _VARIABLE = re.compile(r"(?<!:):([a-z_]+)")
+_TABLE = re.compile(r"(?:horsies|chaos)_\w+")
 _WHEN_SETTLED = {"A7", "W1", "W2", "W6", "W8", "S1"}
 
 
@@ -79,6 +80,8 @@ def check(
         left_out.add("A7")
     if not settled or not _has_ledger(where):
         left_out |= {rule for rule in rules() if rule.startswith("L")}
+    statements = {rule: sql for rule, sql in rules().items() if rule not in left_out}
+    empty = _empty(where, {table for sql in statements.values() for table in _TABLE.findall(sql)})
     caps = {"*": qcap} if isinstance(qcap, int) else dict(qcap or {})
     values = {
         "slack_s": slack_s, "running_stale_s": running_stale_s, "finalizing_stale_s": finalizing_stale_s,
@@ -89,10 +92,20 @@ def check(
     with psycopg.ClientCursor(where) as cursor:
         return [
             Violation(*row)
-            for rule, sql in rules().items()
-            if rule not in left_out
+            for sql in statements.values()
+            if not empty.issuperset(_TABLE.findall(sql))
             for row in cursor.execute(sql, values).fetchall()  # type: ignore[arg-type]
         ]
+
+
+def _empty(connection: psycopg.Connection[Any], tables: set[str]) -> set[str]:
+    """A rule finds nothing where all its tables are empty, and to plan it takes longer than this question: it halves
+    what the judgement after each test costs."""
+    asked = sorted(tables)
+    looks = ", ".join(f"EXISTS (SELECT FROM {table})" for table in asked)
+    row = connection.execute(f"SELECT {looks}").fetchone()  # type: ignore[arg-type]
+    assert row is not None
+    return {table for table, filled in zip(asked, row, strict=True) if not filled}
 
 
 def check_if_ours(db: Database) -> list[Violation]:
