@@ -17,7 +17,7 @@ demo: setup
 
 # all tests, on the embedded PostgreSQL (or on HORSIES_TEST_DATABASE_URL)
 test *args: setup
-    {{run}} pytest -n 3 --dist worksteal {{args}}
+    {{run}} pytest -n 4 --dist worksteal {{args}}
 
 # the same suite on Debian's PostgreSQL 15
 test-pg15 *args: setup
