@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from tests.support import invariants, postgres, workers
+from tests.support.hands import Hands
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 
@@ -43,10 +44,26 @@ def _broken_rules(item: pytest.Item) -> list[invariants.Violation]:
 
 
 @pytest.fixture
-def db() -> Iterator[Database]:
-    """A migrated database of this test's own; fails the test when a connection to it leaks."""
+def db(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """A migrated database of this test's own; fails the test when a connection to it leaks. In a module that is marked
+    `shared_database` its tests have one together, and find it empty: half the price."""
+    if request.node.get_closest_marker("shared_database"):
+        yield postgres.empty(request.getfixturevalue("_database_of_the_module"))
+        return
     with postgres.database() as database:
         yield database
+
+
+@pytest.fixture(scope="module")
+def _database_of_the_module() -> Iterator[Database]:
+    with postgres.database() as database:
+        yield database
+
+
+@pytest.fixture
+async def hands(db: Database) -> AsyncIterator[Hands]:
+    async with Hands.on(db) as hands:
+        yield hands
 
 
 @pytest.fixture

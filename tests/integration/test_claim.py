@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -11,34 +11,13 @@ import asyncpg
 import pytest
 
 from horsies_worker.queries import EXPIRED_RESULT, Hint
-from tests.support import factories, invariants, postgres
+from tests.support import factories, invariants
 from tests.support.factories import NOW, ago, ahead
-from tests.support.hands import Hands, Row, empty
+from tests.support.hands import Hands, Row
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
-
-
-@pytest.fixture
-async def hands(db: Database) -> AsyncIterator[Hands]:
-    async with Hands.on(db) as hands:
-        yield hands
+pytestmark = pytest.mark.shared_database
 
 
 def ids(rows: Sequence[Row]) -> list[str]:

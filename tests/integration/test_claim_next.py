@@ -1,7 +1,7 @@
 """`claim_next_batch`: more of the same, and nothing else."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,24 +9,14 @@ import psycopg
 import pytest
 
 from horsies_worker.queries import Hint, NextRequest
-from tests.support import factories, invariants, postgres
+from tests.support import factories
 from tests.support.factories import ago, ahead
-from tests.support.hands import Hands, empty
+from tests.support.hands import Hands
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 EVER = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Iterator[Database]:
-    yield empty(database)
-    assert invariants.check(database) == []
 
 
 async def more(hands: Hands, limit: int = 100, *, names: Sequence[str] = ("add",), since: datetime = EVER) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,29 +24,14 @@ from horsies_worker.reconciler import Reconciler
 from horsies_worker.session import CLAIM_SETTINGS, Session
 from horsies_worker.starter import Starter
 from horsies_worker.unknown import UnknownNames
-from tests.support import factories, invariants, postgres
+from tests.support import factories, invariants
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.factories import ago, ahead
-from tests.support.hands import Hands, empty, end_of
+from tests.support.hands import Hands, end_of
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
+pytestmark = pytest.mark.shared_database
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -17,39 +17,18 @@ from horsies_worker.finalizer import MAX_BYTES, MAX_ROWS, Finalizer
 from horsies_worker.identity import Identity
 from horsies_worker.queries import UNRETRIED_RESULT, Queries
 from horsies_worker.session import CLAIM_SETTINGS, Session
-from tests.support import factories, invariants, postgres
+from tests.support import factories
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.factories import NOW, ahead
-from tests.support.hands import Hands, empty, end_of, moment
+from tests.support.hands import Hands, end_of, moment
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
+
+pytestmark = pytest.mark.shared_database
 
 S = TaskStatus
 QUICK = ResilienceConfig(reconnect_initial_ms=10, reconnect_max_ms=100)
 FUTURE, PAST = 221_845_392_000.0, 946_684_800.0
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
-
-
-@pytest.fixture
-async def hands(db: Database) -> AsyncIterator[Hands]:
-    async with Hands.on(db) as hands:
-        yield hands
 
 
 def running(db: Database, **columns: Any) -> dict[str, Any]:

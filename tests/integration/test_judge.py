@@ -1,7 +1,7 @@
 """Known dead: which workers are judged, that a beat and a verdict exclude each other, and what becomes of the tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,34 +16,18 @@ from horsies_worker.judge import BATCH, Judge
 from horsies_worker.queries import Queries
 from horsies_worker.recovery import Recovery
 from horsies_worker.session import CLAIM_SETTINGS, Session
-from tests.support import factories, invariants, postgres
+from tests.support import factories
 from tests.support.apps import add_task, make_app
 from tests.support.factories import ago, ahead
-from tests.support.hands import empty
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
+
+pytestmark = pytest.mark.shared_database
 
 PERIOD_MS = 1_000
 VICTIM = Identity(hostname="host-1", pid=4711)
 HELD = {"claimed_by_worker_id": VICTIM.worker_id}
 ONCE = {**HELD, "task_name": "once"}  # no registration, no policy
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """Retention: what goes, what stays, and that nobody has to wait for it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -15,29 +15,18 @@ from horsies_worker.identity import Identity
 from horsies_worker.pruner import BATCH, Pruner
 from horsies_worker.queries import PRUNE_LOCK, Queries
 from horsies_worker.session import CLAIM_SETTINGS, Session
-from tests.support import factories, invariants, postgres
+from tests.support import factories, invariants
 from tests.support.apps import make_app
 from tests.support.factories import ago
-from tests.support.hands import empty
 from tests.support.postgres import Database
+
+pytestmark = pytest.mark.shared_database
 
 DAYS = 10
 HOURS = 24 * DAYS
 OLD = ago(days=DAYS, minutes=1)
 YOUNG = ago(days=DAYS, minutes=-1)
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED")
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    database.execute("TRUNCATE horsies_workflows CASCADE")
-    return empty(database)
 
 
 @pytest.fixture(autouse=True)

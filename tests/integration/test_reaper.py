@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,12 +18,14 @@ from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
 from horsies_worker.reaper import BATCH, Reaper
 from horsies_worker.recovery import Recovery
 from horsies_worker.session import CLAIM_SETTINGS, Session
-from tests.support import factories, invariants, postgres
+from tests.support import factories
 from tests.support.apps import add_task, make_app
 from tests.support.factories import NOW, ago, ahead
-from tests.support.hands import Hands, empty
+from tests.support.hands import Hands
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
+
+pytestmark = pytest.mark.shared_database
 
 FAST = {
     "runner_heartbeat_interval_ms": 1_000, "claimer_heartbeat_interval_ms": 1_000, "running_stale_threshold_ms": 2_000,
@@ -32,23 +34,6 @@ FAST = {
 CRASHES_ARE_RETRIED = TaskOptions(retry_policy=RetryPolicy.fixed(30, max_retries=2, auto_retry_for=["WORKER_CRASHED"]))
 LONG_AGO = {"enqueued_at": ago(minutes=9), "claimed_at": ago(minutes=9), "created_at": ago(minutes=9)}
 STALE = {**LONG_AGO, "started_at": ago(minutes=8)}
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
 
 
 @asynccontextmanager

@@ -15,32 +15,16 @@ import pytest
 import horsies_schema
 from horsies import Cron, CustomQueueConfig, Daily, Hourly, Interval, QueueMode, TaskError, TaskSchedule
 from horsies_worker.scheduler.scheduler import BATCH, MAX_FIRES
-from tests.support import factories, invariants, postgres
+from tests.support import factories
 from tests.support.chaosproxy import ChaosProxy, When
-from tests.support.hands import empty
-from tests.support.postgres import Database
+from tests.support.postgres import Database, empty
 from tests.support.schedulers import age, schedule, scheduled_app, scheduling, slots, state
 from tests.support.waiting import eventually_async
 
+pytestmark = pytest.mark.shared_database
+
 SECOND = timedelta(seconds=1)
 FAR = Daily("00:00")
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
 
 
 def now(db: Database) -> Any:

@@ -1,6 +1,6 @@
 """Schedules that start workflows: each slot one run, under an id of its own, with everything that a task's slot has."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,29 +10,11 @@ from horsies import Cron, Horsies, Hourly, Interval, ScheduleConfig, TaskSchedul
 from horsies.errors import ConfigurationError
 from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 from horsies_worker.session import CLAIM_SETTINGS, Session
-from tests.support import invariants, postgres
 from tests.support.apps import add_task, make_app
-from tests.support.hands import empty
 from tests.support.postgres import Database
 from tests.support.schedulers import age, state
 
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    database.execute("TRUNCATE horsies_workflows CASCADE")
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
+pytestmark = pytest.mark.shared_database
 
 
 def planned(db: Database, *schedules: TaskSchedule) -> Horsies:

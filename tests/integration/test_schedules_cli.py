@@ -1,38 +1,26 @@
 """`horsies schedules` and the broker's methods behind it: on rows alone, without anybody's code."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from horsies import BrokerError, ScheduleInfo, TaskStatus
 from horsies.cli import main
-from tests.support import factories, invariants, postgres
+from tests.support import factories
 from tests.support.apps import UNREACHABLE, async_app_on
-from tests.support.hands import empty
-from tests.support.postgres import Database
+from tests.support.postgres import Database, empty
 
 SOON = datetime(2040, 5, 1, 8, 30, tzinfo=UTC)
 BEFORE = datetime(2026, 5, 1, 8, 30, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setenv("HORSIES_DATABASE_URL", database.url)
-    return empty(database)
+pytestmark = pytest.mark.shared_database
 
 
 @pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
+def as_the_environment_says(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_DATABASE_URL", db.url)
 
 
 def row(db: Database, name: str, **columns: object) -> None:

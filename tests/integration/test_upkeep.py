@@ -4,7 +4,7 @@ The database is real; only the pool is a stand-in, which says what runs and reco
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,34 +24,19 @@ from horsies_worker.queries import Queries
 from horsies_worker.session import CLAIM_SETTINGS, Session
 from horsies_worker.starter import Starter
 from horsies_worker.upkeep import MAX_CLAIM_LEASES, Upkeep
-from tests.support import factories, invariants, postgres
+from tests.support import factories
 from tests.support.apps import make_app
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.factories import NOW
-from tests.support.hands import Hands, empty, end_of, moment
+from tests.support.hands import Hands, end_of, moment
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
+
+pytestmark = pytest.mark.shared_database
 
 Key = tuple[str, int]
 LEASE_MS = 60_000
 AWAY = (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError)
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
-    with postgres.database() as database:
-        yield database
-
-
-@pytest.fixture
-def db(database: Database) -> Database:
-    return empty(database)
-
-
-@pytest.fixture(autouse=True)
-def no_rule_is_broken(db: Database) -> Iterator[None]:
-    yield
-    assert invariants.check(db) == []
 
 
 @dataclass

@@ -139,6 +139,14 @@ def database(*, template_name: str | None = None, options: str = "") -> Iterator
             connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+def empty(db: Database) -> Database:
+    db.execute(
+        "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats, horsies_queue_state, horsies_workflows,"
+        " horsies_workflow_tasks, horsies_schedule_state, horsies_worker_states, horsies_worker_instances"
+    )
+    return db
+
+
 def _sessions(connection: psycopg.Connection[Any], name: str) -> list[Any]:
     return connection.execute(
         "SELECT pid, application_name, state, query FROM pg_stat_activity"
