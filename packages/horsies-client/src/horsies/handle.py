@@ -3,17 +3,16 @@
 asyncio is imported where it is used: 30 ms of ssl, sockets and subprocesses that defining tasks need not pay.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from horsies._checks import shown
+from horsies._awaited import Awaited, err
 from horsies.errors import OperationalErrorCode, RetrievalCode
-from horsies.ids import is_storable_id
 from horsies.result import TaskError, TaskResult
 
 if TYPE_CHECKING:
-    from horsies._pg.waiters import Seen
+    from horsies._pg.waiters import Seen, Waiters
     from horsies.app import Horsies
     from horsies.info import TaskAttempt, TaskInfo
     from horsies.registry import TaskDefinition
@@ -33,17 +32,21 @@ class CancelResult(StrEnum):
     NOT_FOUND = "NOT_FOUND"
 
 
-class TaskHandle(Generic[T_co]):
+class TaskHandle(Awaited[T_co]):
     """Refers to a task by its id; cheap, and can be rebuilt anywhere with `app.handle(task_id)`."""
 
-    __slots__ = ("_app", "_definition", "_result", "is_duplicate", "task_id")
+    __slots__ = ("_definition", "is_duplicate", "task_id")
+
+    _kind = "task"
+    _not_found = RetrievalCode.TASK_NOT_FOUND
+    _never = "never sent"
 
     def __init__(
         self, app: "Horsies", task_id: str, *, definition: "TaskDefinition | None" = None, is_duplicate: bool = False
     ) -> None:
         self._app = app
+        self._result = None
         self._definition = definition
-        self._result: TaskResult[T_co, TaskError] | None = None
         self.task_id = task_id
         self.is_duplicate = is_duplicate
         """True when the send found a live task with the same `unique_key`; this handle is that task's."""
@@ -52,63 +55,23 @@ class TaskHandle(Generic[T_co]):
         name = f" {self._definition.name}" if self._definition else ""
         return f"<TaskHandle{name} {self.task_id}>"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TaskHandle) and self.task_id == other.task_id
-
-    def __hash__(self) -> int:
-        return hash(self.task_id)
-
     # -- result ----------------------------------------------------------------------------------
 
-    def get(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
-        """Wait for the task's end and return its result. Never raises for what the task or the database did:
-        a time-out is an err WAIT_TIMEOUT, a lost database an err BROKER_ERROR. A final result is kept here."""
-        from horsies.sync import refuse_on_a_loop
+    @property
+    def _id(self) -> str:
+        return self.task_id
 
-        refuse_on_a_loop("get")
-        if self._result is not None:
-            return self._result
-        return self._app.run_sync("get", lambda: self.get_async(timeout_ms))
-
-    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
-        """See `get`."""
-        if self._result is not None:
-            return self._result
-        if timeout_ms is not None and timeout_ms < 0:
-            raise ValueError(f"timeout_ms must not be negative, got {timeout_ms}")
-        if not is_storable_id(self.task_id):
-            return _err(RetrievalCode.TASK_NOT_FOUND, f"{shown(self.task_id)} cannot be the id of a task")
-        import asyncio
-
-        waiters = self._app.database.here().waiters
-        bound = asyncio.timeout(timeout_ms / 1000 if timeout_ms else None)
-        try:
-            async with bound:
-                seen = await (waiters.look if timeout_ms == 0 else waiters.wait)(self.task_id)
-        except Exception as error:
-            if not bound.expired():
-                return self._broker_error(error)
-            if waiters.last_error is not None:
-                return self._broker_error(waiters.last_error)
-            return self._not_ended(timeout_ms)
-        if seen is None:
-            return _err(RetrievalCode.TASK_NOT_FOUND, f"there is no task {self.task_id}: never sent, or pruned since")
-        if not seen.status.is_terminal:
-            return self._not_ended(timeout_ms)
-        self._result = self._decode(seen)
-        return self._result
-
-    def _not_ended(self, timeout_ms: int | None) -> TaskResult[T_co, TaskError]:
-        return _err(RetrievalCode.WAIT_TIMEOUT, f"task {self.task_id} has not ended within {timeout_ms} ms")
+    def _seen(self, waiters: "Waiters", *, at_once: bool) -> "Awaitable[Seen | None]":
+        return waiters.look(self.task_id) if at_once else waiters.wait(self.task_id)
 
     def _decode(self, ended: "Seen") -> TaskResult[T_co, TaskError]:
         from horsies.codec import DecodeError, decode_untyped_result
 
         if ended.result is None:
-            return _err(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {self.task_id} is {ended.status} without a result")
+            return err(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {self.task_id} is {ended.status} without a result")
         definition = self._definition or self._app.registry.get(ended.task_name)
         if definition is not None and definition.name != ended.task_name:
-            return _err(
+            return err(
                 OperationalErrorCode.RESULT_DESERIALIZATION_ERROR,
                 f"task {self.task_id} is a {ended.task_name!r}, this handle was made for {definition.name!r}",
             )
@@ -117,11 +80,7 @@ class TaskHandle(Generic[T_co]):
                 return decode_untyped_result(ended.result, task_name=ended.task_name)
             return definition.codec.decode_result(ended.result)
         except DecodeError as error:
-            return _err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
-
-    def _broker_error(self, error: BaseException) -> TaskResult[T_co, TaskError]:
-        text = self._app.config.broker.redact(f"{type(error).__name__}: {error}")
-        return _err(OperationalErrorCode.BROKER_ERROR, f"the result of task {self.task_id} could not be read: {text}")
+            return err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
 
     # -- everything else -------------------------------------------------------------------------
 
@@ -148,10 +107,6 @@ class TaskHandle(Generic[T_co]):
     async def cancel_async(self) -> CancelResult:
         """See `cancel`."""
         return await self._app.get_broker().cancel(self.task_id)
-
-
-def _err(code: RetrievalCode | OperationalErrorCode, message: str) -> TaskResult[Any, TaskError]:
-    return TaskResult(err=TaskError(code, message))
 
 
 async def gather_async(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from horsies._checks import shown
+from horsies._awaited import Awaited, err
 from horsies.errors import OperationalErrorCode, RetrievalCode
-from horsies.ids import is_storable_id
 from horsies.result import TaskError, TaskResult
 from horsies.workflow.context import NodeKey
 
 if TYPE_CHECKING:
-    from horsies._pg.waiters import Seen
+    from horsies._pg.waiters import Seen, Waiters
     from horsies.app import Horsies
     from horsies.status import WorkflowStatus
     from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
@@ -23,90 +22,47 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class WorkflowHandle(Generic[T_co]):
+class WorkflowHandle(Awaited[T_co]):
     """Refers to a run by its id; can be rebuilt anywhere with `app.workflow_handle(workflow_id)`."""
 
-    __slots__ = ("_app", "_result", "_spec", "workflow_id")
+    __slots__ = ("_spec", "workflow_id")
+
+    _kind = "workflow"
+    _not_found = RetrievalCode.WORKFLOW_NOT_FOUND
+    _never = "never started"
 
     def __init__(self, app: Horsies, workflow_id: str, *, spec: WorkflowSpec[T_co] | None = None) -> None:
         self._app = app
+        self._result = None
         self._spec = spec
-        self._result: TaskResult[T_co, TaskError] | None = None
         self.workflow_id = workflow_id
 
     def __repr__(self) -> str:
         name = f" {self._spec.name}" if self._spec else ""
         return f"<WorkflowHandle{name} {self.workflow_id}>"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WorkflowHandle) and self.workflow_id == other.workflow_id
-
-    def __hash__(self) -> int:
-        return hash(self.workflow_id)
-
     # -- result ----------------------------------------------------------------------------------
 
-    def get(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
-        """Wait for the run's end and return its output. Never raises for what the run or the database did: a
-        time-out is an err WAIT_TIMEOUT, also while the run is paused. A final result is kept here."""
-        from horsies.sync import refuse_on_a_loop
+    @property
+    def _id(self) -> str:
+        return self.workflow_id
 
-        refuse_on_a_loop("get")
-        if self._result is not None:
-            return self._result
-        return self._app.run_sync("get", lambda: self.get_async(timeout_ms))
-
-    async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
-        """See `get`."""
-        if self._result is not None:
-            return self._result
-        if timeout_ms is not None and timeout_ms < 0:
-            raise ValueError(f"timeout_ms must not be negative, got {timeout_ms}")
-        if not is_storable_id(self.workflow_id):
-            return _err(RetrievalCode.WORKFLOW_NOT_FOUND, f"{shown(self.workflow_id)} cannot be the id of a workflow")
-        import asyncio
-
-        waiters = self._app.database.here().waiters
-        bound = asyncio.timeout(timeout_ms / 1000 if timeout_ms else None)
-        try:
-            async with bound:
-                look = waiters.look_at_workflow if timeout_ms == 0 else waiters.wait_for_workflow
-                seen = await look(self.workflow_id)
-        except Exception as error:
-            if not bound.expired():
-                return self._broker_error(error)
-            if waiters.last_error is not None:
-                return self._broker_error(waiters.last_error)
-            return self._not_ended(timeout_ms)
-        if seen is None:
-            message = f"there is no workflow {self.workflow_id}: never started, or pruned since"
-            return _err(RetrievalCode.WORKFLOW_NOT_FOUND, message)
-        if not seen.status.is_terminal:
-            return self._not_ended(timeout_ms)
-        self._result = self._decode(seen)
-        return self._result
-
-    def _not_ended(self, timeout_ms: int | None) -> TaskResult[Any, TaskError]:
-        return _err(RetrievalCode.WAIT_TIMEOUT, f"workflow {self.workflow_id} has not ended within {timeout_ms} ms")
-
-    def _broker_error(self, error: BaseException) -> TaskResult[Any, TaskError]:
-        text = self._app.config.broker.redact(f"{type(error).__name__}: {error}")
-        message = f"the result of workflow {self.workflow_id} could not be read: {text}"
-        return _err(OperationalErrorCode.BROKER_ERROR, message)
+    def _seen(self, waiters: Waiters, *, at_once: bool) -> Awaitable[Seen | None]:
+        return (waiters.look_at_workflow if at_once else waiters.wait_for_workflow)(self.workflow_id)
 
     def _decode(self, ended: Seen) -> TaskResult[Any, TaskError]:
         from horsies.codec import DecodeError, decode_untyped_result
 
         if ended.result is None:
             message = f"workflow {self.workflow_id} is {ended.status} without a result"
-            return _err(RetrievalCode.RESULT_NOT_AVAILABLE, message)
+            return err(RetrievalCode.RESULT_NOT_AVAILABLE, message)
         spec = self._spec or self._app.workflows.known(ended.task_name, ended.definition_key)
         try:
             if spec is None:
                 return decode_untyped_result(ended.result, task_name=ended.task_name)
             return spec.codec.decode_result(ended.result)
         except DecodeError as error:
-            return _err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
+            return err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -152,7 +108,7 @@ class WorkflowHandle(Generic[T_co]):
             try:
                 found[node_id] = known[node_id].decode(text) if node_id in known else decode_untyped_result(text)
             except DecodeError as error:
-                found[node_id] = _err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
+                found[node_id] = err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
         return found
 
     def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
@@ -165,10 +121,10 @@ class WorkflowHandle(Generic[T_co]):
         texts = await self._texts([key.node_id])
         if key.node_id not in texts:
             message = f"workflow {self.workflow_id} has no node {key.node_id!r}, or does not exist"
-            return _err(RetrievalCode.RESULT_NOT_AVAILABLE, message)
+            return err(RetrievalCode.RESULT_NOT_AVAILABLE, message)
         text = texts[key.node_id]
         if text is None:
-            return _err(RetrievalCode.RESULT_NOT_READY, f"node {key.node_id!r} has not ended")
+            return err(RetrievalCode.RESULT_NOT_READY, f"node {key.node_id!r} has not ended")
         return key.decode(text)
 
     async def _texts(self, node_ids: Sequence[str] | None) -> Mapping[str, str | None]:
@@ -229,7 +185,3 @@ class WorkflowHandle(Generic[T_co]):
         if done:
             self._result = None
         return done
-
-
-def _err(code: RetrievalCode | OperationalErrorCode, message: str) -> TaskResult[Any, TaskError]:
-    return TaskResult(err=TaskError(code, message))
