@@ -101,7 +101,7 @@ LOOKUPS = {
     "tasks.sql:read_attempts": ("'x'",),
     "control.sql:cancel_waiting_batch": (IDS, "'{}'", "'x'"),
     "control.sql:request_cancel_batch": (IDS,),
-    "control.sql:retry_batch": (IDS,),
+    "control.sql:retry_batch": (IDS, "NULL"),
     "control.sql:requeue_claimed_batch": (IDS,),
     "recover.sql:stale_tasks": (MINUTE,),
     "recover.sql:requeue_stale_claimed": (MINUTE, "NULL"),

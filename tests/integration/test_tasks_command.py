@@ -1,5 +1,6 @@
 """`horsies tasks`, as an operator uses it: what it lists, what it touches, what it leaves alone and says so."""
 
+import asyncio
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -18,6 +20,7 @@ from horsies.ids import new_id
 from tests.support import factories
 from tests.support.apps import UNREACHABLE
 from tests.support.factories import ago, ahead
+from tests.support.hands import Hands
 from tests.support.operator import Operator, Ran, as_process
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
@@ -254,8 +257,23 @@ def waits_for_a_lock(db: Database, query: str = "%") -> bool:
     return bool(waiting)
 
 
-def test_a_task_that_another_operator_retries_at_this_moment(db: Database, operator: Operator) -> None:
-    """It is listed as FAILED; before our statement gets its lock, it is live again."""
+LIVE_AGAIN = (
+    "status = 'PENDING', result = NULL, error_code = NULL, failed_at = NULL, terminal_at = NULL, claimed_at = NULL,"
+    " claimed_by_worker_id = NULL, started_at = NULL, retry_count = 1, max_retries = 1, manual_retries = 1"
+)
+FAILED_AGAIN = (
+    "failed_at = clock_timestamp(), terminal_at = clock_timestamp(), updated_at = clock_timestamp(),"
+    " claim_generation = claim_generation + 1, manual_retries = 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("became", "why"), [(LIVE_AGAIN, "it has not ended"), (FAILED_AGAIN, "it changed meanwhile: look again")]
+)
+def test_a_task_that_another_operator_retries_at_this_moment(
+    db: Database, operator: Operator, became: str, why: str
+) -> None:
+    """It is listed as FAILED; before our statement gets its lock, it is live again, or has even failed again."""
     task_id = factories.task(db, "FAILED")
     ran: list[Ran] = []
     with psycopg.connect(db.url) as other:
@@ -263,17 +281,12 @@ def test_a_task_that_another_operator_retries_at_this_moment(db: Database, opera
         thread = threading.Thread(target=lambda: ran.append(operator("tasks", "retry", "--status", "FAILED", "--json")))
         thread.start()
         eventually(lambda: waits_for_a_lock(db))
-        other.execute(
-            "UPDATE horsies_tasks SET status = 'PENDING', result = NULL, error_code = NULL, failed_at = NULL,"
-            " terminal_at = NULL, claimed_at = NULL, claimed_by_worker_id = NULL, started_at = NULL, retry_count = 1,"
-            " max_retries = 1, manual_retries = 1 WHERE id = %s",
-            (task_id,),
-        )
+        other.execute(f"UPDATE horsies_tasks SET {became} WHERE id = %s", (task_id,))
         other.commit()
         thread.join(20)
     assert ran[0].code == 1
     assert ran[0].json["done"] == 0
-    assert ran[0].json["not_done"] == [{"id": task_id, "why": "it has not ended"}]
+    assert ran[0].json["not_done"] == [{"id": task_id, "why": why}]
     assert factories.read(db, task_id)["manual_retries"] == 1
 
 
@@ -409,19 +422,20 @@ def test_a_script_has_to_say_yes(db: Database, operator: Operator) -> None:
     assert operator("tasks", "purge", "--status", "FAILED").out == "purged 1 task\n"  # one needs no question
 
 
-@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 3), ("", 3)])
-def test_a_person_is_asked(db: Database, answer: str, left: int) -> None:
-    for _ in range(3):
-        factories.task(db, "FAILED")
+def at_a_terminal(
+    db: Database, verb: str, answer: str, meanwhile: Callable[[], object] = lambda: None
+) -> tuple[int, str]:
+    """A person on three failed tasks; `meanwhile`, while the question stands. The exit code and the last words."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "horsies.cli", "tasks", "purge", "--status", "failed", "--database-url", db.url]
+    command = [sys.executable, "-m", "horsies.cli", "tasks", verb, "--status", "failed", "--database-url", db.url]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
     deadline = time.monotonic() + 30
     while b"[y/N] " not in said and time.monotonic() < deadline:
         said += os.read(ours, 1024)
-    assert b"purge 3 tasks? [y/N] " in said
+    assert f"{verb} 3 tasks? [y/N] ".encode() in said
+    meanwhile()
     os.write(ours, answer.encode() + b"\n")
     rest = b""
     try:
@@ -430,9 +444,37 @@ def test_a_person_is_asked(db: Database, answer: str, left: int) -> None:
     except OSError:  # Linux's way to say that the other side has closed
         pass
     os.close(ours)
-    assert process.wait(20) == (1 if left else 0)
-    assert (b"nothing done" if left else b"purged 3 tasks") in rest
+    return process.wait(20), rest.decode()
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 3), ("", 3)])
+def test_a_person_is_asked(db: Database, answer: str, left: int) -> None:
+    for _ in range(3):
+        factories.task(db, "FAILED")
+    code, said = at_a_terminal(db, "purge", answer)
+    assert code == (1 if left else 0)
+    assert ("nothing done" if left else "purged 3 tasks") in said
     assert db.value("SELECT count(*) FROM horsies_tasks") == left
+
+
+def test_what_fails_while_the_question_stands_was_not_asked_about(db: Database, operator: Operator) -> None:
+    one, two, again = (factories.task(db, "FAILED") for _ in range(3))
+    new: list[str] = []
+
+    async def work() -> None:
+        async with Hands.on(db) as hands:
+            await hands.end(await hands.claim(), status=TaskStatus.FAILED)
+
+    def meanwhile() -> None:
+        assert operator("tasks", "retry", again).code == 0
+        asyncio.run(work())
+        assert status(db, again) == "FAILED"
+        new.append(factories.task(db, "FAILED"))
+
+    code, said = at_a_terminal(db, "retry", "y", meanwhile)
+    assert (code, "retried 2 tasks" in said) == (0, True)
+    assert [status(db, task) for task in (one, two, again, *new)] == ["PENDING", "PENDING", "FAILED", "FAILED"]
+    assert factories.read(db, again)["manual_retries"] == 1
 
 
 # -- bad input -----------------------------------------------------------------------------------

@@ -129,15 +129,25 @@ class Operations:
             tuple(TaskAttempt.from_row(row) for row in attempts), tuple(Heartbeat.from_row(row) for row in beats),
         )  # fmt: skip
 
-    async def retry_tasks(self, task_ids: Iterable[str]) -> dict[str, RetryResult]:
-        """Run ended tasks again, each that can be, and say what became of every one."""
+    async def get_time(self) -> datetime:
+        """The time on the database's clock."""
+        return (await self._look("database_time"))[0][0]
+
+    async def retry_tasks(
+        self, task_ids: Iterable[str], *, ended_before: datetime | None = None
+    ) -> dict[str, RetryResult]:
+        """Run ended tasks again, each that can be, and say what became of every one.
+
+        `ended_before`, on the database's clock (`get_time`): when the caller looked. A task that somebody retried since
+        then, and that failed again, is CHANGED.
+        """
         left = set(task_ids)
         try:
-            done = [row["id"] for row in await self._rows("retry_batch", sorted(left))]
+            done = [row["id"] for row in await self._rows("retry_batch", sorted(left), ended_before)]
         except BrokerError as error:
             if getattr(error.__cause__, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise
-            done = [task_id for task_id in sorted(left) if await self._retry_alone(task_id)]
+            done = [task_id for task_id in sorted(left) if await self._retry_alone(task_id, ended_before)]
         results = dict.fromkeys(done, RetryResult.RETRIED)
         left.difference_update(done)
         states = await self.get_task_states(left) if left else {}
@@ -185,9 +195,9 @@ class Operations:
         values = (*_common(filter, filter.ended), *_codes(filter), purgeable, bound)
         return (await self._look("count_ended_tasks", *values))[0][0]
 
-    async def _retry_alone(self, task_id: str) -> bool:
+    async def _retry_alone(self, task_id: str, ended_before: datetime | None) -> bool:
         try:
-            return bool(await self._rows("retry_batch", [task_id]))
+            return bool(await self._rows("retry_batch", [task_id], ended_before))
         except BrokerError as error:
             if getattr(error.__cause__, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise

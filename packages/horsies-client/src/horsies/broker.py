@@ -113,7 +113,7 @@ class PostgresBroker(Operations):
     async def retry_many(self, task_ids: Iterable[str]) -> int:
         """`retry` for many, all or none; returns how many will run again."""
         try:
-            return len(await self._rows("retry_batch", sorted(set(task_ids))))
+            return len(await self._rows("retry_batch", sorted(set(task_ids)), None))
         except BrokerError as error:
             if getattr(error.__cause__, "sqlstate", None) != _UNIQUE_VIOLATION:
                 raise

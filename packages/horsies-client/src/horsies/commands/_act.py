@@ -1,12 +1,14 @@
 """Retry, cancel and purge: by ids or by filter, with a dry run, a question before many, and a word on what was left.
 
 Every statement is guarded by the state it expects. What is named or listed here may have moved by then; it is left
-alone and told, never forced.
+alone and told, never forced. A retry by filter takes only what had ended before it was counted: what somebody retries
+while the question stands, and what fails then, is not what was asked about.
 """
 
 import argparse
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Final, Protocol
 
 from horsies._operations import COUNT_BOUND, SlowAnswer
@@ -14,7 +16,7 @@ from horsies.broker import PostgresBroker
 from horsies.commands._common import OK, PROBLEMS, Desk, Refused, confirm
 from horsies.commands._print import complain, plural, say, say_json
 from horsies.commands._select import filter_of, narrowed
-from horsies.filters import LIVE_STATES, RETRYABLE_STATES, TaskFilter
+from horsies.filters import LIVE_STATES, RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.handle import CancelResult
 from horsies.info import RetryResult, TaskState
 from horsies.status import TASK_TERMINAL_STATES, TaskStatus
@@ -165,9 +167,11 @@ def _tell(
 # -- the verbs -----------------------------------------------------------------------------------
 
 
-async def _pages(broker: PostgresBroker, filter: TaskFilter, limit: int | None) -> AsyncGenerator[list[str]]:
+async def _pages(
+    broker: PostgresBroker, filter: TaskFilter, limit: int | None, after: TaskCursor | None = None
+) -> AsyncGenerator[list[str]]:
     """Ids in the order of the list. A row that is acted on leaves the list, and the key never comes back to it."""
-    after, left = None, limit
+    left = limit
     while left is None or left > 0:
         page = await broker.list_tasks(filter, BATCH if left is None else min(BATCH, left), after)
         if page.tasks:
@@ -218,8 +222,16 @@ class Retry(_Listed):
         RetryResult.NOT_FOUND: "there is no such task",
     }
 
+    def __init__(self) -> None:
+        self._seen_at: datetime | None = None
+        """When the filter was counted, on the database's clock."""
+
     def _filter(self, filter: TaskFilter) -> TaskFilter:
         return replace(filter, in_workflow=False)
+
+    async def count(self, broker: PostgresBroker, filter: TaskFilter) -> int:
+        self._seen_at = await broker.get_time()
+        return await super().count(broker, filter)
 
     def why_not(self, state: TaskState) -> str | None:
         if not state.status.is_terminal:
@@ -231,9 +243,17 @@ class Retry(_Listed):
         return self._WHY[RetryResult.KEY_TAKEN] if state.key_is_taken else None
 
     async def on_ids(self, broker: PostgresBroker, ids: Sequence[str]) -> tuple[int, Left]:
-        results = await broker.retry_tasks(ids)
+        results = await broker.retry_tasks(ids, ended_before=self._seen_at)
         left = {one: self._WHY[results[one]] for one in ids if results[one] is not RetryResult.RETRIED}
         return len(ids) - len(left), left
+
+    async def on_filter(
+        self, broker: PostgresBroker, filter: TaskFilter, limit: int | None
+    ) -> AsyncGenerator[tuple[int, Left]]:
+        # the last ended come first in the list: a place in it is a time
+        seen = None if self._seen_at is None else TaskCursor("", self._seen_at)
+        async for ids in _pages(broker, self._filter(filter), limit, seen):
+            yield await self.on_ids(broker, ids)
 
 
 class Cancel(_Listed):

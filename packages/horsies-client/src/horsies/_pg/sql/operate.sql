@@ -105,6 +105,10 @@ SELECT count(*) FROM (
       LIMIT $9::int)
     LIMIT $9::int) AS found;
 
+-- name: database_time :value
+-- params:
+SELECT statement_timestamp();
+
 -- name: count_ended_tasks :value
 -- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, purgeable, bound
 SELECT count(*) FROM (
