@@ -1,12 +1,13 @@
 """Fixtures of the whole suite; what they are made of lives in tests/support."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import psutil
 import pytest
 
-from tests.support import invariants, postgres, workers
+from tests.support import embedding, invariants, postgres, workers
 from tests.support.hands import Hands
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
@@ -78,6 +79,14 @@ async def conn(db: Database) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(db.url)
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where an embedded server of this test's own may live (pytest's tmp_path is closed to its account when we are
+    root); fails the test when a process of it is left."""
+    with embedding.place() as directory:
+        yield directory
 
 
 @pytest.fixture(autouse=True)

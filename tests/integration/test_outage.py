@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -12,18 +11,12 @@ import pytest
 import horsies_schema
 from horsies import TaskResult, TaskSendError
 from horsies_schema import embedded
-from tests.support import factories, places
+from tests.support import factories
 from tests.support.apps import add_task, async_app_on
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with places.temporary_directory() as directory:
-        yield directory
 
 
 async def test_a_restart_of_the_server_loses_neither_sends_nor_waits(place: Path) -> None:

@@ -21,6 +21,7 @@ from horsies_worker.decide import Transition
 from horsies_worker.identity import Identity
 from horsies_worker.queries import ClaimRequest, Queries
 from horsies_worker.session import CLAIM_SETTINGS
+from tests.support import factories
 from tests.support.postgres import Database
 
 Row = Mapping[str, Any]
@@ -74,6 +75,24 @@ class Hands:
 
     async def finalize(self, ends: Sequence[Transition]) -> dict[str, str]:
         return await self.queries.finalize_own(self.connection, ends)
+
+
+def running(db: Database, **columns: Any) -> dict[str, Any]:
+    """A task in worker-1's hands, as its claim saw it."""
+    task = factories.task(db, "RUNNING", **columns)
+    row = factories.read(db, task)
+    return {name: row[name] for name in ("id", "claim_generation", "retry_count", "max_retries")}
+
+
+def attempts(db: Database, task: str) -> list[dict[str, Any]]:
+    names = (
+        "attempt", "outcome", "will_retry", "started_at", "finished_at", "error_code", "error_message",
+        "failed_reason", "worker_id", "worker_hostname", "worker_pid", "worker_process_name",
+    )  # fmt: skip
+    found = db.execute(
+        f"SELECT {', '.join(names)} FROM horsies_task_attempts WHERE task_id = %s ORDER BY attempt", task
+    )
+    return [dict(zip(names, row, strict=True)) for row in found]
 
 
 def keys_of(rows: Sequence[Row]) -> list[tuple[str, int]]:

@@ -1,0 +1,261 @@
+"""Values through the codec: what comes back is what was sent, or the send fails and says where."""
+
+import datetime as dt
+import typing as t
+import uuid
+import zoneinfo
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings, strategies as st
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, SecretStr, computed_field, model_validator
+from pydantic_core import core_schema
+
+from horsies.codec import (
+    DecodeError,
+    EncodeError,
+    Reason,
+)
+from horsies.result import TaskResult
+from tests.support.codecs import (
+    FLOATS,
+    INF,
+    JSON,
+    NAN,
+    OPTIONS,
+    ORDERS,
+    PAIRS,
+    POINTS,
+    TEXT,
+    ZONES,
+    Colour,
+    Level,
+    Options,
+    Order,
+    Pair,
+    Point,
+    Word,
+    assert_storable,
+    codec_for,
+    receive,
+    refused,
+    same,
+    send,
+)
+
+TYPES: list[tuple[t.Any, st.SearchStrategy[t.Any]]] = [
+    (int, st.integers()),
+    (float, FLOATS),
+    (bool, st.booleans()),
+    (str, TEXT),
+    (None, st.none()),
+    (bytes, st.binary()),
+    (list[bytes], st.lists(st.binary())),
+    (dict[bytes, bytes], st.dictionaries(st.binary(), st.binary())),
+    (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
+    (uuid.UUID, st.uuids()),
+    (dt.datetime, st.datetimes(timezones=ZONES)),
+    (dt.date, st.dates()),
+    (dt.time, st.times(timezones=ZONES)),
+    (dt.timedelta, st.timedeltas()),
+    (Colour, st.sampled_from(Colour)),
+    (Level, st.sampled_from(Level)),
+    (Word | None, st.none() | st.sampled_from(Word)),
+    (t.Literal["a", 1, None], st.sampled_from(["a", 1, None])),
+    (Order, ORDERS),
+    (Point, POINTS),
+    (Pair, PAIRS),
+    (Options, OPTIONS),
+    (list[Order | Point], st.lists(ORDERS | POINTS, max_size=3)),
+    (set[str], st.sets(TEXT)),
+    (frozenset[Decimal], st.frozensets(st.decimals(allow_nan=False, allow_infinity=False))),
+    (set[Pair], st.sets(PAIRS)),
+    (tuple[int, ...], st.lists(st.integers()).map(tuple)),
+    (tuple[int, bytes, str], st.tuples(st.integers(), st.binary(), TEXT)),
+    (deque[int], st.lists(st.integers()).map(deque)),
+    (OrderedDict[str, int], st.dictionaries(TEXT, st.integers()).map(OrderedDict)),
+    (dict[int, float], st.dictionaries(st.integers(), FLOATS)),
+    (dict[uuid.UUID, dt.date], st.dictionaries(st.uuids(), st.dates())),
+    (dict[dt.timedelta, bool], st.dictionaries(st.timedeltas(), st.booleans())),
+    (int | str | None, st.none() | st.integers() | TEXT),
+    (bool | int | float, st.booleans() | st.integers() | FLOATS),
+    (uuid.UUID | dt.datetime | int, st.uuids() | st.datetimes(timezones=ZONES) | st.integers()),
+    (dt.date | dt.timedelta, st.dates() | st.timedeltas()),
+    (uuid.UUID | Decimal, st.uuids() | st.decimals(allow_nan=False, allow_infinity=False)),
+    (list[int] | dict[str, int], st.lists(st.integers()) | st.dictionaries(TEXT, st.integers())),
+    (t.Annotated[int, Field(ge=0)], st.integers(min_value=0)),
+    (t.Any, JSON),
+    (object, JSON),
+    (JsonValue, JSON),
+    (dict, st.dictionaries(TEXT, JSON)),
+    (list, st.lists(JSON)),
+]
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize(("annotation", "values"), TYPES, ids=[str(a) for a, _ in TYPES])
+    def test_every_type_comes_back_as_it_was(self, annotation: t.Any, values: st.SearchStrategy[t.Any]) -> None:
+        codec = codec_for(annotation, annotation)
+
+        @settings(max_examples=40, deadline=None)
+        @given(values)
+        def check(value: t.Any) -> None:
+            assert same(receive(codec, send(codec, value)), value)
+            stored = codec.encode_result(TaskResult(ok=value))
+            assert_storable(stored)
+            assert same(codec.decode_result(stored).ok_value, value)
+
+        check()
+
+    @pytest.mark.parametrize(
+        "number", [2**63, 2**64, -(2**64) - 1, 10**400, -0.0, 5e-324, 1.7976931348623157e308], ids=lambda n: str(n)[:20]
+    )
+    @pytest.mark.parametrize("annotation", [t.Any, int | float])
+    def test_numbers_at_the_edges(self, annotation: t.Any, number: float) -> None:
+        codec = codec_for(annotation)
+        assert same(receive(codec, send(codec, number)), number)
+
+    @pytest.mark.parametrize(
+        "text", ["", "ärger", "日本語", "🐎", "\u2028", "\x1b[31m", "\\u0000", "NaN", "Infinity", '"']
+    )
+    def test_odd_but_honest_text(self, text: str) -> None:
+        for annotation in (str, t.Any, dict[str, str]):
+            codec = codec_for(annotation)
+            value = {text: text} if annotation == dict[str, str] else text
+            assert receive(codec, send(codec, value)) == value
+
+    def test_bytes_are_base64(self) -> None:
+        assert send(codec_for(bytes), b"\xff\xfe\x00") == '"__4A"'
+
+    def test_lax_at_send(self) -> None:
+        assert send(codec_for(int), "5") == "5"
+        assert send(codec_for(Order), {"id": "7"}) == '{"id":7,"items":[],"note":null,"score":null}'
+        assert send(codec_for(dt.date), "2026-01-31") == '"2026-01-31"'
+
+    def test_the_repeated_hour_of_a_clock_change(self) -> None:
+        codec = codec_for(dt.datetime)
+        berlin = zoneinfo.ZoneInfo("Europe/Berlin")
+        for fold, offset in ((0, 2), (1, 1)):
+            moment = dt.datetime(2024, 10, 27, 2, 30, tzinfo=berlin, fold=fold)
+            back = receive(codec, send(codec, moment))
+            assert back.utcoffset() == dt.timedelta(hours=offset)
+            assert back.replace(tzinfo=None) == moment.replace(tzinfo=None, fold=0)
+
+    def test_class_tags_are_inert(self) -> None:
+        hostile = {"__class__": "os.system", "py/object": "subprocess.Popen", "$type": "x", "args": ["true"]}
+        codec = codec_for(t.Any)
+        assert receive(codec, send(codec, hostile)) == hostile
+        codec = codec_for(Order)
+        assert receive(codec, '{"id":1,"__class__":"os.system"}') == Order(id=1)
+
+
+class TestModels:
+    def test_computed_fields_are_not_sent(self) -> None:
+        class Square(BaseModel, extra="forbid"):
+            side: int
+
+            @computed_field
+            @property
+            def area(self) -> int:
+                return self.side**2
+
+        codec = codec_for(Square)
+        assert receive(codec, send(codec, Square(side=3))).area == 9
+
+    def test_aliases(self) -> None:
+        class Aliased(BaseModel):
+            order_id: int = Field(alias="orderId")
+
+        codec = codec_for(Aliased)
+        assert receive(codec, send(codec, Aliased(orderId=1))) == Aliased(orderId=1)
+
+    def test_private_attributes_are_not_data(self) -> None:
+        class Stamped(BaseModel):
+            id: int
+            _made: uuid.UUID = PrivateAttr(default_factory=uuid.uuid4)
+
+        codec = codec_for(Stamped)
+        assert receive(codec, send(codec, Stamped(id=1))).id == 1
+
+    def test_classes_without_equality_compare_by_their_text(self) -> None:
+        @dataclass(eq=False)
+        class Blind:
+            x: int
+
+        codec = codec_for(list[Blind])
+        assert receive(codec, send(codec, [Blind(1)]))[0].x == 1
+
+    def test_also_classes_of_their_own_making(self) -> None:
+        class Handle:
+            def __init__(self, number: int) -> None:
+                self.number = number
+
+            @classmethod
+            def __get_pydantic_core_schema__(cls, source: t.Any, handler: t.Any) -> t.Any:
+                return core_schema.no_info_plain_validator_function(
+                    lambda value: value if isinstance(value, cls) else cls(value),
+                    serialization=core_schema.plain_serializer_function_ser_schema(lambda handle: handle.number),
+                )
+
+        codec = codec_for(dict[str, Handle])
+        assert receive(codec, send(codec, {"a": Handle(5)}))["a"].number == 5
+
+        class Lossy(Handle):
+            def __init__(self, number: int) -> None:
+                super().__init__(number + 1)
+
+        assert refused(codec_for(Lossy), Lossy(5)).reason is Reason.NOT_EXACT
+
+    @pytest.mark.parametrize("mode", ["null", "constants"])
+    @pytest.mark.parametrize(("number", "reason"), [(NAN, Reason.NAN), (INF, Reason.INFINITY), (-INF, Reason.INFINITY)])
+    def test_a_models_own_config_cannot_smuggle_nan(self, mode: t.Any, number: float, reason: Reason) -> None:
+        class Loose(BaseModel):
+            model_config = ConfigDict(ser_json_inf_nan=mode)
+            score: float | None
+
+        error = refused(codec_for(list[Loose]), [Loose(score=1), Loose(score=number)])
+        assert error.reason is reason
+        assert error.path == "value[1].score"
+
+    def test_what_a_model_would_lose(self) -> None:
+        class Child(Order):
+            extra: int = 1
+
+        class Hidden(BaseModel):
+            shown: int
+            hidden: int = Field(default=0, exclude=True)
+
+        assert refused(codec_for(Order), Child(id=1)).reason is Reason.NOT_EXACT
+        assert refused(codec_for(SecretStr), SecretStr("hunter2")).reason is Reason.NOT_EXACT
+        error = refused(codec_for(Hidden), Hidden(shown=1, hidden=2))
+        assert (error.reason, error.path) == (Reason.NOT_EXACT, "value.hidden")
+        receive(codec_for(Hidden), send(codec_for(Hidden), Hidden(shown=1)))
+
+    def test_a_model_that_was_never_validated(self) -> None:
+        error = refused(codec_for(Order), Order.model_construct(id="5"))
+        assert (error.reason, error.path) == (Reason.NOT_EXACT, "value.id")
+
+    def test_the_secret_is_not_in_the_message(self) -> None:
+        assert "hunter2" not in str(refused(codec_for(SecretStr), SecretStr("hunter2")))
+
+    def test_validators_and_equality_that_raise(self) -> None:
+        class Explosive(BaseModel):
+            x: int
+
+            @model_validator(mode="after")
+            def explode(self) -> t.Self:
+                raise RuntimeError("boom")
+
+        class Rude:
+            def __eq__(self, other: object) -> bool:
+                raise RuntimeError("no")
+
+            __hash__ = None  # type: ignore[assignment]
+
+        with pytest.raises(EncodeError, match="boom"):
+            codec_for(Explosive).encode_call(({"x": 1},), {})
+        with pytest.raises(DecodeError, match="boom"):
+            receive(codec_for(Explosive), '{"x":1}')
+        assert refused(codec_for(t.Any), Rude()).reason is Reason.UNSERIALIZABLE
