@@ -35,6 +35,7 @@ RATE = """
 SELECT count(*) / extract(epoch FROM max(terminal_at) - min(started_at))::float8 FROM horsies_tasks
  WHERE terminal_at >= %s AND enqueued_at > (SELECT min(enqueued_at) FROM horsies_tasks WHERE terminal_at >= %s)
 """
+ENDED = "SELECT count(*) FROM horsies_tasks WHERE terminal_at >= %s"
 # a retry waits a second: it counts as live
 LIVE = "SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING')"
 LOST = "SELECT count(*) FROM horsies_tasks WHERE status <> 'COMPLETED'"
@@ -63,12 +64,20 @@ def rate(station: Station, workers: Workers | None, count: int, *, kind: str = "
     (since,) = station.database.execute("SELECT clock_timestamp()").fetchone() or (None,)
     station.enqueue(kind, "many", count, size)
     deadline = time.monotonic() + 120
-    while station.remaining(count):
+    while (left := count + 1 - ended(station, since)) > 0:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{station.remaining(count)} of {count} tasks are left")
+            raise TimeoutError(f"{left} of {count} tasks are left")
         time.sleep(0.1)
     (value,) = station.database.execute(RATE, (since, since)).fetchone() or (0.0,)
     return float(value)
+
+
+def ended(station: Station, since: object) -> int:
+    """By the index over ends: counting what is left would read a million rows ten times a second, and be measured."""
+    with station.database.transaction():
+        station.database.execute("SET LOCAL enable_seqscan = off")
+        (count,) = station.database.execute(ENDED, (since,)).fetchone() or (0,)
+    return int(count)
 
 
 def full_tables(results: Results, servers: Servers, *, rounds: int, count: int, rows: int) -> None:
