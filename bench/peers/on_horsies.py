@@ -5,10 +5,8 @@ import os
 import sys
 import time
 
-import asyncpg
 from driver import DATABASE_URL, stamp as note, text
 
-import horsies_schema
 from horsies import AppConfig, Horsies, PostgresConfig, RetryPolicy, TaskError, TaskResult
 
 REMAINING = (
@@ -62,6 +60,8 @@ TASKS = {"noop": noop, "anoop": anoop, "sleep1": sleep1, "sleep50": sleep50, "lo
 
 
 def prepare() -> None:
+    import horsies_schema  # here, not above: a worker that imports its tasks does not need it
+
     horsies_schema.upgrade(DATABASE_URL)
 
 
@@ -76,6 +76,8 @@ def enqueue(kind: str, how: str, count: int, size: int = 0) -> float | None:
 
 
 async def _enqueue(kind: str, how: str, count: int, size: int) -> float:
+    import asyncpg
+
     task = TASKS[kind]
     values = [text(size) if size else n for n in range(count)]
     try:

@@ -553,3 +553,40 @@ async def test_a_streak_ends_where_its_queue_is_paused(db: Database) -> None:
         yard.claimer.on_news()
         await asyncio.sleep(0.1)
         assert yard.pool.ids == []
+
+
+# -- kinds of which there is nothing ---------------------------------------------------------------------------
+
+
+async def test_places_of_one_kind_are_filled_without_looking_for_the_other(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry with sync and async tasks, a queue with sync ones only: one statement per place that comes free."""
+    monkeypatch.setattr(lookout_module, "SLOW_S", 60.0)  # a discovery that is slow here says nothing
+    for number in range(40):
+        factories.task(db, id=f"{number:02}", enqueued_at=ago(seconds=100 - number))
+    async with claiming(db, Pool(sync=1, asynchronous=50)) as yard:
+        await yard.has("00")
+        before = len(yard.requests)
+        for number in range(1, 31):
+            yard.finish()
+            await yard.has(f"{number:02}")
+        asked = yard.requests[before:]
+        assert sum(isinstance(request, NextRequest) for request in asked) >= 20
+        assert len(asked) <= 45  # thirty, and a look at everything each second
+        yard.finish()
+
+
+async def test_news_end_the_belief_that_there_is_nothing_of_a_kind(db: Database) -> None:
+    for number in range(5):
+        factories.task(db, id=f"{number}", enqueued_at=ago(seconds=10 - number))
+    async with claiming(db, Pool(sync=1, asynchronous=5)) as yard:
+        await yard.has("0")
+        yard.finish()
+        await yard.has("1")
+        poll = factories.task(db, task_name="poll")
+        yard.claimer.on_news()
+        await yard.has("1", poll)
+        yard.finish()
+        await eventually_async(lambda: yard.pool.ids == ["2"])
+        yard.finish()

@@ -128,6 +128,7 @@ class Claimer:
         self._fruitless = 0
         self._heard = 0
         self._was_full = False
+        self._none_sync = self._none_async = False
         self._async_names = [task.name for task in registry if task.is_async and not task.is_stub]
         self._sync_names = [task.name for task in registry if not task.is_async and not task.is_stub]
         self._streak = Streak(self._sync_names, self._async_names)
@@ -230,7 +231,7 @@ class Claimer:
             return 0
         request = None
         if self._idle and self._fruitless < FRUITLESS and self._pauses_known and self._lookout.may_put_off():
-            request = self._next_request(*self._room(), at_most=heard + 1)
+            request = self._next_request(*self._room(has_heard=True), at_most=heard + 1)
         if request is None:
             self._lookout.news()
             return 0
@@ -259,8 +260,10 @@ class Claimer:
                 return taken, False
             rows = await self._claim(request)
             taken += len(rows)
-            if not rows and isinstance(request, ClaimRequest) and request.discover and not self._was_full:
-                return taken, self._had_room_for_all(request)
+            if isinstance(request, ClaimRequest) and request.discover and not self._was_full:
+                self._learn(request, rows)
+                if not rows:
+                    return taken, self._had_room_for_all(request)
             self._was_full = len(rows) == request.limit
             if not self._was_full:
                 self._lookout.news()  # the known pairs may be empty: look everywhere
@@ -270,11 +273,21 @@ class Claimer:
             self._dispatch(rows)
         return taken, False
 
+    def _learn(self, request: ClaimRequest, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Of which kinds is there nothing, as far as one looks: more could have been taken than came. A kind that had
+        no room was not looked for."""
+        of_async = sum(row["task_name"] in self._async_names for row in rows)
+        is_short = len(rows) < request.limit and self._may_repeat  # what a cap holds back is there all the same
+        if request.room_async:
+            self._none_async = is_short and of_async < request.room_async
+        if request.room_sync:
+            self._none_sync = is_short and len(rows) - of_async < request.room_sync
+
     def _had_room_for_all(self, request: ClaimRequest) -> bool:
         """Nothing was found: are the queues empty, or only of what there was room for?"""
         return bool((request.room_sync or not self._sync_names) and (request.room_async or not self._async_names))
 
-    def _room(self) -> tuple[Room, int]:
+    def _room(self, *, has_heard: bool = False) -> tuple[Room, int]:
         """Places in the pool by kind, and how many tasks may be claimed now."""
         settings = self._settings
         room = self._pool.room()
@@ -283,6 +296,11 @@ class Claimer:
         if len(self._starter):
             # those in the buffer are older claims: slots are theirs first
             sync = ahead = async_room = 0
+        if self._lookout.knows_enough() and not has_heard:
+            # Of a kind that was looked for everywhere and not found there is nothing to claim: without this, each
+            # place that a task of one kind leaves would cost two statements that look for the other kind.
+            sync, ahead = (0, 0) if self._none_sync else (sync, ahead)
+            async_room = 0 if self._none_async else async_room
         if not settings.run_ahead:
             ahead = 0
         limit = min(settings.max_batch, sync + ahead + async_room + self._prefetch())

@@ -50,6 +50,10 @@ class Lookout:
         self._put_off_at = None
         return True
 
+    def knows_enough(self) -> bool:
+        """Is what the last look everywhere said still to be believed?"""
+        return not self.has_news and self._clock() < self._next
+
     def may_put_off(self) -> bool:
         """May whoever finds what was heard of leave it at that for now? For a second, counted from the first time."""
         now = self._clock()
