@@ -74,6 +74,11 @@ SELECT w.id || '-' || k, w.id, k, 'node-' || k, 'task', CASE w.status WHEN 'COMP
        CASE k WHEN 0 THEN '{}'::int[] ELSE ARRAY[k - 1] END FROM horsies_workflows w, generate_series(0, 9) AS k
 """
 
+SLOWEST = """
+SELECT left(regexp_replace(query, '\\s+', ' ', 'g'), 22) AS query, mean_exec_time, max_exec_time FROM pg_stat_statements
+ WHERE query NOT LIKE '%pg_stat_statements%' ORDER BY max_exec_time DESC LIMIT 3
+"""
+
 
 def looks(source: PostgresSource, task_id: str) -> dict[str, Callable[[], Awaitable[Any]]]:
     def tasks(text: str, since: timedelta | None = None) -> Callable[[], Awaitable[Any]]:
@@ -132,11 +137,29 @@ async def measure(url: str) -> bool:
             await look()
             spent.append((time.perf_counter() - asked) * 1000)
         p95 = statistics.quantiles(spent, n=20)[18]
-        is_good = p95 <= (DOCTOR_BAR_MS if name == "maintenance" else BAR_MS)
-        good &= is_good
-        print(f"{name:24} {statistics.median(spent):8.1f} {p95:8.1f}{'' if is_good else '   above the bar'}")
+        good &= told(name, statistics.median(spent), p95, DOCTOR_BAR_MS if name == "maintenance" else BAR_MS)
+    good &= await doctors_questions(url, source)
     await source.close()
     return good
+
+
+def told(name: str, p50: float, p95: float, bar: float) -> bool:
+    print(f"{name:24} {p50:8.1f} {p95:8.1f}{'' if p95 <= bar else '   above the bar'}")
+    return p95 <= bar
+
+
+async def doctors_questions(url: str, source: PostgresSource) -> bool:
+    """Maintenance is some twenty questions on connections that are opened for it: the bar holds for each of them."""
+    connection = await asyncpg.connect(url)
+    await connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+    await connection.execute("SELECT pg_stat_statements_reset()")
+    for _ in range(ROUNDS):
+        await source.maintenance()
+    # its longest run ever is more than a p95
+    slowest = await connection.fetch(SLOWEST)
+    await connection.close()
+    held = [told(f"  {row['query']}", row["mean_exec_time"], row["max_exec_time"], BAR_MS) for row in slowest]
+    return all(held)
 
 
 async def walk(url: str) -> float:

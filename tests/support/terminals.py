@@ -3,9 +3,11 @@
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 from tests.support.waiting import eventually
@@ -20,7 +22,9 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], size: tuple[int, int], **environment: str) -> None:
         self._socket = f"horsies-{uuid.uuid4().hex[:8]}"
-        self._command = shlex.join(["env", *(f"{key}={value}" for key, value in environment.items()), *command])
+        self._exit_file = Path(tempfile.gettempdir()) / f"{self._socket}.exit"
+        run = shlex.join(["env", *(f"{key}={value}" for key, value in environment.items()), *command])
+        self._command = f"{run}; echo $? > {shlex.quote(str(self._exit_file))}"
         self._size = size
 
     def __enter__(self) -> Self:
@@ -35,6 +39,7 @@ class Terminal:
 
     def __exit__(self, *exc: object) -> None:
         self._tmux("kill-server", check=False)
+        self._exit_file.unlink(missing_ok=True)
 
     def keys(self, *keys: str) -> None:
         for key in keys:
@@ -52,9 +57,9 @@ class Terminal:
 
     @property
     def exit_code(self) -> int | None:
-        """Once it has ended."""
-        dead, status = self._tmux("display-message", "-p", "#{pane_dead} #{pane_dead_status}").strip("\n").split(" ")
-        return int(status or 0) if dead == "1" else None
+        """Once it has ended. Left in a file by the shell: what tmux says of it is now and then nothing, for ever."""
+        text = self._exit_file.read_text() if self._exit_file.exists() else ""
+        return int(text) if text.endswith("\n") else None
 
     def _tmux(self, *arguments: str, check: bool = True) -> str:
         run = subprocess.run(["tmux", "-L", self._socket, *arguments], capture_output=True, text=True, check=False)

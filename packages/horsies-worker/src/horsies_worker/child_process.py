@@ -19,7 +19,7 @@ from typing import Final
 from horsies_worker import wire
 from horsies_worker.child.main import ChildDescriptors
 from horsies_worker.child_cpu import main_thread
-from horsies_worker.estimate import STEAL_AFTER_S
+from horsies_worker.estimate import SHORT_S, STEAL_AFTER_S
 from horsies_worker.forensics import Exit
 from horsies_worker.handed import ChildOwner, Handed, State
 from horsies_worker.jobs import ChildSpec, Job
@@ -109,6 +109,15 @@ class ChildProcess:
         return self.accepting and front is not None and front.estimate != inf and front.stop is None
 
     @property
+    def nearly_free(self) -> bool:
+        """The only job it has is about to end, by experience: the next one may be on its way. Not when it is late."""
+        front = next(iter(self.handed.values()), None)
+        if front is None or front.near_end == inf or len(self.handed) > 1 or front.stop is not None:
+            return False
+        ran = time.monotonic() - self._front_since
+        return self.accepting and front.near_end <= ran < front.estimate
+
+    @property
     def busy(self) -> bool:
         return bool(self.handed)
 
@@ -138,12 +147,15 @@ class ChildProcess:
             end += len(frame)
             frames.append(frame)
             seqs.append(self._seq)
-            self.handed[self._seq] = Handed(job, self._seq, estimate, now, end)
+            near_end = self._owner.near_end(job.task_name) if estimate >= SHORT_S else inf
+            self.handed[self._seq] = Handed(job, self._seq, estimate, now, end, near_end)
             if estimate != inf:
                 self.predicted += estimate
         self.tasks += len(jobs)
         self._jobs_out.send(b"".join(frames))
         self._tokens.permit(seqs)
+        if self._front_since == now:
+            self._foresee_end()
         self._watch_front()
 
     def hand_async(self, jobs: Sequence[Job]) -> None:
@@ -188,6 +200,16 @@ class ChildProcess:
         if handed.estimate != inf:
             # Never below zero, and exactly zero when empty: sums of floats drift.
             self.predicted = max(0.0, self.predicted - handed.estimate) if self.handed else 0.0
+
+    def _foresee_end(self) -> None:
+        """A new front: tell the owner when its successor may be sent for."""
+        front = next(iter(self.handed.values()))
+        if front.near_end != inf and len(self.handed) == 1:
+            self._loop.call_later(front.near_end, self._near_end, front.seq)
+
+    def _near_end(self, seq: int) -> None:
+        if seq in self.handed and self.nearly_free:
+            self._owner.child_moved(self)
 
     # -- reports -------------------------------------------------------------------------------------
 
@@ -235,6 +257,7 @@ class ChildProcess:
                 self.start_failure = wire.decode_start_failed(frame)
         if front_done and self.handed:
             self._front_since = time.monotonic()
+            self._foresee_end()
             self._watch_front()
         self._owner.child_moved(self)
         return True

@@ -6,6 +6,7 @@ Plans and counts; handing over is the pool's business.
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Collection, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 _AHEAD_MAX_CHARS: Final = 64 * 1024
 """Longer arguments are not handed ahead: a child keeps the payloads of jobs that were taken back from it."""
 _NO_LIMIT: Final = 1 << 30
+_EXACT_S: Final = 10.0
+"""For so long only children that are free get work, after a job came that may not wait in one."""
 
 
 class Distribution:
     def __init__(self, spec: ChildSpec, estimates: Estimates) -> None:
         self._spec = spec
         self._estimates = estimates
+        self._exact_until = 0.0
 
     def tasks_left(self, child: ChildProcess) -> int:
         limit = self._spec.max_tasks_per_child
@@ -32,7 +36,7 @@ class Distribution:
 
     def room(self, children: Collection[ChildProcess]) -> Room:
         spec = self._spec
-        idle = busy = ahead = async_jobs = async_places = 0
+        idle = busy = ahead = nearly = async_jobs = async_places = 0
         worst = self._estimates.worst_short() if spec.run_ahead else inf
         depth = min(MAX_AHEAD, int(PREDICTED_S / worst)) if worst != inf else 0
         for child in children:
@@ -45,6 +49,8 @@ class Distribution:
             if child.idle and left:
                 idle += 1
                 ahead += max(0, min(depth, left) - 1)
+            elif child.nearly_free and left:
+                nearly += 1
             elif depth and child.lets_queue:
                 by_time = int((PREDICTED_S - child.predicted) / worst)
                 ahead += max(0, min(MAX_AHEAD - len(child.handed), by_time, left))
@@ -53,7 +59,9 @@ class Distribution:
         if not sync and ahead < depth * spec.processes // 2:
             ahead = 0  # nobody waits for work: fewer, larger claims (no-ops: 11,400 instead of 10,200 tasks/s)
         places = spec.processes * spec.async_concurrency - async_jobs
-        return Room(sync, ahead, max(0, min(async_places, places)))
+        if time.monotonic() < self._exact_until:
+            nearly = 0
+        return Room(sync + nearly, ahead, max(0, min(async_places, places)))
 
     def plan(
         self, children: Collection[ChildProcess], jobs: Sequence[Job], *, queue: bool
@@ -61,6 +69,7 @@ class Distribution:
         """Synchronous jobs with their estimates by child, and those without a place. `queue`: also behind others."""
         idle = [child for child in children if child.idle and self.tasks_left(child) > 0]
         free = self._spec.processes - sum(child.busy for child in children)
+        nearly = [child for child in children if queue and child.nearly_free and self.tasks_left(child) > 0]
         plans: dict[ChildProcess, list[tuple[Job, float]]] = {}
         # Children that let others queue, least loaded first; a list each, changed in place as jobs are planned:
         # predicted seconds, number (no two are equal), jobs, tasks left, plan.
@@ -91,8 +100,12 @@ class Distribution:
                     heapq.heapreplace(loads, load)
                 else:
                     heapq.heappop(loads)
+            elif nearly and self._may_queue(job):
+                plans.setdefault(nearly.pop(), []).append((job, estimate))
             else:
                 rest.append(job)
+                if nearly:  # it must not wait in a child; there may be more like it
+                    self._exact_until = time.monotonic() + _EXACT_S
         return plans, rest
 
     def plan_async(

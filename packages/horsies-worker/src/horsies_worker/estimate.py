@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from math import inf
 
+from horsies_worker.steady import LEAD_S, Steady
+
 SHORT_S = 0.002
 """Names above this are handed out one at a time."""
 PREDICTED_S = 0.010
@@ -62,9 +64,12 @@ class Estimates:
     def __init__(self) -> None:
         self._names: dict[str, _Name] = {}
         self._short: dict[str, float] = {}
+        self._steady = Steady()
 
     def observe(self, name: str, span: float) -> None:
         """A job of this name occupied its child for `span` seconds."""
+        if span >= SHORT_S:
+            self._steady.observe(name, span)
         entry = self._names.get(name)
         if entry is None:
             entry = self._add(name, _PROOF)
@@ -86,6 +91,11 @@ class Estimates:
         self._short.pop(name, None)
         self._add(name, _PROOF_AFTER_DEMOTION)
 
+    def surprised(self, name: str) -> None:
+        """It kept others waiting that were handed to its child: neither short nor steady until it proves it again."""
+        self.demote(name)
+        self._steady.forget(name)
+
     def _add(self, name: str, until_proof: int) -> _Name:
         if len(self._names) >= _MAX_NAMES and name not in self._names:
             # Never with a sane registry; bounds this process's memory all the same.
@@ -101,8 +111,17 @@ class Estimates:
         return frozenset(self._short)
 
     def upper(self, name: str) -> float:
-        """Seconds; infinite for a name that is not known to be short."""
-        return self._short.get(name, inf)
+        """Seconds; infinite for a name that is known neither to be short nor to be steady."""
+        short = self._short.get(name)
+        if short is not None:
+            return short
+        bounds = self._steady.bounds(name)
+        return inf if bounds is None else bounds[1]
+
+    def near_end(self, name: str) -> float:
+        """How long after its start a successor may be sent for; infinite when nothing can be foreseen."""
+        bounds = None if name in self._short else self._steady.bounds(name)
+        return inf if bounds is None else max(0.0, bounds[0] - LEAD_S)
 
     def worst_short(self) -> float:
         """The longest upper estimate among the short names, for counting room before names are known."""

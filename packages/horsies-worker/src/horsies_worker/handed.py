@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -25,9 +26,9 @@ class State(StrEnum):
 class Handed:
     """A job inside a child."""
 
-    __slots__ = ("end", "estimate", "job", "seq", "since", "stop")
+    __slots__ = ("end", "estimate", "job", "near_end", "seq", "since", "stop")
 
-    def __init__(self, job: Job, seq: int, estimate: float, since: float, end: int) -> None:
+    def __init__(self, job: Job, seq: int, estimate: float, since: float, end: int, near_end: float = inf) -> None:
         self.job = job
         self.seq = seq
         self.estimate = estimate
@@ -36,6 +37,8 @@ class Handed:
         """When it was handed over; for an async job also its start."""
         self.end = end
         """Where its frame ends in the stream of bytes to the child."""
+        self.near_end = near_end
+        """So long after its start its successor may be handed over; infinite when its end cannot be foreseen."""
         self.stop: Stop | None = None
 
 
@@ -49,6 +52,10 @@ class ChildOwner(Protocol):
     ) -> None: ...
 
     def child_progress(self, child: ChildProcess, handed: Handed, text: str) -> None: ...
+
+    def near_end(self, task_name: str) -> float:
+        """See `Estimates`."""
+        ...
 
     def child_unstarted(self, child: ChildProcess, handed: Sequence[Handed], slow: str | None) -> None:
         """Taken back from behind `slow`, a task name that ran longer than it should (None: nothing ran)."""

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -286,12 +287,15 @@ class ChildPool:
         except Exception:
             logger.exception("on_outcome failed for task %s", job.task_id)
 
+    def near_end(self, task_name: str) -> float:
+        return self._estimates.near_end(task_name) if self.spec.run_ahead else inf
+
     def child_progress(self, child: ChildProcess, handed: Handed, text: str) -> None:
         self._call(self._on_progress, handed.job, text)
 
     def child_unstarted(self, child: ChildProcess, handed: Sequence[Handed], slow: str | None) -> None:
         if slow is not None:
-            self._estimates.demote(slow)
+            self._estimates.surprised(slow)
         jobs = [one.job for one in handed]
         self._give_back_jobs(jobs if self._stopping else self._hand_out_sync(jobs, queue=False))
         if child.state is State.RETIRING:

@@ -40,8 +40,8 @@ class StatusBar(Horizontal):
         yield Static(id="bar-right")
 
     def watch_state(self, state: BarState) -> None:
-        if not self.is_mounted:
-            return
+        if not self.is_mounted or not self.query("#bar-right"):
+            return  # being put up, or taken down with a screen: the parts go before the whole
         colour = _COLOURS.get(state.mode, "$text-muted")
         left: list[tuple[str, str] | str] = [("● ", colour), (state.mode, colour)]
         if state.read_only:  # before the place: a long name must not push it out
