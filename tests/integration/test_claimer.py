@@ -590,3 +590,36 @@ async def test_news_end_the_belief_that_there_is_nothing_of_a_kind(db: Database)
         yard.finish()
         await eventually_async(lambda: yard.pool.ids == ["2"])
         yard.finish()
+
+
+async def test_a_delayed_task_is_on_time_after_a_backlog_of_one_kind(db: Database) -> None:
+    """The queue is empty of both kinds, although the last look was for one of them only."""
+    for number in range(3):
+        factories.task(db, id=f"{number}", enqueued_at=ago(seconds=10 - number))
+    async with claiming(db, Pool(sync=1, asynchronous=5), poll_ms=60_000) as yard:
+        for number in range(3):
+            await yard.has(f"{number}")
+            if number == 2:
+                late = factories.task(db, enqueued_at=ahead(seconds=1.5))
+            yard.finish()
+        await yard.has(late, timeout=20)
+        stored = factories.read(db, late)
+        assert (stored["started_at"] - stored["enqueued_at"]).total_seconds() < 5
+        yard.finish()
+
+
+async def test_what_found_no_room_is_claimed_when_there_is_some_again(db: Database) -> None:
+    """Nothing of a kind was found; then some came, and more than there were places."""
+    factories.task(db, id="sync", enqueued_at=ago(seconds=9))
+    async with claiming(db, Pool(sync=1, asynchronous=2), poll_ms=60_000) as yard:
+        await yard.has("sync")
+        tasks = [factories.task(db, id=f"poll {number}", task_name="poll") for number in range(5)]
+        yard.claimer.on_news()
+        await yard.has("sync", *tasks[:2])
+        yard.finish("sync")
+        await yard.has(*tasks[:2])
+        yard.finish()
+        await yard.has(*tasks[2:4])
+        yard.finish()
+        await yard.has(tasks[4])
+        yard.finish()

@@ -285,7 +285,8 @@ class Claimer:
 
     def _had_room_for_all(self, request: ClaimRequest) -> bool:
         """Nothing was found: are the queues empty, or only of what there was room for?"""
-        return bool((request.room_sync or not self._sync_names) and (request.room_async or not self._async_names))
+        sync = request.room_sync or self._none_sync or not self._sync_names
+        return bool(sync and (request.room_async or self._none_async or not self._async_names))
 
     def _room(self, *, has_heard: bool = False) -> tuple[Room, int]:
         """Places in the pool by kind, and how many tasks may be claimed now."""
@@ -296,7 +297,9 @@ class Claimer:
         if len(self._starter):
             # those in the buffer are older claims: slots are theirs first
             sync = ahead = async_room = 0
-        if self._lookout.knows_enough() and not has_heard:
+        if not self._lookout.knows_enough():
+            self._none_sync = self._none_async = False
+        elif not has_heard:
             # Of a kind that was looked for everywhere and not found there is nothing to claim: without this, each
             # place that a task of one kind leaves would cost two statements that look for the other kind.
             sync, ahead = (0, 0) if self._none_sync else (sync, ahead)
