@@ -621,3 +621,17 @@ async def test_what_found_no_room_is_claimed_when_there_is_some_again(db: Databa
         yard.finish()
         await yard.has(tasks[4])
         yard.finish()
+
+
+async def test_a_backlog_that_came_with_one_notification_is_worked_off(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it came, nothing of either kind was there; that is no longer to be believed."""
+    monkeypatch.setattr(lookout_module, "SLOW_S", 60.0)
+    async with claiming(db, Pool(sync=2, asynchronous=5), poll_ms=60_000) as yard:
+        await a_first_one(yard)
+        db.execute("INSERT INTO horsies_tasks (id, task_name) SELECT i, 'add' FROM generate_series(1, 6) AS i")
+        yard.claimer.on_news()
+        for pair in (("1", "2"), ("3", "4"), ("5", "6")):
+            await yard.has(*pair)
+            yard.finish()
