@@ -36,6 +36,7 @@ def test_under_load_every_statement_carries_many_tasks(db: Database) -> None:
     assert counted["insert"][0] == 1
     for what in ("claim", "finalize"):
         calls, rows = counted[what]
-        assert rows >= TASKS
+        # nearly all: the extension forgets rare statements, such as the first claim, when it knows too many
+        assert rows >= 0.9 * TASKS
         assert rows / calls >= SHARE, f"{what}: {calls} statements for {rows} rows"
     check_invariants(db)
