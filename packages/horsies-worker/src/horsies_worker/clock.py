@@ -22,10 +22,6 @@ class DatabaseClock:
         if self._offset is None or abs(offset - self._offset) > _TOLERANCE_S:
             self._offset = offset
 
-    @property
-    def is_set(self) -> bool:
-        return self._offset is not None
-
     def at(self, mono: float) -> float:
         """The database's time at a moment of `time.monotonic()`, in seconds since 1970: a quarter of the cost of a
         datetime, here and on the wire, twice per task."""
