@@ -25,6 +25,7 @@ from horsies import (
 from horsies.tasks import TaskFunction
 from tests.support import factories
 from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on, make_app
+from tests.support.counting import said, start_counting
 from tests.support.postgres import Database
 
 QUEUES = {
@@ -72,21 +73,12 @@ def test_send_writes_one_row(db: Database) -> None:
 
 async def test_send_async_is_one_round_trip(db: Database, app: Horsies, add: TaskFunction[[int, int], int]) -> None:
     await add.send_async(0)  # connects, checks the schema
-    db.execute("CREATE EXTENSION pg_stat_statements")
-    db.execute("SELECT pg_stat_statements_reset()")
+    start_counting(db)
     for number in (1, 2, 3, 1, 2, 3):  # the second three find the first
         await add.with_options(unique_key=str(number)).send_async(number)
     await add.send_async(1)
     statements = said(db)
-    assert sorted(calls for _, calls in statements) == [1, 6], statements
-
-
-def said(db: Database) -> list[tuple[str, int]]:
-    """What the app said in this database since the reset: text and count."""
-    return db.execute(
-        "SELECT query, calls FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid"
-        " WHERE d.datname = current_database() AND s.query NOT LIKE '%pg_stat_statements%' AND s.toplevel"
-    )  # type: ignore[return-value]
+    assert sorted(calls for _, calls, _ in statements) == [1, 6], statements
 
 
 def test_calling_a_task_runs_it_here(db: Database) -> None:
@@ -241,10 +233,9 @@ async def test_send_many_is_one_statement_in_the_order_of_the_calls(
     db: Database, add: TaskFunction[[int, int], int]
 ) -> None:
     await add.send_async(0)
-    db.execute("CREATE EXTENSION pg_stat_statements")
-    db.execute("SELECT pg_stat_statements_reset()")
+    start_counting(db)
     handles = await add.send_many_async(add.call(number, b=number) for number in range(500))
-    assert [calls for _, calls in said(db)] == [1]
+    assert [calls for _, calls, _ in said(db)] == [1]
     assert [handle.task_id for handle in handles] == sorted(handle.task_id for handle in handles)
     rows = dict(db.execute("SELECT id, kwargs FROM horsies_tasks"))
     assert [rows[handle.task_id] for handle in handles] == [f'{{"a":{n},"b":{n}}}' for n in range(500)]

@@ -27,6 +27,7 @@ from horsies.tasks import TaskFunction
 from tests.support import factories
 from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on
 from tests.support.chaosproxy import ChaosProxy, Mode
+from tests.support.counting import calls, start_counting
 from tests.support.postgres import Database
 from tests.support.waiting import eventually, eventually_async
 
@@ -201,8 +202,7 @@ async def test_the_row_is_read_after_listen_is_in_force(db: Database) -> None:
         proxy.set(Mode.FREEZE)
         async with async_app_on(db, broker={"direct_url": proxy.url}, resilience=DEAF) as app:
             handle = await add_task(app).send_async(1)
-            db.execute("CREATE EXTENSION pg_stat_statements")
-            db.execute("SELECT pg_stat_statements_reset()")
+            start_counting(db)
             result = await waiting(handle)
             await eventually_async(lambda: reads(db) == 1, describe="the first read")
             factories.finish(db, handle.task_id, 3)
@@ -212,11 +212,7 @@ async def test_the_row_is_read_after_listen_is_in_force(db: Database) -> None:
 
 
 def reads(db: Database) -> int:
-    return db.value(
-        "SELECT coalesce(sum(calls), 0)::int FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid"
-        " WHERE d.datname = current_database() AND query LIKE 'SELECT id, task_name, status, result FROM%%'"
-        " AND query NOT LIKE '%%pg_stat_statements%%'"
-    )
+    return calls(db, "query LIKE 'SELECT id, task_name, status, result FROM%'")
 
 
 async def test_without_any_notification_the_poll_finds_it(db: Database) -> None:
@@ -269,8 +265,7 @@ async def test_two_thousand_waiters_share_one_listen_and_a_bounded_pool(db: Data
     async with async_app_on(db, resilience=DEAF, broker={"pool_max_size": 5}) as app:
         add = add_task(app)
         handles = await add.send_many_async([(number,) for number in range(count)])
-        db.execute("CREATE EXTENSION pg_stat_statements")
-        db.execute("SELECT pg_stat_statements_reset()")
+        start_counting(db)
         results = [await waiting(handle, None) for handle in handles]
         await eventually_async(lambda: db.value(LISTENING) == 1 and reads(db) >= 2)
         assert db.value(CONNECTED) <= 1 + 5

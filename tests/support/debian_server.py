@@ -20,6 +20,7 @@ SETTINGS = {
     "full_page_writes": "off",
     "max_connections": "300",
     "shared_preload_libraries": "pg_stat_statements",
+    "pg_stat_statements.max": "20000",  # with fewer, databases push out each other's statements
 }
 
 

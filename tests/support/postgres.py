@@ -87,6 +87,7 @@ def _embedded_server() -> Any:
             "max_wal_size": "512MB",  # its files may be in memory
             "shared_buffers": "128MB",
             "shared_preload_libraries": "pg_stat_statements",
+            "pg_stat_statements.max": "20000",  # with fewer, databases push out each other's statements
         },
     )
 
