@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from horsies_worker.jobs import OutcomeKind
-from tests.support.pools import Yard, err, is_running, ok
+from tests.support.pools import Yard, err, freeze, is_running, ok
 from tests.support.waiting import eventually_async
 
 
@@ -283,7 +283,7 @@ async def test_a_frozen_child_times_out() -> None:
         (pid,) = yard.pids()
         job = yard.send(yard.job("sleep", seconds=1, timeout_ms=1500))
         await asyncio.sleep(0.3)
-        os.kill(pid, signal.SIGSTOP)
+        await freeze(pid)
         assert job in yard.pool.alive()
         outcome = await yard.outcome(job)
         assert outcome.kind is OutcomeKind.TIMEOUT
@@ -292,7 +292,7 @@ async def test_a_frozen_child_times_out() -> None:
 async def test_a_child_frozen_between_jobs_loses_its_turn() -> None:
     async with Yard(processes=1, feed=True) as yard:
         (pid,) = yard.pids()
-        os.kill(pid, signal.SIGSTOP)
+        await freeze(pid)
         assert ok(await yard.run("add", a=1, b=1)) == 2
         await eventually_async(lambda: not is_running(pid))
         assert yard.kinds() == {OutcomeKind.OK: 1}
@@ -364,7 +364,7 @@ async def test_cancel_of_a_job_that_waits_in_a_child(tmp_path: Path) -> None:
             await yard.run("counted", path=str(trace))
         # The child is frozen, so all of these wait in it.
         (pid,) = yard.pids()
-        os.kill(pid, signal.SIGSTOP)
+        await freeze(pid)
         jobs = [yard.job("counted", path=str(trace)) for _ in range(4)]
         yard.send(*jobs)
         inside = [job for job in jobs if job in yard.pool.running()]

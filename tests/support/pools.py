@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, Self
@@ -151,11 +152,21 @@ def err(outcome: Outcome) -> dict[str, Any]:
 
 def is_running(pid: int) -> bool:
     """A process of this number exists and is not a zombie."""
+    return _state(pid) not in "ZX"
+
+
+async def freeze(pid: int) -> None:
+    """Returns when it stands still: one that waits for a processor may still take what it finds until then."""
+    os.kill(pid, signal.SIGSTOP)
+    await eventually_async(lambda: _state(pid) == "T")
+
+
+def _state(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
-            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+            return stat.read().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return False
+        return "X"
 
 
 def environment(**extra: str) -> dict[str, str]:
