@@ -1,6 +1,7 @@
 """The models equal the migrations, and the comparison has been seen to fail."""
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 
 import pytest
 from sqlalchemy import CheckConstraint, Column, Index, Integer, MetaData, String, Text, create_engine, text
@@ -10,10 +11,14 @@ from horsies_schema.models import Base
 from tests.support import catalog, postgres
 from tests.support.postgres import Database
 
+SOUND = import_module("horsies_schema.migrations.versions.0011_state_function")
+
 
 def created_from(metadata: MetaData, database: Database) -> catalog.Snapshot:
     engine = create_engine(database.url.replace("postgresql://", "postgresql+psycopg://", 1))
     try:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(SOUND.FUNCTION)  # which a CHECK calls
         metadata.create_all(engine)
     finally:
         engine.dispose()
@@ -95,7 +100,7 @@ def test_every_kind_of_drift_is_seen(
 @pytest.mark.parametrize(
     ("enum", "constraint"),
     [
-        (status.TaskStatus, "ck_horsies_tasks_status"),
+        (status.TaskStatus, "horsies_task_is_sound"),
         (status.AttemptOutcome, "ck_horsies_task_attempts_outcome"),
         (status.WorkflowStatus, "ck_horsies_workflows_status"),
         (status.NodeStatus, "ck_horsies_workflow_tasks_status"),
@@ -113,6 +118,30 @@ def constraint_values() -> Iterator[Callable[[str], set[str]]]:
         definitions = dict(
             database.execute(
                 "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conname LIKE 'ck_horsies%%'"
+                " UNION ALL SELECT proname, prosrc FROM pg_proc WHERE proname = 'horsies_task_is_sound'"
             )
         )
         yield lambda name: set(re.findall(r"'([A-Z_]+)'", definitions[name]))
+
+
+def test_the_function_of_0011_says_what_the_checks_before_it_said(db: Database) -> None:
+    """For every status, and every choice of columns that are NULL."""
+    values = {
+        **dict.fromkeys(("claimed_at", "claim_expires_at", "started_at", "finalizing_at"), "now()"),
+        **dict.fromkeys(("completed_at", "failed_at", "terminal_at"), "now()"),
+        **dict.fromkeys(("claimed_by_worker_id", "result", "error_code"), "'x'"),
+        "worker_pid": "1",
+    }
+    columns = [f"CASE WHEN bits & {1 << bit} <> 0 THEN {values[name]} END AS {name}" for bit, name in enumerate(values)]
+    every = f"""
+        SELECT status, claimed, {", ".join(columns)}
+          FROM unnest(%s::varchar[]) AS status, unnest('{{true,false}}'::bool[]) AS claimed,
+               generate_series(0, {(1 << len(values)) - 1}) AS bits"""
+    now, before = SOUND.SOUND, " AND ".join(f"({check})" for check in (SOUND.STATUS, SOUND.OWNERSHIP, SOUND.OUTCOME))
+    sound, different = db.execute(
+        f"SELECT count(*) FILTER (WHERE {now}), count(*) FILTER (WHERE {now} IS DISTINCT FROM ({before}))"
+        f" FROM ({every}) AS task",
+        [*(one.value for one in status.TaskStatus), "running", ""],
+    )[0]
+    assert different == 0
+    assert sound > len(status.TaskStatus)

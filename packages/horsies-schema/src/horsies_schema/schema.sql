@@ -1,4 +1,4 @@
--- The horsies schema at revision 0010, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0011, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
@@ -23,6 +23,39 @@ CREATE FUNCTION public.horsies_notify_workflow_changes() RETURNS trigger
 BEGIN
     PERFORM pg_notify('workflow_done', NEW.id);
     RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION public.horsies_task_is_sound(status character varying, claimed boolean, claimed_by_worker_id character varying, claimed_at timestamp with time zone, claim_expires_at timestamp with time zone, started_at timestamp with time zone, worker_pid integer, finalizing_at timestamp with time zone, completed_at timestamp with time zone, failed_at timestamp with time zone, terminal_at timestamp with time zone, result text, error_code text) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    AS $$
+BEGIN
+    RETURN claimed = (status = 'CLAIMED') AND CASE status
+        WHEN 'PENDING' THEN
+            claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL AND started_at IS NULL
+            AND finalizing_at IS NULL AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
+            AND result IS NULL AND error_code IS NULL
+        WHEN 'CLAIMED' THEN
+            claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL AND claim_expires_at IS NOT NULL
+            AND started_at IS NULL AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
+            AND result IS NULL AND error_code IS NULL
+        WHEN 'RUNNING' THEN
+            claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL AND claim_expires_at IS NULL
+            AND started_at IS NOT NULL AND worker_pid IS NOT NULL
+            AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
+            AND (result IS NULL AND error_code IS NULL OR finalizing_at IS NOT NULL)
+        WHEN 'COMPLETED' THEN
+            completed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL
+            AND failed_at IS NULL AND error_code IS NULL
+        WHEN 'CANCELLED' THEN
+            terminal_at IS NOT NULL AND result IS NOT NULL AND completed_at IS NULL
+        WHEN 'FAILED' THEN
+            failed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL AND error_code IS NOT NULL
+            AND completed_at IS NULL
+        WHEN 'EXPIRED' THEN
+            failed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL AND error_code IS NOT NULL
+            AND completed_at IS NULL
+        ELSE false END;
 END
 $$;
 
@@ -144,25 +177,10 @@ CREATE TABLE public.horsies_tasks (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     CONSTRAINT ck_horsies_tasks_good_until CHECK ((started_at < good_until)),
     CONSTRAINT ck_horsies_tasks_names CHECK ((((task_name)::text <> ''::text) AND ((unique_key)::text <> ''::text))),
-    CONSTRAINT ck_horsies_tasks_outcome CHECK (
-CASE status
-    WHEN 'COMPLETED'::text THEN ((completed_at IS NOT NULL) AND (failed_at IS NULL) AND (terminal_at IS NOT NULL) AND (result IS NOT NULL) AND (error_code IS NULL))
-    WHEN 'FAILED'::text THEN ((failed_at IS NOT NULL) AND (completed_at IS NULL) AND (terminal_at IS NOT NULL) AND (result IS NOT NULL) AND (error_code IS NOT NULL))
-    WHEN 'EXPIRED'::text THEN ((failed_at IS NOT NULL) AND (completed_at IS NULL) AND (terminal_at IS NOT NULL) AND (result IS NOT NULL) AND (error_code IS NOT NULL))
-    WHEN 'CANCELLED'::text THEN ((completed_at IS NULL) AND (terminal_at IS NOT NULL) AND (result IS NOT NULL))
-    ELSE ((completed_at IS NULL) AND (failed_at IS NULL) AND (terminal_at IS NULL) AND (((result IS NULL) AND (error_code IS NULL)) OR (((status)::text = 'RUNNING'::text) AND (finalizing_at IS NOT NULL))))
-END),
-    CONSTRAINT ck_horsies_tasks_ownership CHECK (((claimed = ((status)::text = 'CLAIMED'::text)) AND
-CASE status
-    WHEN 'PENDING'::text THEN ((claimed_by_worker_id IS NULL) AND (claimed_at IS NULL) AND (claim_expires_at IS NULL) AND (started_at IS NULL) AND (finalizing_at IS NULL))
-    WHEN 'CLAIMED'::text THEN ((claimed_by_worker_id IS NOT NULL) AND (claimed_at IS NOT NULL) AND (claim_expires_at IS NOT NULL) AND (started_at IS NULL))
-    WHEN 'RUNNING'::text THEN ((claimed_by_worker_id IS NOT NULL) AND (claimed_at IS NOT NULL) AND (claim_expires_at IS NULL) AND (started_at IS NOT NULL) AND (worker_pid IS NOT NULL))
-    ELSE true
-END)),
     CONSTRAINT ck_horsies_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
     CONSTRAINT ck_horsies_tasks_queue_name CHECK ((((status)::text <> 'PENDING'::text) OR ((queue_name)::text ~ '^[A-Za-z0-9_.-]{1,52}$'::text))),
     CONSTRAINT ck_horsies_tasks_retries CHECK ((((retry_count >= 0) AND (retry_count <= max_retries)) AND (max_retries <= 10000) AND (manual_retries >= 0) AND (claim_generation >= 0))),
-    CONSTRAINT ck_horsies_tasks_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'CLAIMED'::character varying, 'RUNNING'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying, 'EXPIRED'::character varying])::text[])))
+    CONSTRAINT ck_horsies_tasks_state CHECK (public.horsies_task_is_sound(status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, started_at, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
 
