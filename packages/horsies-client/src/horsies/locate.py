@@ -46,6 +46,14 @@ def load_app(locator: str) -> "Horsies":
     return found
 
 
+def full_locator(locator: str) -> str:
+    """`shop.tasks:app` for `shop.tasks`, once that is loaded: for a process that has to find the same app again."""
+    if ":" in locator:
+        return locator
+    (name,) = _apps(sys.modules[locator])
+    return f"{locator}:{name}"
+
+
 def _require_a_locator(locator: str, module_name: str, attribute: str | None) -> None:
     if module_name.endswith(".py") or "/" in module_name or os.sep in module_name:
         dotted = module_name.removesuffix(".py").replace(os.sep, ".").replace("/", ".").strip(".")

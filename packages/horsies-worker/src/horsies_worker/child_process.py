@@ -40,7 +40,9 @@ _STALL_S: Final = 2.0
 
 
 class ChildProcess:
-    def __init__(self, number: int, spec: ChildSpec, owner: ChildOwner, template: Template) -> None:
+    def __init__(
+        self, number: int, spec: ChildSpec, owner: ChildOwner, template: Template, output: tuple[int, int]
+    ) -> None:
         """Asks the template for the process; OSError when that is not possible."""
         self.number = number
         self.name = f"{spec.name}-child-{number}"
@@ -69,13 +71,13 @@ class ChildProcess:
         self._watch: asyncio.TimerHandle | None = None
         self._watch_at = inf
         self._linger: asyncio.TimerHandle | None = None
-        self._open(template)
+        self._open(template, output)
         self._jobs_out = Outbox(self._loop, self._jobs)
         self._commands_out = Outbox(self._loop, self._commands)
         self._loop.add_reader(self._jobs, self._on_readable)
         self._start_timer: asyncio.TimerHandle | None = self._loop.call_later(spec.start_timeout_s, self._start_late)
 
-    def _open(self, template: Template) -> None:
+    def _open(self, template: Template, output: tuple[int, int]) -> None:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             self._jobs, jobs = _pair(ours, theirs)
             self._commands, commands = _pair(ours, theirs)
@@ -88,7 +90,9 @@ class ChildProcess:
             self._commands.setblocking(False)
             template.fork(
                 self.number,
-                ChildDescriptors(jobs.fileno(), commands.fileno(), self._tokens.child_end, their_lifeline.fileno()),
+                ChildDescriptors(
+                    jobs.fileno(), commands.fileno(), self._tokens.child_end, their_lifeline.fileno(), *output
+                ),
             )
             ours.pop_all()
 

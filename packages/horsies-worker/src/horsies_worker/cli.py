@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from horsies.errors import HorsiesError
-from horsies.locate import LocatorError, load_app
+from horsies.locate import LocatorError, full_locator, load_app
+from horsies_worker.child.template import descriptors
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.options import (
     LOG_FORMATS,
@@ -33,12 +34,13 @@ def worker_main(argv: Sequence[str] | None = None) -> int:
     )
     _add_worker_arguments(parser)
     given = parser.parse_args(argv)
+    found_open = descriptors()
     try:
         app = load_app(given.app)
     except (LocatorError, HorsiesError) as error:
         complain(str(error))
         return ExitCode.CONFIGURATION
-    return run_worker(app, _options(given))
+    return run_worker(app, _options(given), found_open=found_open)
 
 
 def scheduler_main(argv: Sequence[str] | None = None) -> int:
@@ -183,7 +185,7 @@ def _add_process_arguments(parser: argparse.ArgumentParser, default: ProcessOpti
 
 def _options(given: argparse.Namespace) -> WorkerOptions:
     return WorkerOptions(
-        locator=given.app,
+        locator=full_locator(given.app),
         processes=given.processes,
         async_concurrency=given.async_concurrency,
         queues=[name.strip() for name in given.queues.split(",") if name.strip()] if given.queues else None,

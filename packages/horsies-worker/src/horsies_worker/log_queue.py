@@ -4,31 +4,48 @@ A sink that stops reading must not stop claims, heartbeats and results. What doe
 there is room again.
 """
 
+import copy
 import logging
 import queue
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
-from logging.handlers import QueueHandler, QueueListener
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 _MAX_LINES: Final = 10_000
 _FAREWELL_S: Final = 2.0
 
+# Not with logging.handlers: its two classes for this are short, and what that module imports is half a megabyte.
 
-class _BoundedHandler(QueueHandler):
-    dropped = 0
 
-    def enqueue(self, record: logging.LogRecord) -> None:
+class _Front(logging.Handler):
+    """Puts records into the queue, without the arguments and frames that they hold on to."""
+
+    def __init__(self, lines: "queue.Queue[logging.LogRecord | None]") -> None:
+        super().__init__()
+        self._lines = lines
+        self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = copy.copy(record)
+        told.msg = self.format(record)
+        told.args = told.exc_info = told.exc_text = told.stack_info = None
         try:
-            self.queue.put_nowait(record)
-            if self.dropped:
-                count, self.dropped = self.dropped, 0
+            self._lines.put_nowait(told)
+            if self._dropped:
+                count, self._dropped = self._dropped, 0
                 logging.getLogger("horsies.worker").warning(
                     "%d log lines were dropped: the log sink was blocked", count
                 )
         except queue.Full:
-            self.dropped += 1
+            self._dropped += 1
+
+
+def _write(lines: "queue.Queue[logging.LogRecord | None]", handlers: Sequence[logging.Handler]) -> None:
+    while (record := lines.get()) is not None:
+        for handler in handlers:
+            if record.levelno >= handler.level:
+                handler.handle(record)
 
 
 class LogOutput:
@@ -43,17 +60,16 @@ def queued_logging() -> Generator[LogOutput]:
     output = LogOutput()
     root = logging.getLogger()
     handlers = list(root.handlers)
-    lines: queue.Queue[logging.LogRecord] = queue.Queue(_MAX_LINES)
-    front = _BoundedHandler(lines)
-    listener = QueueListener(lines, *handlers, respect_handler_level=True)
-    root.handlers[:] = [front]
-    listener.start()
+    lines: queue.Queue[logging.LogRecord | None] = queue.Queue(_MAX_LINES)
+    writer = threading.Thread(target=_write, args=(lines, handlers), name="horsies-log", daemon=True)
+    root.handlers[:] = [_Front(lines)]
+    writer.start()
     try:
         yield output
     finally:
         root.handlers[:] = handlers
-        # in a thread: with a blocked sink this would never return, and the worker is done
-        ending = threading.Thread(target=listener.stop, daemon=True)
-        ending.start()
-        ending.join(_FAREWELL_S)
-        output.is_blocked = ending.is_alive()
+        # with a blocked sink there is no end to wait for, and the worker is done
+        with suppress(queue.Full):
+            lines.put(None, timeout=_FAREWELL_S)
+            writer.join(_FAREWELL_S)
+        output.is_blocked = writer.is_alive()

@@ -10,6 +10,7 @@ from pathlib import Path
 from horsies._checks import Checks
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
+from horsies_worker.jobs import ChildSpec
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOG_FORMATS = ("text", "json")
@@ -91,6 +92,19 @@ class WorkerOptions(ProcessOptions):
     with_scheduler: bool = False
     shutdown_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0
+
+    def child_spec(self) -> ChildSpec:
+        return ChildSpec(
+            app_locator=self.locator,
+            processes=self.processes,
+            async_concurrency=self.async_concurrency,
+            max_tasks_per_child=self.max_tasks_per_child,
+            max_memory_mb=self.max_memory_per_child_mb,
+            max_age_s=self.max_child_age_s,
+            run_ahead=self.run_ahead,
+            log_level=self.log_level,
+            log_format=self.log_format,
+        )
 
     def check(self, app: Horsies) -> None:
         """Raise ConfigurationError with everything that is wrong."""

@@ -12,11 +12,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
-from pathlib import Path
 from typing import Any, Final
 
 from horsies.errors import HorsiesError
-from horsies_worker.child.meters import PAGE_KB
 from horsies_worker.child_process import ChildProcess
 from horsies_worker.distribution import Distribution
 from horsies_worker.endings import ended_by_death, unstarted_cancel
@@ -26,6 +24,8 @@ from horsies_worker.handed import Handed, State
 from horsies_worker.jobs import ChildSpec, ChildStats, Job, Outcome, PoolStats, Room
 from horsies_worker.stdio import OutputRelay
 from horsies_worker.template import Template
+from horsies_worker.template_start import TemplateProcess, execute_template
+from horsies_worker.usage import resident_kb
 from horsies_worker.wire import Report, StopCode
 
 logger = logging.getLogger("horsies.worker.pool")
@@ -66,6 +66,7 @@ class ChildPool:
         self._number = 0
         self._template: Template | None = None
         self._template_since = 0.0
+        self._adopted: TemplateProcess | None = None
         self._closed_templates: list[Template] = []
         self._preload = spec.preload
         self._failures = 0
@@ -79,6 +80,10 @@ class ChildPool:
         self._memory_limit_kb = memory_limit_kb()
 
     # -- life ------------------------------------------------------------------------------------------
+
+    def adopt(self, template: TemplateProcess | None) -> None:
+        """Before the start: children come from this one, for as long as it lives."""
+        self._adopted = template
 
     async def start(self) -> None:
         """Returns when the first child is ready; the others follow. ChildStartError when none can be started."""
@@ -234,7 +239,7 @@ class ChildPool:
                     child.name,
                     child.pid,
                     str(child.state),
-                    _resident_kb(child.pid) or child.rss_kb,
+                    resident_kb(child.pid) or child.rss_kb,
                     child.tasks,
                     sum(1 for _ in child.inside()),
                 )
@@ -407,11 +412,13 @@ class ChildPool:
     def _fill(self) -> None:
         if self._stopping or self._fatal or self._retry is not None:
             return
+        output = (self._relays[0].writer, self._relays[1].writer)
         try:
             if self._template is None:
                 self._template_since = time.monotonic()
-                outputs = (self._relays[0].writer, self._relays[1].writer)
-                self._template = Template(self.spec, self, outputs, preload=self._preload)
+                started = self._adopted or execute_template(self.spec, output, preload=self._preload)
+                self._adopted = None
+                self._template = Template(started, self)
             if not self._template.ready:
                 return
             current = sum(child.state in (State.STARTING, State.READY) for child in self._children.values())
@@ -419,7 +426,7 @@ class ChildPool:
             ceiling = 2 * self.spec.processes + 2 - len(self._children)
             for _ in range(min(self.spec.processes - current, ceiling)):
                 self._number += 1
-                self._children[self._number] = ChildProcess(self._number, self.spec, self, self._template)
+                self._children[self._number] = ChildProcess(self._number, self.spec, self, self._template, output)
         except OSError as exc:
             self._start_failed(f"cannot start a process: {exc}")
 
@@ -462,10 +469,3 @@ class ChildPool:
                 if child.accepting and child.born < oldest:
                     self._recycle(child)
         self._fill()
-
-
-def _resident_kb(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_KB
-    except (OSError, IndexError):
-        return 0

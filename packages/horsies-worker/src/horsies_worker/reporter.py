@@ -10,8 +10,6 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-import psutil
-
 from horsies.config import AppConfig
 from horsies_worker.claimer import ClaimSettings
 from horsies_worker.identity import Identity
@@ -20,6 +18,7 @@ from horsies_worker.pool import ChildPool
 from horsies_worker.queries import Queries
 from horsies_worker.service import Service
 from horsies_worker.session import Session
+from horsies_worker.usage import Processors, machine_mb, resident_kb
 
 
 class Reporter(Service):
@@ -51,9 +50,8 @@ class Reporter(Service):
         self._settings = settings
         self._counts = counts
         self._started_at = started_at
-        self._process = psutil.Process()
-        self._process.cpu_percent()  # the first call only sets the mark that later ones measure from
-        self._children: dict[int, psutil.Process] = {}
+        self._processors = Processors()
+        self._processors.percent([identity.pid])  # the mark that later looks measure from
 
     async def run_once(self) -> None:
         values = self._values()
@@ -66,32 +64,16 @@ class Reporter(Service):
 
     def _values(self) -> tuple[Any, ...]:
         running, claimed = self._counts()
-        memory = self._process.memory_info().rss / 2**20
+        memory = resident_kb(self._identity.pid) / 1024
         alive = self._pool.stats().children
         children = sum(child.rss_kb for child in alive) / 1024
-        total = psutil.virtual_memory().total / 2**20
         priorities = {name: self._config.queue_priority(name) for name in self._settings.queues}
         return (
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._pool.spec.processes,
             list(self._settings.queues), running, claimed, memory, children,
-            self._process.cpu_percent() + self._children_cpu({child.pid for child in alive}),
-            100 * (memory + children) / total, self._settings.max_batch, self._settings.max_per_worker,
+            self._processors.percent([self._identity.pid, *(child.pid for child in alive)]),
+            100 * (memory + children) / machine_mb(), self._settings.max_batch, self._settings.max_per_worker,
             self._settings.cluster_cap, json.dumps(priorities), json.dumps(dict(self._settings.queue_caps)),
             json.dumps(asdict(self._config.recovery)), self._started_at(), self._instance.lock_key,
             self._instance.backend_pid,
         )  # fmt: skip
-
-    def _children_cpu(self, pids: set[int]) -> float:
-        """Since the last snapshot, in percent of one processor. Each process is remembered, so that a look costs one
-        read per child; a child that came since is counted from the next one on."""
-        for gone in self._children.keys() - pids:
-            del self._children[gone]
-        total = 0.0
-        for pid in pids:
-            try:
-                if pid not in self._children:
-                    self._children[pid] = psutil.Process(pid)
-                total += self._children[pid].cpu_percent()
-            except psutil.Error:  # it ended just now
-                self._children.pop(pid, None)
-        return total

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from horsies_worker.database import DatabaseGone
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.log_queue import queued_logging
 from horsies_worker.options import WorkerOptions
+from horsies_worker.template_start import fork_template
 from horsies_worker.worker import ChildrenCannotStart, Worker
 
 _log = logging.getLogger("horsies.worker")
@@ -25,15 +26,22 @@ OWNER_PIPE = "HORSIES_OWNER_PIPE"
 """Set by `horsies dev`: a descriptor that ends when that process does, however it does."""
 
 
-def run_worker(app: Horsies, options: WorkerOptions) -> ExitCode:
-    """Run one worker in this process until it is told to stop; blocks."""
+def run_worker(app: Horsies, options: WorkerOptions, *, found_open: Collection[int] | None = None) -> ExitCode:
+    """Run one worker in this process until it is told to stop; blocks.
+
+    `found_open`: the descriptors that were open before the app was imported, from a process that has done nothing
+    else since; its children then come of a fork of it.
+    """
     configure_logging(options.log_level, options.log_format)
     try:
         options.check(app)
     except ConfigurationError as error:
         complain(str(error))
         return ExitCode.CONFIGURATION
-    return run_until_stopped(app, partial(_serve, app, options), "the worker failed")
+    worker = Worker(app, options)
+    if found_open is not None:
+        worker.pool.adopt(fork_template(app, worker.pool.spec, found_open))
+    return run_until_stopped(app, partial(_serve, worker), "the worker failed")
 
 
 def run_until_stopped(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> ExitCode:
@@ -70,12 +78,10 @@ def complain(text: str) -> None:
     sys.stderr.write(f"horsies: {printable(text)}\n")
 
 
-async def _serve(app: Horsies, options: WorkerOptions) -> None:
+async def _serve(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
     owner = _owner_pipe()
-    is_over = False
-    while not is_over:
-        worker = Worker(app, options)
+    while True:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)
         if owner is not None:
@@ -87,7 +93,9 @@ async def _serve(app: Horsies, options: WorkerOptions) -> None:
             # the signals stay ours until the loop is closed: an impatient second one must not end a clean stop
             if owner is not None:
                 loop.remove_reader(owner)
-        is_over = not worker.is_judged
+        if not worker.is_judged:
+            return
+        worker = Worker(worker.app, worker.options)
 
 
 def _owner_pipe() -> int | None:

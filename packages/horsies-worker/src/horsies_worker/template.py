@@ -1,4 +1,4 @@
-"""The parent's view of the template process: start it, ask it for children, hear how they end."""
+"""The parent's view of the template process: ask it for children, hear how they end."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections import deque
-from dataclasses import asdict
 from typing import Any, Protocol
 
-from horsies_worker.child.main import ChildDescriptors, ChildSettings
+from horsies_worker.child.main import ChildDescriptors
 from horsies_worker.child.template import REQUEST
 from horsies_worker.forensics import Exit, describe
-from horsies_worker.jobs import ChildSpec
-
-# One line, because the path must be set before anything of ours or the user's can be imported.
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from horsies_worker.child.template import main; main(sys.argv[2])"
-)
+from horsies_worker.template_start import TemplateProcess
 
 
 class TemplateOwner(Protocol):
@@ -33,8 +25,7 @@ class TemplateOwner(Protocol):
 
 
 class Template:
-    def __init__(self, spec: ChildSpec, owner: TemplateOwner, output: tuple[int, int], *, preload: bool) -> None:
-        """Raises OSError when the process cannot be started."""
+    def __init__(self, started: TemplateProcess, owner: TemplateOwner) -> None:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._partial = b""
@@ -42,38 +33,9 @@ class Template:
         self._failure: str | None = None
         self._closed = False
         self.ready = False
-        self._control, theirs = socket.socketpair()
-        self._lifeline, their_lifeline = socket.socketpair()
-        try:
-            self._control.setblocking(False)
-            settings = ChildSettings(
-                app_locator=spec.app_locator, name=spec.name, log_level=spec.log_level, log_format=spec.log_format
-            )
-            config = {
-                "control": theirs.fileno(),
-                "lifeline": their_lifeline.fileno(),
-                "preload": preload,
-                "child": asdict(settings),
-            }
-            path = [*spec.sys_path, *(entry or os.getcwd() for entry in sys.path)]  # noqa: PTH109
-            # -X and -W options of this interpreter, as multiprocessing passes them on.
-            flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags")()  # noqa: B009
-            self._process = subprocess.Popen(
-                [sys.executable, *flags, "-c", _BOOT, json.dumps(path), json.dumps(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=output[0],
-                stderr=output[1],
-                pass_fds=(theirs.fileno(), their_lifeline.fileno()),
-                cwd=spec.cwd,
-                process_group=0,  # a Ctrl-C in the terminal is for the parent alone, from the first instant
-            )
-        except BaseException:
-            self._control.close()
-            self._lifeline.close()
-            raise
-        finally:
-            theirs.close()
-            their_lifeline.close()
+        self._process = started.process
+        self._control = started.control
+        self._lifeline = started.lifeline
         self._loop.add_reader(self._control, self._on_readable)
 
     @property

@@ -11,10 +11,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horsies._pg import channels
-from horsies._pg.embedded import resolve
+from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
 from horsies.app import Horsies
 from horsies.codec import encode_error
@@ -30,7 +30,7 @@ from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.identity import Identity
 from horsies_worker.instance import WorkerInstance
-from horsies_worker.jobs import ChildSpec, Job, Outcome, OutcomeKind
+from horsies_worker.jobs import Job, Outcome, OutcomeKind
 from horsies_worker.judge import Judge
 from horsies_worker.options import WorkerOptions
 from horsies_worker.pool import ChildPool
@@ -40,12 +40,14 @@ from horsies_worker.reaper import Reaper
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.recovery import Recovery
 from horsies_worker.reporter import Reporter
-from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
 from horsies_worker.starter import Starter
 from horsies_worker.unknown import UnknownNames
 from horsies_worker.upkeep import Upkeep
 from horsies_worker.workflows.advance import Advancer
+
+if TYPE_CHECKING:
+    from horsies_worker.scheduler.scheduler import Scheduler
 
 _log = logging.getLogger("horsies.worker")
 
@@ -97,17 +99,7 @@ class Worker:
         self.queries = Queries(app.schema, self.identity)
         self.instance = WorkerInstance(self.identity, self.queries, app.config.recovery.worker_state_interval_ms)
         self.pool = ChildPool(
-            ChildSpec(
-                app_locator=options.locator,
-                processes=options.processes,
-                async_concurrency=options.async_concurrency,
-                max_tasks_per_child=options.max_tasks_per_child,
-                max_memory_mb=options.max_memory_per_child_mb,
-                max_age_s=options.max_child_age_s,
-                run_ahead=options.run_ahead,
-                log_level=options.log_level,
-                log_format=options.log_format,
-            ),
+            options.child_spec(),
             on_outcome=self._on_outcome,
             on_unstarted=self._on_unstarted,
             on_room=self._on_room,
@@ -128,7 +120,7 @@ class Worker:
 
     async def run(self) -> None:
         """Start, work until stopped, drain. Raises what makes further work impossible."""
-        self._broker = await asyncio.to_thread(resolve, self.app.config.broker)
+        self._broker = await resolve_async(self.app.config.broker)
         if not await self._unless_stopped(self._prepare_database()):
             return
         self._build()
@@ -233,12 +225,15 @@ class Worker:
             counts=lambda: (len(self.held) - len(self.starter), len(self.starter)),
             started_at=self._start_time,
         )  # fmt: skip
-        self.scheduler = (
-            Scheduler(self.app, settled_schedules(self.app), self.sessions.scheduler)
-            if self.options.with_scheduler and self.app.config.schedule.schedules
-            else None
-        )
+        self.scheduler = self._find_scheduler()
         self.listener = Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact)
+
+    def _find_scheduler(self) -> "Scheduler | None":
+        if not (self.options.with_scheduler and self.app.config.schedule.schedules):
+            return None
+        from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules  # half a megabyte that few need
+
+        return Scheduler(self.app, settled_schedules(self.app), self.sessions.scheduler)
 
     def _services(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         news = (

@@ -1,5 +1,6 @@
 """The door to `horsies_schema.embedded`, opened only for an `embedded://` URL."""
 
+import asyncio
 from dataclasses import replace
 
 from horsies._pg.dsn import is_embedded
@@ -24,3 +25,8 @@ def resolve(config: PostgresConfig) -> PostgresConfig:
             ]
         ) from None
     return replace(config, database_url=embedded.resolve(config.url))
+
+
+async def resolve_async(config: PostgresConfig) -> PostgresConfig:
+    """The same; a thread waits for the server, where there is one to start."""
+    return await asyncio.to_thread(resolve, config) if is_embedded(config.url) else config

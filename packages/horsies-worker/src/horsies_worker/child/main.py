@@ -37,6 +37,8 @@ class ChildDescriptors(NamedTuple):
     tokens: int
     """Pipe: permission to start, eight bytes each; the parent keeps a read end too."""
     lifeline: int
+    stdout: int
+    stderr: int
 
 
 @dataclass(slots=True)
@@ -59,6 +61,9 @@ def child_main(
     """Returns the exit code; the caller ends the process without unwinding the template's stack."""
     lifeline.hold(descriptors.lifeline)
     name_process(f"{settings.name[:9]}-{number}")
+    for descriptor, standard in ((descriptors.stdout, 1), (descriptors.stderr, 2)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
     forked_from_app = app is not None
     if forked_from_app:
         # Exit functions registered by the app's import belong to the template. Run in every child they

@@ -4,8 +4,10 @@ Forking an imported, single-threaded process takes milliseconds where a spawn ta
 that is what makes recycling cheap. It stays single-threaded and never runs a task. It is the
 children's parent, so it alone collects their exit statuses, and passes them on at once.
 
-Control socket, parent to template: one byte and four descriptors per child (jobs, commands, tokens,
-lifeline), with the child's number. Template to parent: one JSON object per line; `forked` carries a pidfd.
+It begins as a new interpreter (`main`), or as a fork of a worker that has imported the app (`run_forked`).
+
+Control socket, parent to template: the number of a child to fork, with its descriptors. Template to parent: one JSON
+object per line; `forked` carries a pidfd.
 """
 
 from __future__ import annotations
@@ -23,22 +25,22 @@ import struct
 import sys
 import threading
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from horsies_worker.child import lifeline
 from horsies_worker.child.main import ChildDescriptors, ChildSettings, child_main, name_process
 from horsies_worker.jobs import AppLike
 
 REQUEST = struct.Struct("<I")
-DESCRIPTORS_PER_CHILD = 4
 MAX_TEXT = 20_000
 
 
 @dataclass(slots=True)
 class Config:
-    """The command line of a template."""
+    """What a template is told at its start; on its command line, if it has one."""
 
     control: int
     lifeline: int
@@ -49,15 +51,8 @@ class Config:
 def main(argument: str) -> None:
     raw: dict[str, Any] = json.loads(argument)
     config = Config(raw["control"], raw["lifeline"], raw["preload"], ChildSettings(**raw["child"]))
-    # Handlers that do nothing, not SIG_IGN: an ignored signal would stay ignored in the programs that
-    # user code starts. A supervisor that signals the whole control group must not stop us: the parent decides.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ignore)
-    sys.argv[:] = ["horsies-template"]  # ours are no business of the app's import
-    name_process("horsies-tmpl")
-    lifeline.hold(config.lifeline, thread=False)
-    control = socket.socket(fileno=config.control)
-    ours = _descriptors()
+    control = _begin(config)
+    ours = descriptors()
     app: AppLike | None = None
     if config.preload:
         try:
@@ -66,10 +61,47 @@ def main(argument: str) -> None:
             _tell(control, {"event": "failed", "text": traceback.format_exc()[-MAX_TEXT:]})
             os._exit(3)
     # What a fork would share or lose: threads stop existing in the child, a socket would be used by all of them.
-    _tell(control, {"event": "ready", "threads": _threads(), "sockets": _sockets(ours)})
+    _tell(control, {"event": "ready", "threads": threads(), "sockets": sockets(ours)})
     gc.collect()
     gc.freeze()  # keeps the collector from touching, and so copying, the pages that children share
     _Template(config, control, app).serve()
+
+
+def run_forked(config: Config, app: AppLike, unwanted: Collection[int]) -> NoReturn:
+    """In a fork of the worker: becomes a template without these descriptors, and never returns."""
+    try:
+        for descriptor in unwanted:
+            os.close(descriptor)
+        _leave_standard_input()
+        control = _begin(config)
+        _tell(control, {"event": "ready", "threads": 0, "sockets": 0})
+        _Template(config, control, app).serve()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def _begin(config: Config) -> socket.socket:
+    # Handlers that do nothing, not SIG_IGN: an ignored signal would stay ignored in the programs that
+    # user code starts. A supervisor that signals the whole control group must not stop us: the parent decides.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ignore)
+    sys.argv[:] = ["horsies-template"]  # ours are no business of the app's import
+    name_process("horsies-tmpl")
+    lifeline.hold(config.lifeline, thread=False)
+    return socket.socket(fileno=config.control)
+
+
+def _leave_standard_input() -> None:
+    """As for an executed template: nothing to read, and no standard number left for somebody else's descriptor."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    for number in (1, 2):
+        if not _is_open(number):
+            os.dup2(nothing, number)
+    if nothing > 2:
+        os.close(nothing)
 
 
 def load_app(locator: str) -> AppLike:
@@ -89,7 +121,7 @@ class _Template:
         self._partial = b""
         self._descriptors: list[int] = []
 
-    def serve(self) -> None:
+    def serve(self) -> NoReturn:
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_in, False)
         os.set_blocking(wake_out, False)
@@ -110,13 +142,11 @@ class _Template:
             os._exit(0)  # the parent closed us; its children have lifelines of their own
         self._partial += data
         self._descriptors += descriptors
-        while len(self._partial) >= REQUEST.size and len(self._descriptors) >= DESCRIPTORS_PER_CHILD:
+        per_child = len(ChildDescriptors._fields)
+        while len(self._partial) >= REQUEST.size and len(self._descriptors) >= per_child:
             (number,) = REQUEST.unpack_from(self._partial)
             self._partial = self._partial[REQUEST.size :]
-            mine, self._descriptors = (
-                self._descriptors[:DESCRIPTORS_PER_CHILD],
-                self._descriptors[DESCRIPTORS_PER_CHILD:],
-            )
+            mine, self._descriptors = self._descriptors[:per_child], self._descriptors[per_child:]
             self._fork(number, ChildDescriptors(*mine))
 
     def _fork(self, number: int, descriptors: ChildDescriptors) -> None:
@@ -202,19 +232,29 @@ def _tell(control: socket.socket, message: dict[str, object], *descriptors: int)
         os._exit(0)
 
 
-def _descriptors() -> set[int]:
-    return {int(entry.name) for entry in Path("/dev/fd").iterdir()}
+def descriptors() -> set[int]:
+    """Those open now."""
+    return {number for number in map(int, os.listdir("/dev/fd")) if _is_open(number)}  # noqa: PTH208
 
 
-def _sockets(ours: set[int]) -> int:
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False  # such as the one with which the directory was read
+    return True
+
+
+def sockets(before: Collection[int]) -> int:
+    """Open now, and not before."""
     found = 0
-    for descriptor in _descriptors() - ours:
+    for descriptor in descriptors().difference(before):
         with contextlib.suppress(OSError):
             found += stat.S_ISSOCK(os.fstat(descriptor).st_mode)
     return found
 
 
-def _threads() -> int:
+def threads() -> int:
     """Threads beside this one, also those that C code started."""
     try:
         return len(list(Path("/proc/self/task").iterdir())) - 1

@@ -8,7 +8,7 @@ import socket
 from functools import partial
 
 from horsies._pg import channels
-from horsies._pg.embedded import resolve
+from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
@@ -57,7 +57,7 @@ async def _serve(app: Horsies, options: SchedulerOptions) -> None:
 
 
 async def _work(app: Horsies, options: SchedulerOptions) -> None:
-    broker = await asyncio.to_thread(resolve, app.config.broker)
+    broker = await resolve_async(app.config.broker)
     connection = await connect_ready(app, broker, timeout_s=options.database_timeout_s, who="scheduler")
     await connection.close()
     session = Session(broker, "scheduler", settings=CLAIM_SETTINGS)
