@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
+import psycopg
 import pytest
 from sqlalchemy import CheckConstraint, Column, Index, Integer, MetaData, String, Text, create_engine, text
 
@@ -11,7 +12,7 @@ from horsies_schema.models import Base
 from tests.support import catalog, postgres
 from tests.support.postgres import Database
 
-SOUND = import_module("horsies_schema.migrations.versions.0011_state_function")
+SOUND = import_module("horsies_schema.migrations.versions.0011_one_check")
 
 
 def created_from(metadata: MetaData, database: Database) -> catalog.Snapshot:
@@ -61,9 +62,9 @@ def _change_index_predicate(metadata: MetaData) -> None:
 
 def _change_check(metadata: MetaData) -> None:
     table = metadata.tables["horsies_tasks"]
-    old = next(item for item in table.constraints if item.name == "ck_horsies_tasks_priority")
+    old = next(item for item in table.constraints if item.name == "ck_horsies_tasks_sound")
     table.constraints.discard(old)
-    table.append_constraint(CheckConstraint("priority BETWEEN 0 AND 100", name="ck_horsies_tasks_priority"))
+    table.append_constraint(CheckConstraint("priority BETWEEN 0 AND 100", name="ck_horsies_tasks_sound"))
 
 
 def _add_column(metadata: MetaData) -> None:
@@ -121,27 +122,49 @@ def constraint_values() -> Iterator[Callable[[str], set[str]]]:
                 " UNION ALL SELECT proname, prosrc FROM pg_proc WHERE proname = 'horsies_task_is_sound'"
             )
         )
-        yield lambda name: set(re.findall(r"'([A-Z_]+)'", definitions[name]))
+        yield lambda name: set(re.findall(r"'([A-Z]+(?:_[A-Z]+)*)'", definitions[name]))
 
 
 def test_the_function_of_0011_says_what_the_checks_before_it_said(db: Database) -> None:
-    """For every status, and every choice of columns that are NULL."""
-    values = {
+    """For every status and every choice of columns that are NULL; and it names the rule that is broken."""
+    usual = {
+        "task_name": "'t'::varchar", "queue_name": "'default'::varchar", "unique_key": "NULL::varchar",
+        "priority": "100", "claim_generation": "0", "good_until": "NULL::timestamptz", "retry_count": "0",
+        "max_retries": "0", "manual_retries": "0",
+    }  # fmt: skip
+    nullable = {
         **dict.fromkeys(("claimed_at", "claim_expires_at", "started_at", "finalizing_at"), "now()"),
         **dict.fromkeys(("completed_at", "failed_at", "terminal_at"), "now()"),
         **dict.fromkeys(("claimed_by_worker_id", "result", "error_code"), "'x'"),
         "worker_pid": "1",
     }
-    columns = [f"CASE WHEN bits & {1 << bit} <> 0 THEN {values[name]} END AS {name}" for bit, name in enumerate(values)]
-    every = f"""
+    columns = [f"{value} AS {name}" for name, value in usual.items()]
+    for bit, (name, value) in enumerate(nullable.items()):
+        columns.append(f"CASE WHEN bits & {1 << bit} <> 0 THEN {value} END AS {name}")
+    before = " AND ".join(f"({check})" for check in SOUND.BEFORE.values())
+    arguments = SOUND.SOUND.split("(", 1)[1]
+    told = f"pg_temp.told({arguments}"
+    rows = f"""
         SELECT status, claimed, {", ".join(columns)}
           FROM unnest(%s::varchar[]) AS status, unnest('{{true,false}}'::bool[]) AS claimed,
-               generate_series(0, {(1 << len(values)) - 1}) AS bits"""
-    now, before = SOUND.SOUND, " AND ".join(f"({check})" for check in (SOUND.STATUS, SOUND.OWNERSHIP, SOUND.OUTCOME))
-    sound, different = db.execute(
-        f"SELECT count(*) FILTER (WHERE {now}), count(*) FILTER (WHERE {now} IS DISTINCT FROM ({before}))"
-        f" FROM ({every}) AS task",
-        [*(one.value for one in status.TaskStatus), "running", ""],
-    )[0]
-    assert different == 0
-    assert sound > len(status.TaskStatus)
+               generate_series(0, {(1 << len(nullable)) - 1}) AS bits"""
+    declared = SOUND.FUNCTION.split("(", 1)[1].split(") RETURNS")[0]
+    with psycopg.connect(db.url, autocommit=True) as connection:
+        connection.execute(
+            f"""CREATE FUNCTION pg_temp.told({declared}) RETURNS text LANGUAGE plpgsql AS $$
+                DECLARE broken text;
+                BEGIN
+                    RETURN {SOUND.SOUND}::text;
+                EXCEPTION WHEN check_violation THEN
+                    GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME;
+                    RETURN broken;
+                END $$"""  # type: ignore[arg-type]
+        )
+        found = connection.execute(
+            f"SELECT {told}, ({before}) IS NOT FALSE, count(*) FROM ({rows}) AS task GROUP BY 1, 2",  # type: ignore[arg-type]
+            ([*(one.value for one in status.TaskStatus), "running", ""],),
+        ).fetchall()
+    assert {(rule, passed_before) for rule, passed_before, _ in found} == {
+        ("true", True),
+        ("ck_horsies_tasks_state", False),
+    }

@@ -8,6 +8,8 @@ BEGIN
     IF TG_OP = 'INSERT' THEN
         PERFORM pg_notify('task_new', fresh.id), pg_notify('task_queue_' || fresh.queue_name, fresh.id)
            FROM (SELECT queue_name, min(id) AS id FROM inserted WHERE status = 'PENDING' GROUP BY queue_name) AS fresh;
+    ELSIF OLD.status = NEW.status THEN
+        RETURN NULL;
     ELSIF NEW.status = 'PENDING' THEN
         PERFORM pg_notify('task_new', NEW.id), pg_notify('task_queue_' || NEW.queue_name, NEW.id);
     ELSE
@@ -26,15 +28,17 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION public.horsies_task_is_sound(status character varying, claimed boolean, claimed_by_worker_id character varying, claimed_at timestamp with time zone, claim_expires_at timestamp with time zone, started_at timestamp with time zone, worker_pid integer, finalizing_at timestamp with time zone, completed_at timestamp with time zone, failed_at timestamp with time zone, terminal_at timestamp with time zone, result text, error_code text) RETURNS boolean
+CREATE FUNCTION public.horsies_task_is_sound(task_name character varying, queue_name character varying, unique_key character varying, priority integer, status character varying, claimed boolean, claimed_by_worker_id character varying, claimed_at timestamp with time zone, claim_expires_at timestamp with time zone, claim_generation integer, started_at timestamp with time zone, good_until timestamp with time zone, worker_pid integer, finalizing_at timestamp with time zone, completed_at timestamp with time zone, failed_at timestamp with time zone, terminal_at timestamp with time zone, result text, error_code text, retry_count integer, max_retries integer, manual_retries integer) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
-    AS $$
+    AS $_$
+DECLARE
+    rule text;
 BEGIN
-    RETURN claimed = (status = 'CLAIMED') AND CASE status
+    IF (claimed = (status = 'CLAIMED') AND CASE status  -- in parentheses: IF would take the first THEN for its own
         WHEN 'PENDING' THEN
             claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL AND started_at IS NULL
             AND finalizing_at IS NULL AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
-            AND result IS NULL AND error_code IS NULL
+            AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$'
         WHEN 'CLAIMED' THEN
             claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL AND claim_expires_at IS NOT NULL
             AND started_at IS NULL AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
@@ -55,9 +59,30 @@ BEGIN
         WHEN 'EXPIRED' THEN
             failed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL AND error_code IS NOT NULL
             AND completed_at IS NULL
-        ELSE false END;
+        ELSE false END
+        AND priority BETWEEN 1 AND 100
+        AND retry_count BETWEEN 0 AND max_retries AND max_retries <= 10000
+        AND manual_retries >= 0 AND claim_generation >= 0
+        AND task_name <> '' AND (unique_key IS NULL OR unique_key <> '')
+        AND (good_until IS NULL OR started_at IS NULL OR started_at < good_until)
+    ) THEN
+        RETURN true;
+    END IF;
+    rule := CASE
+        WHEN task_name = '' OR unique_key = '' THEN 'names'
+        WHEN status = 'PENDING' AND queue_name !~ '^[A-Za-z0-9_.-]{1,52}$' THEN 'queue_name'
+        WHEN priority NOT BETWEEN 1 AND 100 THEN 'priority'
+        WHEN retry_count NOT BETWEEN 0 AND max_retries OR max_retries > 10000 OR manual_retries < 0
+            OR claim_generation < 0 THEN 'retries'
+        WHEN started_at >= good_until THEN 'good_until'
+        ELSE 'state' END;
+    RAISE check_violation USING
+        MESSAGE = 'a row of horsies_tasks (task ' || quote_literal(task_name) || ', status ' || quote_literal(status)
+            || ') breaks the rule ' || quote_literal(rule),
+        HINT = 'The rules are in the function horsies_task_is_sound.',
+        TABLE = 'horsies_tasks', CONSTRAINT = 'ck_horsies_tasks_' || rule;
 END
-$$;
+$_$;
 
 CREATE TABLE public.horsies_alembic_version (
     version_num character varying(32) NOT NULL
@@ -175,12 +200,7 @@ CREATE TABLE public.horsies_tasks (
     enqueue_sha character varying(64),
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    CONSTRAINT ck_horsies_tasks_good_until CHECK ((started_at < good_until)),
-    CONSTRAINT ck_horsies_tasks_names CHECK ((((task_name)::text <> ''::text) AND ((unique_key)::text <> ''::text))),
-    CONSTRAINT ck_horsies_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
-    CONSTRAINT ck_horsies_tasks_queue_name CHECK ((((status)::text <> 'PENDING'::text) OR ((queue_name)::text ~ '^[A-Za-z0-9_.-]{1,52}$'::text))),
-    CONSTRAINT ck_horsies_tasks_retries CHECK ((((retry_count >= 0) AND (retry_count <= max_retries)) AND (max_retries <= 10000) AND (manual_retries >= 0) AND (claim_generation >= 0))),
-    CONSTRAINT ck_horsies_tasks_state CHECK (public.horsies_task_is_sound(status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, started_at, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code))
+    CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
 
@@ -379,7 +399,7 @@ CREATE UNIQUE INDEX uq_horsies_workflow_tasks_task_id ON public.horsies_workflow
 
 CREATE TRIGGER horsies_task_notify_trigger AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT EXECUTE FUNCTION public.horsies_notify_task_changes();
 
-CREATE TRIGGER horsies_task_notify_update_trigger AFTER UPDATE ON public.horsies_tasks FOR EACH ROW WHEN ((((old.status)::text IS DISTINCT FROM (new.status)::text) AND ((new.status)::text = ANY ((ARRAY['PENDING'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying, 'EXPIRED'::character varying])::text[])))) EXECUTE FUNCTION public.horsies_notify_task_changes();
+CREATE TRIGGER horsies_task_notify_update_trigger AFTER UPDATE ON public.horsies_tasks FOR EACH ROW WHEN (((new.terminal_at IS NOT NULL) OR (new.claimed_at IS NULL))) EXECUTE FUNCTION public.horsies_notify_task_changes();
 
 CREATE TRIGGER horsies_workflow_notify_trigger AFTER UPDATE ON public.horsies_workflows FOR EACH ROW WHEN ((((old.status)::text IS DISTINCT FROM (new.status)::text) AND ((new.status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))) EXECUTE FUNCTION public.horsies_notify_workflow_changes();
 
