@@ -52,6 +52,7 @@ def core(results: Results, servers: Servers, system: System, effort: Effort) -> 
                 after = station.meter().read()
                 results.add("cost_statements", system.name, (after.statements - before.statements) / total)
                 results.add("cost_wal", system.name, (after.wal_bytes - before.wal_bytes) / total)
+            station.settle()
             _trips(results, system.name, station.call("round_trips", count=int(effort.trips * system.share_of_trips)))
             _idle(results, station, workers, effort.idle_s)
 

@@ -4,8 +4,8 @@ Order is what makes it sound: LISTEN is in force, *then* the row is read, then t
 ended before the read is seen by it, one that ends later notifies later. So each waiter's id is read at
 once, again whenever LISTEN (re)starts, on its own notification, and every poll interval as a net.
 LISTEN is held only while someone waits (and a little longer): `task_done` reaches every listening process.
-A task that was sent this very moment has not ended: where LISTEN is in force, its first read is put off for a few
-milliseconds, and most of the time its notification comes first.
+A task that was sent this very moment has not ended: where LISTEN is in force, its first read is put off for a
+moment, and most of the time its notification comes first.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = logging.getLogger("horsies")
 LINGER_S = 30.0
 """How long LISTEN outlives the last waiter: a web app's next request will wait again."""
 JUST_SENT_MS = 3
-FIRST_LOOK_S = 0.005
+FIRST_LOOK_S = 0.050
 """One statement less per round trip, while worker and server are busy with that very task."""
 
 
