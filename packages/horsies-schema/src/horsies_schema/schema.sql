@@ -32,40 +32,41 @@ CREATE FUNCTION public.horsies_task_is_sound(task_name character varying, queue_
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $_$
 DECLARE
+    sound boolean := false;
     rule text;
 BEGIN
-    IF (claimed = (status = 'CLAIMED') AND CASE status  -- in parentheses: IF would take the first THEN for its own
-        WHEN 'PENDING' THEN
-            claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL AND started_at IS NULL
-            AND finalizing_at IS NULL AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
-            AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$'
-        WHEN 'CLAIMED' THEN
-            claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL AND claim_expires_at IS NOT NULL
-            AND started_at IS NULL AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
-            AND result IS NULL AND error_code IS NULL
-        WHEN 'RUNNING' THEN
-            claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL AND claim_expires_at IS NULL
-            AND started_at IS NOT NULL AND worker_pid IS NOT NULL
+    -- A branch for each status, and the frequent ones first: an expression is made ready once per transaction, and only
+    -- those that are reached.
+    IF status = 'RUNNING' THEN
+        sound := NOT claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
+            AND claim_expires_at IS NULL AND started_at IS NOT NULL AND worker_pid IS NOT NULL
             AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
-            AND (result IS NULL AND error_code IS NULL OR finalizing_at IS NOT NULL)
-        WHEN 'COMPLETED' THEN
-            completed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL
-            AND failed_at IS NULL AND error_code IS NULL
-        WHEN 'CANCELLED' THEN
-            terminal_at IS NOT NULL AND result IS NOT NULL AND completed_at IS NULL
-        WHEN 'FAILED' THEN
-            failed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL AND error_code IS NOT NULL
-            AND completed_at IS NULL
-        WHEN 'EXPIRED' THEN
-            failed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL AND error_code IS NOT NULL
-            AND completed_at IS NULL
-        ELSE false END
-        AND priority BETWEEN 1 AND 100
+            AND (result IS NULL AND error_code IS NULL OR finalizing_at IS NOT NULL);
+    ELSIF status = 'COMPLETED' THEN
+        sound := NOT claimed AND completed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL
+            AND failed_at IS NULL AND error_code IS NULL;
+    ELSIF status = 'PENDING' THEN
+        sound := NOT claimed AND claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL
+            AND started_at IS NULL AND finalizing_at IS NULL
+            AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
+            AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$';
+    ELSIF status = 'CLAIMED' THEN
+        sound := claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
+            AND claim_expires_at IS NOT NULL AND started_at IS NULL
+            AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
+            AND result IS NULL AND error_code IS NULL;
+    ELSIF status IN ('FAILED', 'EXPIRED') THEN
+        sound := NOT claimed AND failed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL
+            AND error_code IS NOT NULL AND completed_at IS NULL;
+    ELSIF status = 'CANCELLED' THEN
+        sound := NOT claimed AND terminal_at IS NOT NULL AND result IS NOT NULL AND completed_at IS NULL;
+    END IF;
+    IF sound AND priority BETWEEN 1 AND 100
         AND retry_count BETWEEN 0 AND max_retries AND max_retries <= 10000
         AND manual_retries >= 0 AND claim_generation >= 0
         AND task_name <> '' AND (unique_key IS NULL OR unique_key <> '')
         AND (good_until IS NULL OR started_at IS NULL OR started_at < good_until)
-    ) THEN
+    THEN
         RETURN true;
     END IF;
     rule := CASE
