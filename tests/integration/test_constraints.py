@@ -102,6 +102,24 @@ def test_illegal_rows_are_refused(db: Database) -> None:
     assert accepted == []
 
 
+@pytest.mark.parametrize(
+    ("row", "rule"),
+    [
+        ({"task_name": "''"}, "names"),
+        ({"queue_name": "'no spaces'"}, "queue_name"),
+        ({"priority": "0"}, "priority"),
+        ({"retry_count": "1"}, "retries"),
+        ({**RUNNING, "good_until": "now() - interval '1 s'"}, "good_until"),
+        ({**RUNNING, "claimed_by_worker_id": "NULL"}, "state"),
+        ({"status": "'REQUEUED'"}, "state"),
+    ],
+)
+def test_the_rule_that_a_row_breaks_is_named(db: Database, row: dict[str, str], rule: str) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match=f"breaks the rule '{rule}'") as refused:
+        insert(db, row)
+    assert refused.value.diag.constraint_name == f"ck_horsies_tasks_{rule}"
+
+
 ATTEMPT = {"task_id": "'a'", "attempt": "1", "outcome": "'COMPLETED'", "started_at": "now()", "finished_at": "now()"}
 
 

@@ -102,7 +102,7 @@ def test_every_kind_of_drift_is_seen(
     ("enum", "constraint"),
     [
         (status.TaskStatus, "horsies_task_is_sound"),
-        (status.AttemptOutcome, "ck_horsies_task_attempts_outcome"),
+        (status.AttemptOutcome, "ck_horsies_task_attempts_sound"),
         (status.WorkflowStatus, "ck_horsies_workflows_status"),
         (status.NodeStatus, "ck_horsies_workflow_tasks_status"),
     ],

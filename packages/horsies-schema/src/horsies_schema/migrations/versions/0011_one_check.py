@@ -1,4 +1,4 @@
-"""What makes a task's row sound is one function, not eight expressions.
+"""What makes a row sound is one function for a task, not eight expressions; and for an attempt one, not four.
 
 Deploy: before or after the code; both work with either.
 
@@ -84,6 +84,17 @@ SOUND = """horsies_task_is_sound(task_name, queue_name, unique_key, priority, st
     claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at,
     failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries)"""
 
+ATTEMPT_SOUND = """attempt >= 1 AND finished_at >= started_at
+    AND CASE WHEN error_code IS NULL THEN outcome = 'COMPLETED' AND NOT will_retry
+             ELSE outcome = 'FAILED' OR outcome = 'WORKER_FAILURE' END"""
+
+ATTEMPT_BEFORE = {
+    "attempt": "attempt >= 1",
+    "span": "finished_at >= started_at",
+    "outcome": "outcome IN ('COMPLETED', 'FAILED', 'WORKER_FAILURE')",
+    "error": "(outcome = 'COMPLETED') = (error_code IS NULL) AND NOT (will_retry AND outcome = 'COMPLETED')",
+}
+
 BEFORE = {
     "names": "task_name <> '' AND unique_key <> ''",
     "queue_name": "status <> 'PENDING' OR queue_name ~ '^[A-Za-z0-9_.-]{1,52}$'",
@@ -123,13 +134,15 @@ def upgrade() -> None:
     op.execute(FUNCTION)
     op.execute(_notify("ELSIF OLD.status = NEW.status THEN\n        RETURN NULL;"))
     op.execute(_trigger(WHEN))
-    _replace(BEFORE, {"sound": SOUND})
+    _replace("horsies_tasks", BEFORE, {"sound": SOUND})
+    _replace("horsies_task_attempts", ATTEMPT_BEFORE, {"sound": ATTEMPT_SOUND})
 
 
 def downgrade() -> None:
     op.execute(_trigger(WHEN_BEFORE))
     op.execute(_notify())
-    _replace(("sound",), BEFORE)
+    _replace("horsies_task_attempts", ("sound",), ATTEMPT_BEFORE)
+    _replace("horsies_tasks", ("sound",), BEFORE)
     op.execute("DROP FUNCTION horsies_task_is_sound")
 
 
@@ -159,12 +172,12 @@ CREATE OR REPLACE TRIGGER horsies_task_notify_update_trigger AFTER UPDATE ON hor
 """
 
 
-def _replace(old: Iterable[str], new: Mapping[str, str]) -> None:
+def _replace(table: str, old: Iterable[str], new: Mapping[str, str]) -> None:
     """In two transactions: the first locks everybody out for a moment, the second reads all rows and lets them work.
     Interrupted in between, it is repeated."""
-    drops = [f"DROP CONSTRAINT IF EXISTS ck_horsies_tasks_{name}" for name in (*old, *new)]
-    adds = [f"ADD CONSTRAINT ck_horsies_tasks_{name} CHECK ({condition}) NOT VALID" for name, condition in new.items()]
-    op.execute(f"ALTER TABLE horsies_tasks {', '.join((*drops, *adds))}")
+    drops = [f"DROP CONSTRAINT IF EXISTS ck_{table}_{name}" for name in (*old, *new)]
+    adds = [f"ADD CONSTRAINT ck_{table}_{name} CHECK ({condition}) NOT VALID" for name, condition in new.items()]
+    op.execute(f"ALTER TABLE {table} {', '.join((*drops, *adds))}")
     with op.get_context().autocommit_block():
         for name in new:
-            op.execute(f"ALTER TABLE horsies_tasks VALIDATE CONSTRAINT ck_horsies_tasks_{name}")
+            op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT ck_{table}_{name}")
