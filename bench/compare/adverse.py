@@ -81,14 +81,15 @@ def ended(station: Station, since: object) -> int:
 
 
 def full_tables(results: Results, servers: Servers, *, rounds: int, count: int, rows: int) -> None:
-    """Three databases side by side, drained in turn; only the empty one is emptied again."""
+    """Three databases side by side, drained in turn, each time another one first; only the empty one is emptied again."""
     with contextlib.ExitStack() as stack:
         stations = {name: stack.enter_context(warm(servers, name)) for name in (NORMAL, "finished", "future")}
         fill(stations["finished"], FINISHED, rows)
         fill(stations["future"], FUTURE, rows)
-        for _ in range(rounds):
+        for number in range(rounds):
             speeds: dict[str, float] = {}
-            for name, station in stations.items():
+            turned = [*stations.items()] * 2
+            for name, station in turned[number % 3 :][:3]:
                 if name == NORMAL:
                     station.database.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats")
                 station.settle()

@@ -35,7 +35,7 @@ def main(mode: str, arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--scale", type=float, default=0.5 if mode == "quick" else 1.0, help="tasks per drain, times this"
     )
-    parser.add_argument("--peers", help="only these, by name (default: all that are installed)")
+    parser.add_argument("--peers", type=find, help="only these, by name (default: all that are installed)")
     parser.add_argument("--scenarios", help=f"only these: {', '.join(SCENARIOS)}")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the full tables; 10000000 takes its time")
     parser.add_argument("--pin-seconds", type=float, default=60.0)
@@ -77,7 +77,7 @@ class _Run:
             options.scenarios.split(",") if options.scenarios else (QUICK if mode == "quick" else SCENARIOS)
         )
         self._effort = visits.QUICK if mode == "quick" else visits.FULL
-        wanted = find(options.peers) if options.peers is not None else PEERS
+        wanted = options.peers if options.peers is not None else PEERS
         if mode == "quick" and options.peers is None:
             wanted = tuple(peer for peer in wanted if not peer.is_reference)  # slow, and in no bar
         self._systems = [self._scaled(system) for system in (HORSIES, *wanted) if self._is_present(system)]
@@ -123,7 +123,10 @@ class _Run:
         results, servers, options = self._results, self._servers, self._options
         rounds = max(2, options.rounds - 1)
         self._do(
-            "tables", "", lambda: adverse.full_tables(results, servers, rounds=rounds, count=count, rows=options.rows)
+            # to fill them takes longer than to drain them a few times more
+            "tables",
+            "",
+            lambda: adverse.full_tables(results, servers, rounds=6, count=count, rows=options.rows),
         )
         self._do("pinned", "", lambda: adverse.pinned(results, servers, seconds=options.pin_seconds, count=count))
         self._do("pooled", "", lambda: adverse.pooled(results, servers, rounds=rounds, count=count))

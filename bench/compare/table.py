@@ -1,5 +1,6 @@
 """Who is measured, in which versions, and how many tasks keep each busy for a few seconds."""
 
+import argparse
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,6 +81,10 @@ BARE: Final = "bare SQL"
 
 
 def find(names: str) -> tuple[System, ...]:
-    """The peers in a comma-separated list; raises KeyError for a stranger."""
+    """The peers in a comma-separated list of a command line."""
     known = {peer.name: peer for peer in PEERS}
-    return tuple(known[name.strip()] for name in names.split(",") if name.strip())
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    for name in wanted:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"there is no peer {name!r}; choose among: {', '.join(known)}")
+    return tuple(known[name] for name in wanted)
