@@ -39,9 +39,10 @@ def run_worker(app: Horsies, options: WorkerOptions, *, found_open: Collection[i
         complain(str(error))
         return ExitCode.CONFIGURATION
     worker = Worker(app, options)
+    owner = _owner_pipe()
     if found_open is not None:
         worker.pool.adopt(fork_template(app, worker.pool.spec, found_open))
-    return run_until_stopped(app, partial(_serve, worker), "the worker failed")
+    return run_until_stopped(app, partial(_serve, worker, owner), "the worker failed")
 
 
 def run_until_stopped(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> ExitCode:
@@ -78,9 +79,8 @@ def complain(text: str) -> None:
     sys.stderr.write(f"horsies: {printable(text)}\n")
 
 
-async def _serve(worker: Worker) -> None:
+async def _serve(worker: Worker, owner: int | None) -> None:
     loop = asyncio.get_running_loop()
-    owner = _owner_pipe()
     while True:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, worker.stop)

@@ -14,8 +14,9 @@ from horsies_tui.actions import Action
 from horsies_tui.data.filters import Query
 from horsies_tui.data.models import Breakdown, TaskList, TaskRow
 from horsies_tui.data.source import SourceError, Target
+from horsies_tui.screens.filtered import PAGE, FilteredScreen
 from horsies_tui.screens.lines import TASK_COLUMNS, task_line
-from horsies_tui.screens.live import LiveScreen, action_bindings
+from horsies_tui.screens.live import action_bindings
 from horsies_tui.screens.task import TaskScreen
 from horsies_tui.text import as_json
 from horsies_tui.widgets.facet_list import FacetList
@@ -26,16 +27,14 @@ from horsies_tui.widgets.status_chips import StatusChips
 from horsies_tui.widgets.task_card import TaskCard
 from horsies_tui.widgets.typed import table_id
 
-PAGE: Final = 100
 MARKED_AT_MOST: Final = 1_000
 COUNTED_EVERY_S: Final = 4.0
 """The list follows every notification; its numbers cost more, and nobody reads them so fast."""
 
 
-class TasksScreen(LiveScreen[TaskList]):
+class TasksScreen(FilteredScreen[TaskList]):
     NAME = "tasks"
     PLACE = "tasks"
-    HAS_WINDOW = True
     ABOUT = (
         "First what workers hold, then what waits in the order in which it will be claimed, then what ended within the "
         "window ([ and ] change it), the newest first. / filters: queue:mail status:failed name:receipt error:smtp "
@@ -46,7 +45,6 @@ class TasksScreen(LiveScreen[TaskList]):
         "list grows as you go down."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter"),
         *action_bindings("tasks"),
         Binding("a", "mark_all", "Mark all"),
         *(
@@ -55,12 +53,10 @@ class TasksScreen(LiveScreen[TaskList]):
         ),
         Binding("i", "narrow", "Narrow"),
         Binding("m", "further", "Look further back", show=False),
-        Binding("0", "clear", "Clear filter", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._pages = 1
         self._looks = 1
         self._breakdown: Breakdown | None = None
         self._is_counting = False
@@ -77,16 +73,6 @@ class TasksScreen(LiveScreen[TaskList]):
                 yield Panel("task", TaskCard(), empty="The task under the cursor.", id="card-panel")
                 yield Panel("narrow to", FacetList(), empty="Queues, names and workers of the list.",
                             id="facets-panel")  # fmt: skip
-
-    @property
-    def filter_query(self) -> Query:
-        return self.dash.queries.get("tasks", Query())
-
-    def on_screen_resume(self) -> None:
-        self.query_one(FilterBar).show(self.filter_query)
-        self.query_one(StatusChips).ask(self.filter_query.statuses)
-        super().on_screen_resume()
-        self.query_one("#tasks").focus()
 
     def look(self) -> Callable[[], Awaitable[TaskList]]:
         query, pages, looks, source = self.filter_query, self._pages, self._looks, self.dash.source
@@ -108,7 +94,7 @@ class TasksScreen(LiveScreen[TaskList]):
         return ask
 
     def show(self, data: TaskList) -> None:
-        self.query_one("#tasks", LiveTable).show([task_line(row, self.colour, self.muted) for row in data.rows])
+        self.table.show([task_line(row, self.colour, self.muted) for row in data.rows])
         panel = self.query_one("#tasks-panel", Panel)
         panel.face_of(empty=not data.rows, text=self._nothing(data))
         notes = [f"{len(data.rows):,}{'+' if data.next else ''}"]
@@ -183,14 +169,14 @@ class TasksScreen(LiveScreen[TaskList]):
 
     def action_back(self) -> None:
         if self.focused_within(self.query_one(FacetList)):
-            self.query_one("#tasks").focus()
+            self.table.focus()
         else:
             super().action_back()
 
     # -- the card --------------------------------------------------------------------------------
 
     def _current(self) -> TaskRow | None:
-        key = self.query_one("#tasks", LiveTable).cursor_key
+        key = self.table.cursor_key
         rows = self.data.rows if self.data is not None else ()
         return next((row for row in rows if row.id == key), None)
 
@@ -219,46 +205,16 @@ class TasksScreen(LiveScreen[TaskList]):
 
     # -- keys ------------------------------------------------------------------------------------
 
-    def _apply(self, query: Query) -> None:
-        self.dash.queries["tasks"] = query
-        self._pages = self._looks = 1
-        table = self.query_one("#tasks", LiveTable)
-        table.unmark()
-        table.begin_anew()
-        self.query_one(FilterBar).show(query)
-        self.query_one(StatusChips).ask(query.statuses)
-        self.reload()
-
-    def action_filter(self) -> None:
-        self.query_one(FilterBar).edit()
+    def apply(self, query: Query) -> None:
+        self._looks = 1
+        super().apply(query)
 
     def action_further(self) -> None:
         self._looks += 1
         self.reload()
 
-    def action_clear(self) -> None:
-        self._apply(Query())
-
     def action_status(self, status: str) -> None:
-        self._apply(self.filter_query.toggled(status))
-
-    def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
-        event.stop()
-        self._apply(self.filter_query.toggled(event.status))
-
-    def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
-        event.stop()
-        self._apply(event.query)
-
-    def on_filter_bar_left(self, event: FilterBar.Left) -> None:
-        event.stop()
-        self.query_one("#tasks").focus()
-
-    def on_live_table_end_reached(self, event: LiveTable.EndReached) -> None:
-        event.stop()
-        if self.data is not None and self.data.next is not None and len(self.data.rows) >= self._pages * PAGE:
-            self._pages += 1
-            self.reload()
+        self.apply(self.filter_query.toggled(status))
 
     async def action_mark_all(self) -> None:
         """Everything that the filter matches, also beyond this page; the confirmation names the number."""
@@ -272,18 +228,18 @@ class TasksScreen(LiveScreen[TaskList]):
         if self.data is not None:
             known = {row.id: row for row in self.data.rows} | {row.id: row for row in found.rows}
             self.data = replace(self.data, rows=tuple(known.values()))
-        self.query_one("#tasks", LiveTable).mark_all(row.id for row in found.rows)
+        self.table.mark_all(row.id for row in found.rows)
         more = " (the first of more)" if found.next is not None else ""
         self.dash.say(f"{len(found.rows):,} tasks marked{more}; escape unmarks")
 
     def targets(self, action: Action) -> Sequence[Target]:
-        chosen = self.query_one("#tasks", LiveTable).chosen
+        chosen = self.table.chosen
         rows = {row.id: row for row in (self.data.rows if self.data is not None else ())}
         found = [rows[key] for key in chosen if key in rows]
         return [Target(row.id, row.task_name, str(row.status)) for row in found if row.status in action.states]
 
     def copied(self) -> str | None:
-        chosen = self.query_one("#tasks", LiveTable).chosen
+        chosen = self.table.chosen
         return "\n".join(chosen) if len(chosen) != 1 else as_json({"id": chosen[0]}) if chosen else None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
@@ -292,4 +248,4 @@ class TasksScreen(LiveScreen[TaskList]):
         if table_id(event) == "tasks":
             self.dash.push_screen(TaskScreen(key))
         elif (facet := self.query_one(FacetList).facet(key)) is not None:
-            self._apply(self.filter_query.narrowed(facet.field, facet.value))
+            self.apply(self.filter_query.narrowed(facet.field, facet.value))

@@ -4,16 +4,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widgets import DataTable
 
 from horsies.status import WorkflowStatus
 from horsies_tui.actions import Action
 from horsies_tui.data.feed import Kinds
-from horsies_tui.data.filters import Query
 from horsies_tui.data.models import WorkflowList, WorkflowRow
 from horsies_tui.data.source import Target
-from horsies_tui.screens.live import LiveScreen, action_bindings
+from horsies_tui.screens.filtered import PAGE, FilteredScreen
+from horsies_tui.screens.live import action_bindings
 from horsies_tui.screens.workflow import WorkflowScreen
 from horsies_tui.text import bar, short_id, span
 from horsies_tui.themes import GLYPHS
@@ -22,27 +22,18 @@ from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
 from horsies_tui.widgets.status_chips import StatusChips
 
-PAGE = 100
 
-
-class WorkflowsScreen(LiveScreen[WorkflowList]):
+class WorkflowsScreen(FilteredScreen[WorkflowList]):
     NAME = "workflows"
     PLACE = "workflows"
-    HAS_WINDOW = True
     KINDS: ClassVar[Kinds] = frozenset({"tasks", "workflows"})
     ABOUT = (
         "Runs that go on, wait or are paused, then those that ended within the window ([ and ] change it). Workflows "
         "inside others are reached through their parent. / filters by name:, status: and id:. Enter shows the graph."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter"),
         *action_bindings("workflows"),
-        Binding("0", "clear", "Clear filter", show=False),
     ]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._pages = 1
 
     def body(self) -> ComposeResult:
         yield StatusChips([str(status) for status in WorkflowStatus])
@@ -57,16 +48,6 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
             ),
             empty="No workflow has run. `app.workflow(...).start()` makes one appear.",
         )  # fmt: skip
-
-    @property
-    def filter_query(self) -> Query:
-        return self.dash.queries.get("workflows", Query())
-
-    def on_screen_resume(self) -> None:
-        self.query_one(FilterBar).show(self.filter_query)
-        self.query_one(StatusChips).ask(self.filter_query.statuses)
-        super().on_screen_resume()
-        self.query_one(LiveTable).focus()
 
     def look(self) -> Callable[[], Awaitable[WorkflowList]]:
         query, pages, source = self.filter_query, self._pages, self.dash.source
@@ -83,7 +64,7 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
         return ask
 
     def show(self, data: WorkflowList) -> None:
-        self.query_one(LiveTable).show([self._line(row) for row in data.rows])
+        self.table.show([self._line(row) for row in data.rows])
         panel = self.query_one(Panel)
         window = self.dash.window
         wider = "" if window.is_all else " ] looks further back."
@@ -113,7 +94,7 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
         )
 
     def targets(self, action: Action) -> Sequence[Target]:
-        chosen = self.query_one(LiveTable).chosen
+        chosen = self.table.chosen
         rows = self.data.rows if self.data is not None else ()
         return [
             Target(row.id, row.name, str(row.status))
@@ -122,41 +103,7 @@ class WorkflowsScreen(LiveScreen[WorkflowList]):
         ]
 
     def copied(self) -> str | None:
-        return "\n".join(self.query_one(LiveTable).chosen) or None
-
-    def _apply(self, query: Query) -> None:
-        self.dash.queries["workflows"] = query
-        self._pages = 1
-        table = self.query_one(LiveTable)
-        table.unmark()
-        table.begin_anew()
-        self.query_one(FilterBar).show(query)
-        self.query_one(StatusChips).ask(query.statuses)
-        self.reload()
-
-    def action_filter(self) -> None:
-        self.query_one(FilterBar).edit()
-
-    def action_clear(self) -> None:
-        self._apply(Query())
-
-    def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
-        event.stop()
-        self._apply(self.filter_query.toggled(event.status))
-
-    def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
-        event.stop()
-        self._apply(event.query)
-
-    def on_filter_bar_left(self, event: FilterBar.Left) -> None:
-        event.stop()
-        self.query_one(LiveTable).focus()
-
-    def on_live_table_end_reached(self, event: LiveTable.EndReached) -> None:
-        event.stop()
-        if self.data is not None and self.data.next is not None and len(self.data.rows) >= self._pages * PAGE:
-            self._pages += 1
-            self.reload()
+        return "\n".join(self.table.chosen) or None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
