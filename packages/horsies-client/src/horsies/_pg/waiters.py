@@ -11,7 +11,7 @@ moment, and most of the time its notification comes first.
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -58,7 +58,9 @@ class Waiters:
         self._host = host
         self._resilience = resilience
         self._poll_s = resilience.notify_poll_interval_ms / 1000
-        self._read_sql = load("horsies._pg", "tasks.sql", schema)["read_ended_batch"].sql
+        statements = load("horsies._pg", "tasks.sql", schema)
+        self._one_sql = statements["read_ended"].sql
+        self._many_sql = statements["read_ended_batch"].sql
         self._workflow_sql = load("horsies._pg", "workflows.sql", schema)["read_ended_workflow_batch"].sql
         self._waiting: dict[str, set[asyncio.Future[Seen | None]]] = {}
         self._workflows: set[str] = set()
@@ -108,7 +110,7 @@ class Waiters:
 
     async def look(self, task_id: str) -> Seen | None:
         """Look once, without waiting."""
-        rows = await self._host.run_once(lambda connection: connection.fetch(self._read_sql, [task_id]))
+        rows = await self._host.run_once(lambda connection: self._read_tasks(connection, [task_id]))
         return _seen(rows[0]) if rows else None
 
     async def close(self) -> None:
@@ -187,7 +189,7 @@ class Waiters:
         found: dict[str, Seen] = {}
         tasks = [one for one in batch if one not in self._workflows]
         if tasks:
-            found = {row["id"]: _seen(row) for row in await connection.fetch(self._read_sql, tasks)}
+            found = {row["id"]: _seen(row) for row in await self._read_tasks(connection, tasks)}
         if len(tasks) < len(batch):
             workflows = [one for one in batch if one in self._workflows]
             rows = await connection.fetch(self._workflow_sql, workflows)
@@ -196,6 +198,11 @@ class Waiters:
             seen = found.get(task_id)
             if seen is None or seen.status.is_terminal:
                 self._resolve(task_id, seen)
+
+    async def _read_tasks(self, connection: Any, task_ids: list[str]) -> Sequence[Mapping[str, Any]]:
+        if len(task_ids) == 1:
+            return await connection.fetch(self._one_sql, task_ids[0])
+        return await connection.fetch(self._many_sql, task_ids)
 
     def _resolve(self, task_id: str, seen: Seen | None) -> None:
         for future in self._waiting.get(task_id, ()):

@@ -76,6 +76,11 @@ SELECT count(*)::int FROM fresh;
 -- params: ids
 SELECT id, enqueue_sha FROM horsies_tasks WHERE id = ANY ($1::text[]);
 
+-- name: read_ended :one
+-- params: id
+-- For an array PostgreSQL makes a new plan at each execution: for one id 308 instead of 233 µs.
+SELECT id, task_name, status, result FROM horsies_tasks WHERE id = $1::varchar;
+
 -- name: read_ended_batch :many
 -- params: ids
 -- All ids that a process waits for, in one read. A live row has no result.
