@@ -4,7 +4,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,17 @@ def test_children_have_what_the_import_opened_and_nothing_that_the_worker_was_gi
         assert str(shop / "given") not in seen
         assert "looked around" in worker.log
         for process in worker.offspring():
-            open_files = [entry.readlink() for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
+            open_files = files_of(process.pid)
             assert shop / "given" not in open_files
             assert Path("/dev/null") in open_files
+
+
+def files_of(pid: int) -> list[Path]:
+    found = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed just now
+            found.append(entry.readlink())
+    return found
 
 
 def test_a_worker_without_output(db: Database, shop: Path) -> None:
@@ -108,4 +116,4 @@ def test_an_import_that_starts_a_thread_is_repeated_in_every_child(db: Database,
     with working(db, shop, THREAD="1") as worker:
         done(db, "look")
         assert "left 1 thread(s) and 0 socket(s) open: children will import it themselves" in worker.log
-        assert {child.pid for child in worker.children()} <= set(imports(shop))
+        eventually(lambda: len(worker.children()) == 2 and {one.pid for one in worker.children()} <= set(imports(shop)))

@@ -18,7 +18,7 @@ import asyncpg
 from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
 from horsies._pg.dsn import connect_arguments
-from horsies._pg.embedded import resolve
+from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener
 from horsies._pg.schema_guard import require_schema
 from horsies._pg.transient import is_transient
@@ -116,8 +116,7 @@ class LoopDatabase:
 
     async def _resolve(self) -> PostgresConfig:
         if self._resolved is None:
-            # in a thread: an embedded server may have to be started, which takes a second
-            self._resolved = await asyncio.to_thread(resolve, self._config)
+            self._resolved = await resolve_async(self._config)
         return self._resolved
 
 

@@ -71,7 +71,8 @@ def run_forked(config: Config, app: AppLike, unwanted: Collection[int]) -> NoRet
     """In a fork of the worker: becomes a template without these descriptors, and never returns."""
     try:
         for descriptor in unwanted:
-            os.close(descriptor)
+            with contextlib.suppress(OSError):  # the app's import may have closed it already
+                os.close(descriptor)
         _leave_standard_input()
         control = _begin(config)
         _tell(control, {"event": "ready", "threads": 0, "sockets": 0})
