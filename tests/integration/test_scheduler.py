@@ -212,22 +212,22 @@ async def test_jitter_is_the_tasks_start_and_no_draw_of_the_moment(db: Database)
 
 
 async def test_a_clock_that_was_put_back_makes_runs_late_not_double(db: Database) -> None:
-    """F73: ten minutes back, which is the same as rows that are ten minutes ahead."""
-    every = schedule("s", Interval(seconds=1))
+    """F73: ten hours back, which is the same as rows that are ten hours ahead."""
+    every = schedule("s", Interval(hours=1))
     async with scheduling(db, every) as scheduler:
         age(db, "0 seconds")
         await scheduler.run_once()
         db.execute(
-            "UPDATE horsies_schedule_state SET next_run_at = next_run_at + interval '10 minutes',"
-            " last_run_at = last_run_at + interval '10 minutes'"
+            "UPDATE horsies_schedule_state SET next_run_at = next_run_at + interval '10 hours',"
+            " last_run_at = last_run_at + interval '10 hours'"
         )
         ahead = state(db)
         await scheduler.run_once()
         assert state(db) == ahead
     # also with another timing, and with a run by hand meanwhile
-    async with scheduling(db, schedule("s", Interval(seconds=2))) as scheduler:
+    async with scheduling(db, schedule("s", Interval(hours=2))) as scheduler:
         found = state(db)
-        assert ahead["last_run_at"] < found["next_run_at"] <= ahead["last_run_at"] + 2 * SECOND
+        assert ahead["last_run_at"] < found["next_run_at"] <= ahead["last_run_at"] + timedelta(hours=2)
         db.execute("UPDATE horsies_schedule_state SET run_requested_at = now()")
         await scheduler.run_once()
         assert state(db)["next_run_at"] == found["next_run_at"]
@@ -387,7 +387,7 @@ async def test_a_long_catch_up_takes_several_transactions(db: Database) -> None:
         pass
     assert MAX_FIRES < 8_000
     counts = db.execute("SELECT run_count FROM horsies_schedule_state")
-    assert all(1_000 <= count <= 1_010 for (count,) in counts), counts
+    assert all(1_000 <= count <= 1_060 for (count,) in counts), counts
 
 
 @contextmanager
@@ -454,9 +454,11 @@ async def test_a_row_that_changes_under_the_plan_is_planned_again(db: Database) 
 
 
 async def test_it_wakes_for_every_slot_by_itself(db: Database) -> None:
-    """The poll is a minute away: only the clock can wake it."""
+    """The poll is a minute away: only the clock can wake it. It catches up, lest a machine that stood still for a
+    second has a slot less."""
     slow = {"resilience": {"notify_poll_interval_ms": 60_000}}
-    async with scheduling(db, schedule("s", Interval(seconds=1)), schedule("t", FAR), **slow) as scheduler:
+    every = schedule("s", Interval(seconds=1), catch_up_missed=True)
+    async with scheduling(db, every, schedule("t", FAR), **slow) as scheduler:
         serving = asyncio.create_task(scheduler.run())
         await eventually_async(lambda: len(slots(db)) >= 4, timeout=30)
         serving.cancel()

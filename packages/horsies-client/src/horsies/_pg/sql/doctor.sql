@@ -52,7 +52,8 @@ SELECT g.tgname AS name, g.tgenabled IN ('O', 'A') AS enabled
 -- name: xmin_holders :many
 -- Who keeps vacuum from removing dead rows of this database: sessions with a snapshot, prepared transactions,
 -- replication slots (a logical one's catalog_xmin holds back the catalogs only). The oldest first; the age of others'
--- sessions is NULL to a role that may not see it, their distance in transactions is told to everybody.
+-- sessions is NULL to a role that may not see it, their distance in transactions is told to everybody. A session that
+-- is being opened (PostgreSQL 18 shows it, without a role) is nobody to be named.
 SELECT * FROM (
     SELECT 'session' AS kind, a.pid, a.pid::text AS name, a.usename::text AS role, a.application_name, a.state,
            statement_timestamp() - a.xact_start AS age,
@@ -60,7 +61,7 @@ SELECT * FROM (
       FROM pg_stat_activity a
      WHERE a.pid <> pg_backend_pid() AND (a.datname = current_database() OR a.datname IS NULL)
        AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
-       AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+       AND a.backend_type IS DISTINCT FROM 'autovacuum worker' AND a.state IS DISTINCT FROM 'starting'
     UNION ALL
     SELECT 'prepared', NULL, p.gid, p.owner::text, NULL, NULL, statement_timestamp() - p.prepared, age(p.transaction)
       FROM pg_prepared_xacts p WHERE p.database = current_database()
