@@ -8,6 +8,7 @@ import pytest
 from horsies._pg import connections
 from horsies._pg.connections import ConnectionPool
 from horsies.errors import UsageError
+from tests.support.waiting import eventually_async
 
 
 class Connection:
@@ -218,3 +219,36 @@ async def test_closing_does_not_wait_for_ever(opener: Opener) -> None:
     await pool.close(grace_s=0.01)
     assert held.closed
     pool.release(held)
+
+
+async def test_what_is_not_back_in_time_is_terminated(opener: Opener) -> None:
+    pool = ConnectionPool(opener, min_size=0, max_size=3, patience_s=0.05)
+    back = await pool.acquire(timeout_s=1)
+    pool.release(back)
+    first = await pool.acquire(timeout_s=1)
+    assert first is back  # its time begins anew with each loan
+    kept = await pool.acquire(timeout_s=1)
+    pool.release(kept)
+    await eventually_async(lambda: pool.is_overdue(first))
+    assert (first.is_closed(), kept.is_closed()) == (True, False)
+    later = await pool.acquire(timeout_s=1)  # the watch goes on for those that were lent after it began
+    await eventually_async(lambda: pool.is_overdue(later))
+    for connection in (first, later):
+        pool.release(connection)
+        assert not pool.is_overdue(connection)
+    await turn()
+    assert pool.take() is None
+    fresh = await pool.acquire(timeout_s=1)
+    assert not fresh.is_closed()
+    pool.release(fresh)
+    await pool.close(grace_s=1)
+
+
+async def test_nobody_is_watched_without_a_bound(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda delay, *_: asked.append(delay))
+    pool = pool_of(opener, 1)
+    lent = await pool.acquire(timeout_s=1)
+    assert asked == []
+    pool.release(lent)
+    assert asked == [connections._IDLE_S]

@@ -1,5 +1,6 @@
 """Ids sort by the time of their making, also within one millisecond, one process and many threads."""
 
+import os
 import threading
 import time
 import uuid
@@ -36,6 +37,21 @@ def test_the_random_part_is_random() -> None:
     assert len(set(tails)) == 10_000
     assert {text[0] for text in tails} == set("89ab")
     assert {text[-1] for text in tails} == set("0123456789abcdef")
+
+
+def test_a_forked_child_draws_its_own() -> None:
+    new_id()  # some are in store now
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, "".join(new_id()[19:] for _ in range(10)).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reading, 10_000).decode()
+    for end in (reading, writing):
+        os.close(end)
+    assert len(theirs) == 10 * 17
+    assert not [tail for tail in (new_id()[19:] for _ in range(10)) if tail in theirs]
 
 
 def test_threads_never_share_one() -> None:

@@ -5,34 +5,50 @@ import struct
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from horsies._checks import shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _lock = threading.Lock()
-_last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of a counter
+_last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of their fraction
+_tails: list[int] = []  # random, and not yet used
+_DRAW: Final = 64
+"""Tails per question to the system: asked for each id, that was half of what an id costs a send."""
 
 
 def new_id() -> str:
     """A fresh id, greater than every earlier one of this process: ids break ties in the order of the queue."""
-    return new_ids(1)[0]
+    global _last
+    with _lock:
+        _last = max((time.time_ns() << 12) // 1_000_000, _last + 1)
+        return _text(_last, (_tails or _draw(_DRAW)).pop())
 
 
 def new_ids(count: int) -> list[str]:
     """So many of them, ascending."""
     global _last
-    tick, *tails = struct.unpack(f"=H{count}Q", os.urandom(2 + 8 * count))
     with _lock:
-        # the counter starts in the lower half of its range, so that a burst within one millisecond has room
-        first = max((time.time_ns() // 1_000_000 << 12) | (tick >> 5), _last + 1)
+        first = max((time.time_ns() << 12) // 1_000_000, _last + 1)
         _last = first + count - 1
+    return [_text(leading, tail) for leading, tail in enumerate(_random(count), first)]
+
+
+def _draw(count: int) -> list[int]:
+    _tails.extend(_random(count))
+    return _tails
+
+
+def _random(count: int) -> tuple[int, ...]:
+    return struct.unpack(f"={count}Q", os.urandom(8 * count))
+
+
+def _text(leading: int, tail: int) -> str:
     # the old way of formatting is the faster one here: 1.0 against 1.6 µs
-    return [
-        "%08x-%04x-7%03x-%04x-%012x"  # noqa: UP031
-        % (leading >> 28, leading >> 12 & 0xFFFF, leading & 0xFFF, 0x8000 | tail >> 50, tail & 0xFFFF_FFFF_FFFF)
-        for leading, tail in enumerate(tails, first)
-    ]
+    return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
+        leading >> 28, leading >> 12 & 0xFFFF, leading & 0xFFF, 0x8000 | tail >> 50, tail & 0xFFFF_FFFF_FFFF,
+    )  # fmt: skip
 
 
 def is_younger_than(task_id: str, milliseconds: int) -> bool:
@@ -84,6 +100,7 @@ def is_storable_id(task_id: object) -> bool:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()  # another thread of the parent may have held it, and is not here to let go
+    _tails.clear()  # the parent will use them
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from horsies._checks import Checks
 from horsies.errors import ConfigurationError, HorsiesError
-from horsies.ids import new_ids
+from horsies.ids import new_id, new_ids
 from horsies.options import SendOptions, TaskOptions, check_good_until
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Plan:
     def tasks(self, calls: "Sequence[EncodedCall]") -> "NewTasks":
         return NewTasks(
             plan=self,
-            ids=[self.task_id] if self.task_id else new_ids(len(calls)),
+            ids=new_ids(len(calls)) if len(calls) != 1 else [self.task_id or new_id()],
             args=[call.args_json for call in calls],
             kwargs=[call.kwargs_json for call in calls],
             shas=[self._sha(call) for call in calls],
@@ -109,11 +109,12 @@ class Plan:
 
     def _sha(self, call: "EncodedCall") -> str:
         text = f"{self.fingerprint}\0{call.args_json or ''}\0{call.kwargs_json or ''}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        # Any digest would do. Between two statements, when the processor's caches have forgotten it, OpenSSL's SHA-256
+        # takes a send 8 µs, this one 3.
+        return hashlib.blake2s(text.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class NewTasks:
+class NewTasks(NamedTuple):
     """Tasks that are about to exist, as columns: a statement takes them so, and ten thousand cost no objects."""
 
     plan: Plan

@@ -174,7 +174,8 @@ class Sender(Generic[P, T]):
         return self._prepared(self._plan(), encoded)
 
     def _prepared(self, settled: Plan, calls: "list[EncodedCall]") -> Sending[T]:
-        return Sending(self._app, self._definition, settled.tasks(calls), self._options.connection)
+        tasks, is_fresh = settled.tasks(calls), settled.task_id is None
+        return Sending(self._app, self._definition, tasks, self._options.connection, is_fresh)
 
     def _plan(self) -> Plan:
         """Settled once, for it costs more than the statement's encoding; a deadline is looked at each time."""
@@ -247,7 +248,8 @@ class NamedSender:
         except (EncodeError, ConfigurationError) as error:
             raise _refused(str(error)) from error
         settled = plan(self._app, task_name, definition, self._options)
-        return Sending(self._app, definition, settled.tasks([call]), self._options.connection)
+        tasks, is_fresh = settled.tasks([call]), settled.task_id is None
+        return Sending(self._app, definition, tasks, self._options.connection, is_fresh)
 
 
 def merged(options: SendOptions, *, delay: Seconds | timedelta | None, **changes: Any) -> SendOptions:

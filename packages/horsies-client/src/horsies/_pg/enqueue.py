@@ -5,8 +5,7 @@ SQLAlchemy session of the caller and a synchronous psycopg or Django connection 
 """
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from horsies._pg.statements import load
 from horsies.send import NewTasks, SendErrorCode, TaskSendError
@@ -20,22 +19,25 @@ _RACES = 5
 """A look after a lost race sees the winner; only a transaction that cannot see it loses five in a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """Where the task is. `is_duplicate`: another live task holds the unique key, and this is its id."""
 
     task_id: str
     is_duplicate: bool
 
 
-def write_task(tasks: NewTasks, schema: str | None) -> Script[Written]:
-    """The first of them, in one statement unless the id or the key is taken."""
+def write_task(tasks: NewTasks, schema: str | None, *, fresh: bool) -> Script[Written]:
+    """The first of them, in one statement unless the id or the key is taken. `fresh` promises that the id is not,
+    because it was minted a moment ago and never sent."""
     statements = load("horsies._pg", "tasks.sql", schema)
     plan, task_id, sha = tasks.plan, tasks.ids[0], tasks.shas[0]
     values = (
         task_id, plan.task_name, plan.queue_name, plan.priority, tasks.args[0], tasks.kwargs[0], tasks.sent_at,
         plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, sha,
     )  # fmt: skip
+    if fresh and plan.unique_key is None:
+        yield statements["insert_fresh_task"].sql, values
+        return Written(task_id, False)
     for _ in range(_RACES):
         if plan.unique_key is None:
             if (yield statements["insert_task"].sql, values):
@@ -60,8 +62,8 @@ def write_task(tasks: NewTasks, schema: str | None) -> Script[Written]:
 
 
 def write_batch(tasks: NewTasks, schema: str | None, *, fresh: bool) -> Script[None]:
-    """All or none, in one statement. Ids that exist already must be the same tasks; `fresh` promises that
-    none does, because they were minted a moment ago and never sent."""
+    """All or none, in one statement. Ids that exist already must be the same tasks; `fresh` promises that none
+    does."""
     statements = load("horsies._pg", "tasks.sql", schema)
     plan = tasks.plan
     written = yield (
@@ -90,21 +92,21 @@ def _require_same(task_id: str, sha: str, found: object) -> None:
         )
 
 
-def drive(script: Script[R], execute: Callable[[str, tuple[Any, ...]], Rows]) -> R:
-    """Run a script on a synchronous connection."""
+def drive(script: Script[R], execute: Callable[..., Rows]) -> R:
+    """Run a script on a synchronous connection: `execute(sql, *values)`."""
     try:
-        request = next(script)
+        sql, values = next(script)
         while True:
-            request = script.send(execute(*request))
+            sql, values = script.send(execute(sql, *values))
     except StopIteration as end:
         return end.value
 
 
-async def drive_async(script: Script[R], execute: Callable[[str, tuple[Any, ...]], Awaitable[Rows]]) -> R:
+async def drive_async(script: Script[R], execute: Callable[..., Awaitable[Rows]]) -> R:
     """Run a script on an asynchronous connection."""
     try:
-        request = next(script)
+        sql, values = next(script)
         while True:
-            request = script.send(await execute(*request))
+            sql, values = script.send(await execute(sql, *values))
     except StopIteration as end:
         return end.value

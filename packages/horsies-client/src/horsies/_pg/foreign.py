@@ -15,15 +15,15 @@ from typing import Any, Final
 from horsies._pg.enqueue import Rows
 from horsies.errors import UsageError
 
-Execute = Callable[[str, tuple[Any, ...]], Rows]
-ExecuteAsync = Callable[[str, tuple[Any, ...]], Awaitable[Rows]]
+Execute = Callable[..., Rows]
+ExecuteAsync = Callable[..., Awaitable[Rows]]
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """How to run a statement there; exactly one of the two is set."""
+    """How to run a statement there, `execute(sql, *values)`; exactly one of the two is set."""
 
     library: str
     execute: Execute | None = None
@@ -65,21 +65,18 @@ def require_async(foreign: Foreign, verb: str) -> ExecuteAsync:
 
 
 def _asyncpg(connection: Any) -> Foreign:
-    async def execute(sql: str, values: tuple[Any, ...]) -> Rows:
-        return await connection.fetch(sql, *values)
-
-    return Foreign("asyncpg", execute_async=execute)
+    return Foreign("asyncpg", execute_async=connection.fetch)
 
 
 def _sqlalchemy_session(session: Any) -> Foreign:
-    def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+    def execute(sql: str, *values: Any) -> Rows:
         return _on_sqlalchemy(session.connection(), sql, values)
 
     return Foreign("SQLAlchemy", execute=execute)
 
 
 def _sqlalchemy_async_session(session: Any) -> Foreign:
-    async def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+    async def execute(sql: str, *values: Any) -> Rows:
         connection = await session.connection()
         return await connection.run_sync(_on_sqlalchemy, sql, values)
 
@@ -87,11 +84,11 @@ def _sqlalchemy_async_session(session: Any) -> Foreign:
 
 
 def _sqlalchemy_connection(connection: Any) -> Foreign:
-    return Foreign("SQLAlchemy", execute=lambda sql, values: _on_sqlalchemy(connection, sql, values))
+    return Foreign("SQLAlchemy", execute=lambda sql, *values: _on_sqlalchemy(connection, sql, values))
 
 
 def _sqlalchemy_async_connection(connection: Any) -> Foreign:
-    async def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+    async def execute(sql: str, *values: Any) -> Rows:
         return await connection.run_sync(_on_sqlalchemy, sql, values)
 
     return Foreign("SQLAlchemy", execute_async=execute)
@@ -110,7 +107,7 @@ def _on_sqlalchemy(connection: Any, sql: str, values: tuple[Any, ...]) -> Rows:
 
 
 def _psycopg(connection: Any) -> Foreign:
-    def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+    def execute(sql: str, *values: Any) -> Rows:
         with _psycopg_cursor(connection) as cursor:
             cursor.execute(*_for_psycopg(cursor, sql, values))
             return cursor.fetchall()
@@ -119,7 +116,7 @@ def _psycopg(connection: Any) -> Foreign:
 
 
 def _psycopg_async(connection: Any) -> Foreign:
-    async def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+    async def execute(sql: str, *values: Any) -> Rows:
         async with _psycopg_cursor(connection) as cursor:
             await cursor.execute(*_for_psycopg(cursor, sql, values))
             return await cursor.fetchall()
@@ -142,7 +139,7 @@ def _for_psycopg(cursor: Any, sql: str, values: tuple[Any, ...]) -> tuple[str, A
 def _psycopg2(connection: Any) -> Foreign:
     from psycopg2.extensions import cursor as plain_cursor
 
-    def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+    def execute(sql: str, *values: Any) -> Rows:
         with connection.cursor(cursor_factory=plain_cursor) as cursor:
             cursor.execute(*_pyformat(sql, values))
             return cursor.fetchall()
@@ -155,7 +152,7 @@ def _django(connection: Any) -> Foreign:
     if vendor != "postgresql":
         raise UsageError(f"connection= needs PostgreSQL, this Django connection is {vendor}")
 
-    def execute(sql: str, values: tuple[Any, ...]) -> Rows:
+    def execute(sql: str, *values: Any) -> Rows:
         with connection.cursor() as cursor:
             cursor.execute(*_pyformat(sql, values))
             return cursor.fetchall()

@@ -19,6 +19,7 @@ from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve_async
+from horsies._pg.enqueue import Script, drive_async
 from horsies._pg.listener import Listener
 from horsies._pg.schema_guard import require_schema
 from horsies._pg.transient import is_transient
@@ -72,17 +73,25 @@ class LoopDatabase:
                 attempt += 1
                 await asyncio.sleep(delay)
 
+    def write(self, script: Callable[[], Script[R]]) -> Awaitable[R]:
+        """Run a script of `enqueue`, from its start after a transient error."""
+        return self.run(lambda connection: drive_async(script(), connection.fetch))
+
     async def run_once(self, action: Action[R]) -> R:
         """Run `action(connection)` on a pooled connection, once."""
         pool = self._pool or await self._open()
-        connection = await pool.acquire(timeout_s=self._config.connect_timeout_ms / 1000)
+        connection = pool.take() or await pool.acquire(timeout_s=self._config.connect_timeout_ms / 1000)
         try:
             if not self._schema_checked:
                 await require_schema(connection, self._config.schema)
                 self._schema_checked = True
             return await action(connection)
-        except (asyncio.CancelledError, TimeoutError):
+        except asyncio.CancelledError:
             connection.terminate()  # an answer is still to come, and nobody will read it
+            raise
+        except Exception as error:
+            if pool.is_overdue(connection):
+                raise TimeoutError(f"no answer within {self._config.command_timeout_ms} ms") from error
             raise
         finally:
             pool.release(connection)
@@ -111,6 +120,7 @@ class LoopDatabase:
                     lambda: asyncpg.connect(**arguments),
                     min_size=self._config.pool_min_size,
                     max_size=self._config.pool_max_size,
+                    patience_s=arguments.pop("command_timeout", None),  # for the pool to keep
                 )
             return self._pool
 

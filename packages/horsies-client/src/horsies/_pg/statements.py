@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import Final
 
@@ -41,6 +40,8 @@ class Statement:
 @cache
 def load(package: str, file: str, schema: str | None = None) -> Mapping[str, Statement]:
     """The statements of one file, by name."""
+    from importlib import resources  # 5 ms that defining tasks need not pay
+
     text = resources.files(package).joinpath("sql", file).read_text(encoding="utf-8")
     found = {statement.name: statement for statement in _parse(text, schema)}
     if not found:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from horsies.errors import UsageError
 from horsies.ids import id_problem, new_id, new_ids
 from horsies.send import SendErrorCode, TaskSendError
-from horsies.sending import telling
+from horsies.sending import carry, carry_async
 from horsies.workflow.nodes import ITEMS, MapNode, Node, SubWorkflowNode
 
 if TYPE_CHECKING:
     from horsies._pg.enqueue import Script
+    from horsies.app import Horsies
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.spec import WorkflowSpec
     from horsies.workflow.wiring import Wired
@@ -135,49 +136,43 @@ class Starting(Generic[T]):
     # -- verbs -----------------------------------------------------------------------------------
 
     def start(self) -> WorkflowHandle[T]:
-        from horsies._pg import enqueue, foreign
-
-        app = self.spec.app
         if self.connection is None:
-            return app.run_sync("start", self.start_async)
-        execute = foreign.require_sync(foreign.adapt(self.connection), "start")
-        with self._telling():
-            enqueue.drive(self._script(), execute)
+            return self.app.run_sync("start", self.start_async)
+        carry(self, "start", self._script)
         return self._handle()
 
     async def start_async(self) -> WorkflowHandle[T]:
-        from horsies._pg import enqueue, foreign
-
-        with self._telling():
-            if self.connection is not None:
-                execute = foreign.require_async(foreign.adapt(self.connection), "start")
-                await enqueue.drive_async(self._script(), execute)
-            else:
-                await self.spec.app.database.here().run(
-                    lambda connection: enqueue.drive_async(
-                        self._script(), lambda sql, values: connection.fetch(sql, *values)
-                    )
-                )
+        await carry_async(self, "start", self._script)
         return self._handle()
 
+    # -- as a cargo, and for `TaskSendError.retry` -------------------------------------------------
+
+    @property
+    def app(self) -> Horsies:
+        return self.spec.app
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.workflow_id]
+
+    def label(self) -> str:
+        return f"workflow {self.spec.name!r}"
+
+    def resend(self, _verb: str) -> Starting[T]:
+        return self
+
     def send(self) -> WorkflowHandle[T]:
-        """For `TaskSendError.retry`."""
         return self.start()
 
     async def send_async(self) -> WorkflowHandle[T]:
         return await self.start_async()
 
-    def _telling(self) -> Any:
-        return telling(
-            self.spec.app, f"workflow {self.spec.name!r}", [self.workflow_id], connection=self.connection, resend=self
-        )
+    # -- rows ------------------------------------------------------------------------------------
 
     def _handle(self) -> WorkflowHandle[T]:
         from horsies.workflow.handle import WorkflowHandle
 
-        return WorkflowHandle(self.spec.app, self.workflow_id, spec=self.spec)
-
-    # -- rows ------------------------------------------------------------------------------------
+        return WorkflowHandle(self.app, self.workflow_id, spec=self.spec)
 
     def statement(self) -> tuple[str, tuple[Any, ...]]:
         """What writes the run: no row comes back when its id exists already."""
@@ -186,7 +181,7 @@ class Starting(Generic[T]):
     def _sql(self, name: str) -> str:
         from horsies._pg.statements import load
 
-        return load("horsies._pg", "workflows.sql", self.spec.app.schema)[name].sql
+        return load("horsies._pg", "workflows.sql", self.app.schema)[name].sql
 
     def _script(self) -> Script[None]:
         values, sha = self._values()
