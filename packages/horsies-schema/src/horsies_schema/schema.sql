@@ -4,16 +4,29 @@
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    first_id text;
+    first_queue text;
+    last_queue text;
+    told boolean;
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        PERFORM pg_notify('task_new', fresh.id), pg_notify('task_queue_' || fresh.queue_name, fresh.id)
-           FROM (SELECT queue_name, min(id) AS id FROM inserted WHERE status = 'PENDING' GROUP BY queue_name) AS fresh;
+        SELECT min(id), min(queue_name), max(queue_name) INTO first_id, first_queue, last_queue
+          FROM inserted WHERE status = 'PENDING';
+        IF first_queue = last_queue THEN
+            told := pg_notify('task_new', first_id) IS NULL
+                OR pg_notify('task_queue_' || first_queue, first_id) IS NULL;
+        ELSE
+            PERFORM pg_notify('task_new', fresh.id), pg_notify('task_queue_' || fresh.queue_name, fresh.id)
+               FROM (SELECT queue_name, min(id) AS id FROM inserted WHERE status = 'PENDING'
+                      GROUP BY queue_name) AS fresh;
+        END IF;
     ELSIF OLD.status = NEW.status THEN
         RETURN NULL;
     ELSIF NEW.status = 'PENDING' THEN
-        PERFORM pg_notify('task_new', NEW.id), pg_notify('task_queue_' || NEW.queue_name, NEW.id);
+        told := pg_notify('task_new', NEW.id) IS NULL OR pg_notify('task_queue_' || NEW.queue_name, NEW.id) IS NULL;
     ELSE
-        PERFORM pg_notify('task_done', NEW.id);
+        told := pg_notify('task_done', NEW.id) IS NULL;
     END IF;
     RETURN NULL;
 END
@@ -32,12 +45,17 @@ CREATE FUNCTION public.horsies_task_is_sound(task_name character varying, queue_
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     AS $_$
 DECLARE
-    sound boolean := false;
+    sound boolean;
     rule text;
 BEGIN
-    -- A branch for each status, and the frequent ones first: an expression is made ready once per transaction, and only
-    -- those that are reached.
-    IF status = 'RUNNING' THEN
+    -- A branch for each status: an expression is made ready once per transaction, and only those that are reached. New
+    -- rows come first, for they come one by one.
+    IF status = 'PENDING' THEN
+        sound := NOT claimed AND claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL
+            AND started_at IS NULL AND finalizing_at IS NULL
+            AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
+            AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$';
+    ELSIF status = 'RUNNING' THEN
         sound := NOT claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
             AND claim_expires_at IS NULL AND started_at IS NOT NULL AND worker_pid IS NOT NULL
             AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
@@ -45,11 +63,6 @@ BEGIN
     ELSIF status = 'COMPLETED' THEN
         sound := NOT claimed AND completed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL
             AND failed_at IS NULL AND error_code IS NULL;
-    ELSIF status = 'PENDING' THEN
-        sound := NOT claimed AND claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL
-            AND started_at IS NULL AND finalizing_at IS NULL
-            AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
-            AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$';
     ELSIF status = 'CLAIMED' THEN
         sound := claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
             AND claim_expires_at IS NOT NULL AND started_at IS NULL
@@ -67,7 +80,7 @@ BEGIN
         AND task_name <> '' AND (unique_key IS NULL OR unique_key <> '')
         AND (good_until IS NULL OR started_at IS NULL OR started_at < good_until)
     THEN
-        RETURN true;
+        RETURN sound;
     END IF;
     rule := CASE
         WHEN task_name = '' OR unique_key = '' THEN 'names'

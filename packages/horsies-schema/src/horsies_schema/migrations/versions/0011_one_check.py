@@ -26,12 +26,17 @@ CREATE OR REPLACE FUNCTION horsies_task_is_sound(
     retry_count integer, max_retries integer, manual_retries integer
 ) RETURNS boolean LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
-    sound boolean := false;
+    sound boolean;
     rule text;
 BEGIN
-    -- A branch for each status, and the frequent ones first: an expression is made ready once per transaction, and only
-    -- those that are reached.
-    IF status = 'RUNNING' THEN
+    -- A branch for each status: an expression is made ready once per transaction, and only those that are reached. New
+    -- rows come first, for they come one by one.
+    IF status = 'PENDING' THEN
+        sound := NOT claimed AND claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL
+            AND started_at IS NULL AND finalizing_at IS NULL
+            AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
+            AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$';
+    ELSIF status = 'RUNNING' THEN
         sound := NOT claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
             AND claim_expires_at IS NULL AND started_at IS NOT NULL AND worker_pid IS NOT NULL
             AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
@@ -39,11 +44,6 @@ BEGIN
     ELSIF status = 'COMPLETED' THEN
         sound := NOT claimed AND completed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL
             AND failed_at IS NULL AND error_code IS NULL;
-    ELSIF status = 'PENDING' THEN
-        sound := NOT claimed AND claimed_by_worker_id IS NULL AND claimed_at IS NULL AND claim_expires_at IS NULL
-            AND started_at IS NULL AND finalizing_at IS NULL
-            AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
-            AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$';
     ELSIF status = 'CLAIMED' THEN
         sound := claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
             AND claim_expires_at IS NOT NULL AND started_at IS NULL
@@ -61,7 +61,7 @@ BEGIN
         AND task_name <> '' AND (unique_key IS NULL OR unique_key <> '')
         AND (good_until IS NULL OR started_at IS NULL OR started_at < good_until)
     THEN
-        RETURN true;
+        RETURN sound;
     END IF;
     rule := CASE
         WHEN task_name = '' OR unique_key = '' THEN 'names'
@@ -129,32 +129,45 @@ WHEN = "NEW.terminal_at IS NOT NULL OR NEW.claimed_at IS NULL"
 WHEN_BEFORE = """OLD.status IS DISTINCT FROM NEW.status
     AND NEW.status IN ('PENDING', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')"""
 
+# pg_notify in an assignment, not in a PERFORM: PL/pgSQL evaluates it by itself and starts no statement.
+NOTIFY = """
+CREATE OR REPLACE FUNCTION horsies_notify_task_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    first_id text;
+    first_queue text;
+    last_queue text;
+    told boolean;
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        SELECT min(id), min(queue_name), max(queue_name) INTO first_id, first_queue, last_queue
+          FROM inserted WHERE status = 'PENDING';
+        IF first_queue = last_queue THEN
+            told := pg_notify('task_new', first_id) IS NULL
+                OR pg_notify('task_queue_' || first_queue, first_id) IS NULL;
+        ELSE
+            PERFORM pg_notify('task_new', fresh.id), pg_notify('task_queue_' || fresh.queue_name, fresh.id)
+               FROM (SELECT queue_name, min(id) AS id FROM inserted WHERE status = 'PENDING'
+                      GROUP BY queue_name) AS fresh;
+        END IF;
+    ELSIF OLD.status = NEW.status THEN
+        RETURN NULL;
+    ELSIF NEW.status = 'PENDING' THEN
+        told := pg_notify('task_new', NEW.id) IS NULL OR pg_notify('task_queue_' || NEW.queue_name, NEW.id) IS NULL;
+    ELSE
+        told := pg_notify('task_done', NEW.id) IS NULL;
+    END IF;
+    RETURN NULL;
+END
+$$
+"""
 
-def upgrade() -> None:
-    op.execute(FUNCTION)
-    op.execute(_notify("ELSIF OLD.status = NEW.status THEN\n        RETURN NULL;"))
-    op.execute(_trigger(WHEN))
-    _replace("horsies_tasks", BEFORE, {"sound": SOUND})
-    _replace("horsies_task_attempts", ATTEMPT_BEFORE, {"sound": ATTEMPT_SOUND})
-
-
-def downgrade() -> None:
-    op.execute(_trigger(WHEN_BEFORE))
-    op.execute(_notify())
-    _replace("horsies_task_attempts", ("sound",), ATTEMPT_BEFORE)
-    _replace("horsies_tasks", ("sound",), BEFORE)
-    op.execute("DROP FUNCTION horsies_task_is_sound")
-
-
-def _notify(*branches: str) -> str:
-    lines = "".join(f"    {branch}\n" for branch in branches)
-    return f"""
+NOTIFY_BEFORE = """
 CREATE OR REPLACE FUNCTION horsies_notify_task_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         PERFORM pg_notify('task_new', fresh.id), pg_notify('task_queue_' || fresh.queue_name, fresh.id)
            FROM (SELECT queue_name, min(id) AS id FROM inserted WHERE status = 'PENDING' GROUP BY queue_name) AS fresh;
-{lines}    ELSIF NEW.status = 'PENDING' THEN
+    ELSIF NEW.status = 'PENDING' THEN
         PERFORM pg_notify('task_new', NEW.id), pg_notify('task_queue_' || NEW.queue_name, NEW.id);
     ELSE
         PERFORM pg_notify('task_done', NEW.id);
@@ -163,6 +176,22 @@ BEGIN
 END
 $$
 """
+
+
+def upgrade() -> None:
+    op.execute(FUNCTION)
+    op.execute(NOTIFY)
+    op.execute(_trigger(WHEN))
+    _replace("horsies_tasks", BEFORE, {"sound": SOUND})
+    _replace("horsies_task_attempts", ATTEMPT_BEFORE, {"sound": ATTEMPT_SOUND})
+
+
+def downgrade() -> None:
+    op.execute(_trigger(WHEN_BEFORE))
+    op.execute(NOTIFY_BEFORE)
+    _replace("horsies_task_attempts", ("sound",), ATTEMPT_BEFORE)
+    _replace("horsies_tasks", ("sound",), BEFORE)
+    op.execute("DROP FUNCTION horsies_task_is_sound")
 
 
 def _trigger(when: str) -> str:
