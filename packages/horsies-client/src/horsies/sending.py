@@ -1,6 +1,6 @@
 """One send under way: the tasks, and the road they take (the app's pool, or the caller's connection)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -28,14 +28,14 @@ class Cargo(Protocol):
     @property
     def ids(self) -> Sequence[str]: ...
     def label(self) -> str: ...
-    def resend(self, verb: str) -> "Resend": ...
+    def resend(self, verb: str, /) -> "Resend": ...
 
 
-def carry(cargo: Cargo, verb: str, script: Callable[[], enqueue.Script[R]]) -> R:
+def carry(cargo: Cargo, verb: str, write: enqueue.Write[R]) -> R:
     """Write it on the caller's synchronous connection."""
     execute = foreign.require_sync(foreign.adapt(cargo.connection), verb)
     try:
-        return enqueue.drive(script(), execute)
+        return enqueue.at_once(write, execute)
     except HorsiesError:
         raise
     except Exception as error:
@@ -43,13 +43,12 @@ def carry(cargo: Cargo, verb: str, script: Callable[[], enqueue.Script[R]]) -> R
         raise
 
 
-async def carry_async(cargo: Cargo, verb: str, script: Callable[[], enqueue.Script[R]]) -> R:
+async def carry_async(cargo: Cargo, verb: str, write: enqueue.Write[R]) -> R:
     """Write it through the app's pool, or on the caller's asynchronous connection."""
     try:
         if cargo.connection is None:
-            return await cargo.app.database.here().write(script)
-        execute = foreign.require_async(foreign.adapt(cargo.connection), verb)
-        return await enqueue.drive_async(script(), execute)
+            return await cargo.app.database.here().write(write)
+        return await write(foreign.require_async(foreign.adapt(cargo.connection), verb))
     except HorsiesError:
         raise
     except Exception as error:
@@ -118,15 +117,15 @@ class Sending(Generic[T]):
         await carry_async(self, verb, self._all)
         return self._handles()
 
-    # -- scripts and outcomes --------------------------------------------------------------------
+    # -- statements and outcomes -----------------------------------------------------------------
 
-    def _one(self) -> enqueue.Script[enqueue.Written]:
+    def _one(self, execute: enqueue.ExecuteAsync) -> Coroutine[Any, Any, enqueue.Written]:
         fresh, self.is_fresh = self.is_fresh, False
-        return enqueue.write_task(self.tasks, self.app.schema, fresh=fresh)
+        return enqueue.write_task(execute, self.tasks, self.app.schema, fresh=fresh)
 
-    def _all(self) -> enqueue.Script[None]:
+    def _all(self, execute: enqueue.ExecuteAsync) -> Coroutine[Any, Any, None]:
         fresh, self.is_fresh = self.is_fresh, False
-        return enqueue.write_batch(self.tasks, self.app.schema, fresh=fresh)
+        return enqueue.write_batch(execute, self.tasks, self.app.schema, fresh=fresh)
 
     def _handle(self, written: enqueue.Written) -> TaskHandle[T]:
         return TaskHandle(self.app, written.task_id, definition=self.definition, is_duplicate=written.is_duplicate)

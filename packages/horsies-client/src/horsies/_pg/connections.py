@@ -40,7 +40,7 @@ class ConnectionPool:
         self._max_size = max_size
         self._patience_s = patience_s
         self._size = 0  # idle, lent and being opened
-        self._idle: deque[tuple[Connection, float]] = deque()
+        self._idle: deque[tuple[Connection, float]] = deque()  # and when it was lent last
         self._lent: dict[Connection, float] = {}  # since when
         self._overdue: set[Connection] = set()  # of the lent ones
         self._waiting: deque[asyncio.Future[Connection | None]] = deque()
@@ -73,16 +73,18 @@ class ConnectionPool:
 
     def release(self, connection: "Connection") -> None:
         """Give it back; one that was terminated, or left in a transaction, is not used again."""
-        self._lent.pop(connection, None)
+        since = self._lent.pop(connection)
         self._overdue.discard(connection)
+        is_closed = connection.is_closed()
         # asyncpg has no transaction state for a closed one: it raises, and that would replace a cancellation
-        if not connection.is_closed() and (self._closed or connection.is_in_transaction()):
+        if not is_closed and (self._closed or connection.is_in_transaction()):
             connection.terminate()
-        if connection.is_closed():
+            is_closed = True
+        if is_closed:
             self._size -= 1
             self._call_next(None)
         elif not self._call_next(connection):
-            self._idle.append((connection, time.monotonic()))
+            self._idle.append((connection, since))
             if self._sweeper is None:
                 self._sweep_in(_IDLE_S)
 

@@ -1,19 +1,20 @@
 """Writing tasks, independent of who carries the statements.
 
-The logic is a generator that asks for statements and is given rows: the app's own pool, an asyncpg or
-SQLAlchemy session of the caller and a synchronous psycopg or Django connection all drive the same code.
+`execute(sql, *values)` does: of the app's own pool, of an asyncpg or SQLAlchemy session of the caller, or of a
+synchronous psycopg or Django connection, where nothing that is awaited ever waits (`at_once`).
 """
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from horsies._pg.statements import load
 from horsies.send import NewTasks, SendErrorCode, TaskSendError
 
 R = TypeVar("R")
-Request = tuple[str, tuple[Any, ...]]
 Rows = Sequence[Sequence[Any]]
-Script = Generator[Request, Rows, R]
+Execute = Callable[..., Rows]
+ExecuteAsync = Callable[..., Awaitable[Rows]]
+Write = Callable[[ExecuteAsync], Coroutine[Any, Any, R]]
 
 _RACES = 5
 """A look after a lost race sees the winner; only a transaction that cannot see it loses five in a row."""
@@ -26,7 +27,7 @@ class Written(NamedTuple):
     is_duplicate: bool
 
 
-def write_task(tasks: NewTasks, schema: str | None, *, fresh: bool) -> Script[Written]:
+async def write_task(execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool) -> Written:
     """The first of them, in one statement unless the id or the key is taken. `fresh` promises that the id is not,
     because it was minted a moment ago and never sent."""
     statements = load("horsies._pg", "tasks.sql", schema)
@@ -36,18 +37,18 @@ def write_task(tasks: NewTasks, schema: str | None, *, fresh: bool) -> Script[Wr
         plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, sha,
     )  # fmt: skip
     if fresh and plan.unique_key is None:
-        yield statements["insert_fresh_task"].sql, values
+        await execute(statements["insert_fresh_task"].sql, *values)
         return Written(task_id, False)
     for _ in range(_RACES):
         if plan.unique_key is None:
-            if (yield statements["insert_task"].sql, values):
+            if await execute(statements["insert_task"].sql, *values):
                 return Written(task_id, False)
-            rows = yield statements["find_conflict_batch"].sql, ([task_id],)
+            rows = await execute(statements["find_conflict_batch"].sql, [task_id])
             if rows:
                 _require_same(task_id, sha, rows[0][1])
                 return Written(task_id, False)
         else:
-            rows = yield statements["insert_unique_task"].sql, (*values, plan.unique_key)
+            rows = await execute(statements["insert_unique_task"].sql, *values, plan.unique_key)
             if rows:
                 holder, found, is_fresh, _rank = rows[0]
                 if holder == task_id and not is_fresh:
@@ -61,23 +62,21 @@ def write_task(tasks: NewTasks, schema: str | None, *, fresh: bool) -> Script[Wr
     )
 
 
-def write_batch(tasks: NewTasks, schema: str | None, *, fresh: bool) -> Script[None]:
+async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool) -> None:
     """All or none, in one statement. Ids that exist already must be the same tasks; `fresh` promises that none
     does."""
     statements = load("horsies._pg", "tasks.sql", schema)
     plan = tasks.plan
-    written = yield (
+    written = await execute(
         statements["insert_fresh_task_batch" if fresh else "insert_task_batch"].sql,
-        (
-            # nearly always nobody has positional-only arguments, and a column of nothing need not be encoded
-            tasks.ids, tasks.args if any(tasks.args) else None, tasks.kwargs, tasks.shas, plan.task_name,
-            plan.queue_name, plan.priority, tasks.sent_at, plan.eta, plan.delay, plan.good_until, plan.ttl,
-            plan.max_retries, plan.task_options,
-        ),
+        # nearly always nobody has positional-only arguments, and a column of nothing need not be encoded
+        tasks.ids, tasks.args if any(tasks.args) else None, tasks.kwargs, tasks.shas, plan.task_name, plan.queue_name,
+        plan.priority, tasks.sent_at, plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries,
+        plan.task_options,
     )  # fmt: skip
     if written[0][0] == len(tasks.ids):
         return
-    rows = yield statements["find_conflict_batch"].sql, (tasks.ids,)
+    rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
     found = {row[0]: row[1] for row in rows}
     for task_id, sha in zip(tasks.ids, tasks.shas, strict=True):
         _require_same(task_id, sha, found.get(task_id))
@@ -92,21 +91,16 @@ def _require_same(task_id: str, sha: str, found: object) -> None:
         )
 
 
-def drive(script: Script[R], execute: Callable[..., Rows]) -> R:
-    """Run a script on a synchronous connection: `execute(sql, *values)`."""
+def at_once(write: Write[R], execute: Execute) -> R:
+    """Write on a synchronous connection."""
+
+    async def answered(sql: str, *values: Any) -> Rows:
+        return execute(sql, *values)
+
+    work = write(answered)
     try:
-        sql, values = next(script)
-        while True:
-            sql, values = script.send(execute(sql, *values))
+        work.send(None)
     except StopIteration as end:
         return end.value
-
-
-async def drive_async(script: Script[R], execute: Callable[..., Awaitable[Rows]]) -> R:
-    """Run a script on an asynchronous connection."""
-    try:
-        sql, values = next(script)
-        while True:
-            sql, values = script.send(await execute(sql, *values))
-    except StopIteration as end:
-        return end.value
+    work.close()
+    raise AssertionError("it awaited something else than its statements")

@@ -7,16 +7,13 @@ the caller.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from horsies._pg.enqueue import Rows
+from horsies._pg.enqueue import Execute, ExecuteAsync, Rows
 from horsies.errors import UsageError
-
-Execute = Callable[..., Rows]
-ExecuteAsync = Callable[..., Awaitable[Rows]]
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 
@@ -84,7 +81,10 @@ def _sqlalchemy_async_session(session: Any) -> Foreign:
 
 
 def _sqlalchemy_connection(connection: Any) -> Foreign:
-    return Foreign("SQLAlchemy", execute=lambda sql, *values: _on_sqlalchemy(connection, sql, values))
+    def execute(sql: str, *values: Any) -> Rows:
+        return _on_sqlalchemy(connection, sql, values)
+
+    return Foreign("SQLAlchemy", execute=execute)
 
 
 def _sqlalchemy_async_connection(connection: Any) -> Foreign:

@@ -19,7 +19,7 @@ from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve_async
-from horsies._pg.enqueue import Script, drive_async
+from horsies._pg.enqueue import Write
 from horsies._pg.listener import Listener
 from horsies._pg.schema_guard import require_schema
 from horsies._pg.transient import is_transient
@@ -73,9 +73,9 @@ class LoopDatabase:
                 attempt += 1
                 await asyncio.sleep(delay)
 
-    def write(self, script: Callable[[], Script[R]]) -> Awaitable[R]:
-        """Run a script of `enqueue`, from its start after a transient error."""
-        return self.run(lambda connection: drive_async(script(), connection.fetch))
+    def write(self, write: Write[R]) -> Awaitable[R]:
+        """Write something of `enqueue`, from its start after a transient error."""
+        return self.run(lambda connection: write(connection.fetch))
 
     async def run_once(self, action: Action[R]) -> R:
         """Run `action(connection)` on a pooled connection, once."""

@@ -20,7 +20,7 @@ from horsies.sending import carry, carry_async
 from horsies.workflow.nodes import ITEMS, MapNode, Node, SubWorkflowNode
 
 if TYPE_CHECKING:
-    from horsies._pg.enqueue import Script
+    from horsies._pg.enqueue import ExecuteAsync
     from horsies.app import Horsies
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.spec import WorkflowSpec
@@ -138,11 +138,11 @@ class Starting(Generic[T]):
     def start(self) -> WorkflowHandle[T]:
         if self.connection is None:
             return self.app.run_sync("start", self.start_async)
-        carry(self, "start", self._script)
+        carry(self, "start", self._write)
         return self._handle()
 
     async def start_async(self) -> WorkflowHandle[T]:
-        await carry_async(self, "start", self._script)
+        await carry_async(self, "start", self._write)
         return self._handle()
 
     # -- as a cargo, and for `TaskSendError.retry` -------------------------------------------------
@@ -183,12 +183,12 @@ class Starting(Generic[T]):
 
         return load("horsies._pg", "workflows.sql", self.app.schema)[name].sql
 
-    def _script(self) -> Script[None]:
+    async def _write(self, execute: ExecuteAsync) -> None:
         values, sha = self._values()
         for _ in range(_RACES):
-            if (yield self._sql("start_workflow"), values):
+            if await execute(self._sql("start_workflow"), *values):
                 return
-            found = yield self._sql("find_workflow"), (self.workflow_id,)
+            found = await execute(self._sql("find_workflow"), self.workflow_id)
             if found:
                 if found[0][1] != sha:
                     raise TaskSendError(
