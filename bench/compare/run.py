@@ -36,13 +36,15 @@ def main(mode: str, arguments: Sequence[str]) -> int:
         "--scale", type=float, default=0.5 if mode == "quick" else 1.0, help="tasks per drain, times this"
     )
     parser.add_argument("--peers", type=find, help="only these, by name (default: all that are installed)")
-    parser.add_argument("--scenarios", help=f"only these: {', '.join(SCENARIOS)}")
+    parser.add_argument("--scenarios", type=_scenarios, help=f"only these: {', '.join(SCENARIOS)}")
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the full tables; 10000000 takes its time")
     parser.add_argument("--pin-seconds", type=float, default=60.0)
     parser.add_argument("--output", type=Path, default=RESULTS / f"{mode}.json")
     parser.add_argument("--plots", type=Path, default=RESULTS)
     parser.add_argument("--add-to", type=Path, help="a run's JSON whose samples this one continues")
     options = parser.parse_args(arguments)
+    if options.output.is_dir():
+        parser.error(f"--output {options.output} is a directory: name a file in it")
     results = read(options.add_to) if options.add_to else Results(mode)
     began = time.monotonic()
     try:
@@ -56,6 +58,14 @@ def main(mode: str, arguments: Sequence[str]) -> int:
     print(report.text(results))
     print(f"\n{time.monotonic() - began:.0f} s; samples in {options.output.name}, plots beside it")
     return 1 if results.failures else 0
+
+
+def _scenarios(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in SCENARIOS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not a scenario: {', '.join(SCENARIOS)}")
+    return names
 
 
 def _report(arguments: Sequence[str]) -> int:
@@ -73,9 +83,7 @@ def _report(arguments: Sequence[str]) -> int:
 class _Run:
     def __init__(self, results: Results, servers: Servers, options: argparse.Namespace, mode: str) -> None:
         self._results, self._servers, self._options = results, servers, options
-        self._scenarios = (
-            options.scenarios.split(",") if options.scenarios else (QUICK if mode == "quick" else SCENARIOS)
-        )
+        self._scenarios = options.scenarios or (QUICK if mode == "quick" else SCENARIOS)
         self._effort = visits.QUICK if mode == "quick" else visits.FULL
         wanted = options.peers if options.peers is not None else PEERS
         if mode == "quick" and options.peers is None:

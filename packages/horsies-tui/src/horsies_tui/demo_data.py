@@ -211,7 +211,7 @@ FINDINGS: Final = (
     Finding("vacuum", Severity.WARN, "horsies_tasks has 48,211 dead rows",
             "every claim walks past them", "look for an old transaction, or vacuum it: VACUUM horsies_tasks"),
     Finding("server", Severity.OK, "PostgreSQL 18.1, UTF8"),
-    Finding("schema", Severity.OK, "at revision 0010"),
+    Finding("schema", Severity.OK, "at revision 0011"),
     Finding("notify", Severity.OK, "a notification takes 1.2 ms"),
     Finding("connections", Severity.OK, "41 of 300 in use"),
     Finding("retention", Severity.OK, "nothing is older than the workers keep it"),
