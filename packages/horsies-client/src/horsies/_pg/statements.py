@@ -40,7 +40,7 @@ class Statement:
 @cache
 def load(package: str, file: str, schema: str | None = None) -> Mapping[str, Statement]:
     """The statements of one file, by name."""
-    from importlib import resources  # 5 ms that defining tasks need not pay
+    from importlib import resources  # brings zipfile and tempfile along, for which a definition of tasks need not wait
 
     text = resources.files(package).joinpath("sql", file).read_text(encoding="utf-8")
     found = {statement.name: statement for statement in _parse(text, schema)}
