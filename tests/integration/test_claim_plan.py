@@ -234,6 +234,7 @@ UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
     "start_batch": (("w", ["x"], [1], "h", 1, "p", EXPIRED_RESULT), 10),
     "hand_back_batch": (("w", ["x"], [1], timedelta(0), CANCELLED_RESULT), 10),
     "read_held_batch": (("w", ["x"], [1]), 10),
+    "complete_task": (("w", "x", 1, "{}", MOMENT, MOMENT, 1, "p"), 10),
     "stage_batch": (("w", ["x"], [1], ["{}"], [MOMENT], [MOMENT], [1], ["p"]), 10),
     "write_progress_batch": (("w", ["x"], [1], ["{}"]), 10),
     "beat_batch": (("w", ["x"], [1], ["runner"], "h", [1], ["p"]), 10),

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import asyncpg
+import psycopg
 import pytest
 
 from horsies.status import AttemptOutcome, TaskStatus
@@ -40,6 +41,40 @@ async def test_completed(db: Database, hands: Hands) -> None:
             "worker_process_name": "child-9",
         }
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("together", [1, 3])
+async def test_one_is_completed_as_many_are(db: Database, hands: Hands, together: int) -> None:
+    """Two statements, one for a single end: the same row, the same attempt, the same fences."""
+    rows = [running(db, retry_count=1, max_retries=1, finalizing_at=NOW) for _ in range(together)]
+    ends = [end_of(row, result='{"ok":7}', pid=9, started=PAST, finished=PAST) for row in rows]
+    assert await hands.finalize(ends) == {row["id"]: "COMPLETED" for row in rows}
+    for row in rows:
+        stored = factories.read(db, row["id"])
+        assert stored["completed_at"] == stored["terminal_at"] == stored["updated_at"]
+        assert [stored[name] for name in ("status", "result", "worker_pid", "worker_process_name", "retry_count")] == [
+            "COMPLETED", '{"ok":7}', 9, "child-9", 1,
+        ]  # fmt: skip
+        assert (stored["finalizing_at"], stored["finalizing_by_worker_id"]) == (None, None)
+        last = attempts(db, row["id"])[-1]
+        assert (last["attempt"], last["outcome"], last["will_retry"], last["worker_pid"]) == (2, "COMPLETED", False, 9)
+        assert last["started_at"] == last["finished_at"] == stored["started_at"]
+    assert await hands.finalize(ends) == {}
+
+
+@pytest.mark.parametrize("together", [1, 3])
+async def test_an_ok_end_that_is_not_ours_changes_nothing(db: Database, hands: Hands, together: int) -> None:
+    lost = [running(db, claim_generation=2) for _ in range(together)]
+    others = [running(db, claimed_by_worker_id="worker-2") for _ in range(together)]
+    locked = [running(db) for _ in range(together)]
+    assert await hands.finalize([end_of({**row, "claim_generation": 1}) for row in lost]) == {}
+    assert await hands.finalize([end_of(row) for row in others]) == {}
+    with psycopg.connect(db.url) as other:
+        other.execute("SELECT 1 FROM horsies_tasks WHERE id = ANY (%s) FOR UPDATE", [[row["id"] for row in locked]])
+        assert await hands.finalize([end_of(row) for row in locked]) == {}
+    for row in (*lost, *others, *locked):
+        assert factories.read(db, row["id"])["status"] == "RUNNING"
+        assert attempts(db, row["id"]) == []
 
 
 @pytest.mark.parametrize(

