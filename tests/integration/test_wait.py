@@ -196,6 +196,22 @@ async def test_a_task_that_ends_while_listen_is_down_is_found_when_it_is_back(db
         assert await result == TaskResult(ok=3)
 
 
+async def test_news_of_others_do_not_put_off_the_poll(db: Database) -> None:
+    """What nobody told of is found within a poll, also while somebody else hears something more often than that."""
+    async with async_app_on(db, resilience={"notify_poll_interval_ms": 400}) as app:
+        silent, loud = factories.task(db), factories.task(db)
+        results = [await waiting(app.handle(task_id)) for task_id in (silent, loud)]
+        await eventually_async(lambda: db.value(LISTENING) == 1)
+        db.execute("DELETE FROM horsies_tasks WHERE id = %s", silent)
+        async with asyncio.timeout(PATIENCE_MS / 1000):
+            while not results[0].done():
+                db.execute("SELECT pg_notify('task_done', %s)", loud)
+                await asyncio.wait(results[:1], timeout=0.05)
+        assert code_of(await results[0]) is RetrievalCode.TASK_NOT_FOUND
+        factories.finish(db, loud, 3)
+        assert await results[1] == TaskResult(ok=3)
+
+
 async def test_the_row_is_read_after_listen_is_in_force(db: Database) -> None:
     """The task ends after the first read and before LISTEN: only a second read can see it."""
     with ChaosProxy(db.url) as proxy:

@@ -11,6 +11,7 @@ moment, and most of the time its notification comes first.
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -67,6 +68,9 @@ class Waiters:
         """Which of the ids are workflows; all others are tasks."""
         self._due: set[str] = set()
         self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._poll_at = 0.0
+        self._quiet_since = 0.0
         self._service: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
         self.last_error: BaseException | None = None
@@ -106,7 +110,7 @@ class Waiters:
                     del self._waiting[task_id]
                     self._workflows.discard(task_id)
                     if not self._waiting:
-                        self._wake.set()  # the service goes from polling to lingering
+                        self._quiet_since = time.monotonic()
 
     async def look(self, task_id: str) -> Seen | None:
         """Look once, without waiting."""
@@ -141,17 +145,25 @@ class Waiters:
             try:
                 await self._read_until_idle()
             finally:
+                if self._timer is not None:
+                    self._timer.cancel()
                 listening.cancel()
                 await asyncio.gather(listening, return_exceptions=True)
             if not self._waiting:  # somebody may have come while the connection was being closed
                 return
 
     async def _read_until_idle(self) -> None:
+        """Serve until nobody has waited for a while. The clock has a timer of its own: a time-out around each wait would
+        cost a round trip 40 µs, and a notification for one would put off the poll for all others."""
         backoff = Backoff(self._resilience)
+        self._quiet_since = time.monotonic()
+        self._poll_at = self._quiet_since + self._poll_s
+        self._tick()
         while True:
-            if not await self._next_due():
-                return
+            await self._wake.wait()
             self._wake.clear()
+            if not self._waiting and time.monotonic() >= self._quiet_since + LINGER_S:
+                return
             # whatever gathers during this read goes into the next one: no timer, and big batches under load
             batch = [task_id for task_id in self._due if task_id in self._waiting]
             self._due.clear()
@@ -173,17 +185,14 @@ class Waiters:
                 self.last_error = None
                 backoff.reset()
 
-    async def _next_due(self) -> bool:
-        """Wait for something to read; False when nobody has waited for a while."""
-        patience = self._poll_s * random.uniform(0.8, 1.2) if self._waiting else LINGER_S
-        try:
-            async with asyncio.timeout(patience):  # wait_for would swallow a cancel that meets the wake-up
-                await self._wake.wait()
-        except TimeoutError:
-            if not self._waiting:
-                return False
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now >= self._poll_at:
             self._look_at(self._waiting)
-        return True
+            self._poll_at = now + self._poll_s * random.uniform(0.8, 1.2)
+        if not self._waiting and now >= self._quiet_since + LINGER_S:
+            self._wake.set()
+        self._timer = asyncio.get_running_loop().call_later(min(self._poll_at - now, LINGER_S), self._tick)
 
     async def _read(self, connection: Any, batch: list[str]) -> None:
         found: dict[str, Seen] = {}
