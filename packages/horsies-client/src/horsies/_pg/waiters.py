@@ -153,8 +153,8 @@ class Waiters:
                 return
 
     async def _read_until_idle(self) -> None:
-        """Serve until nobody has waited for a while. The clock has a timer of its own: a time-out around each wait would
-        cost a round trip 40 µs, and a notification for one would put off the poll for all others."""
+        """Serve until nobody has waited for a while. The clock has a timer of its own: a time-out around each wait
+        would cost a round trip 40 µs, and a notification for one would put off the poll for all others."""
         backoff = Backoff(self._resilience)
         self._quiet_since = time.monotonic()
         self._poll_at = self._quiet_since + self._poll_s
