@@ -200,8 +200,10 @@ async def test_news_of_others_do_not_put_off_the_poll(db: Database) -> None:
     """What nobody told of is found within a poll, also while somebody else hears something more often than that."""
     async with async_app_on(db, resilience={"notify_poll_interval_ms": 400}) as app:
         silent, loud = factories.task(db), factories.task(db)
+        start_counting(db)
         results = [await waiting(app.handle(task_id)) for task_id in (silent, loud)]
-        await eventually_async(lambda: db.value(LISTENING) == 1)
+        # the looks of the beginning are over, the one at the start of LISTEN too
+        await eventually_async(lambda: db.value(LISTENING) == 1 and reads(db) >= 3)
         db.execute("DELETE FROM horsies_tasks WHERE id = %s", silent)
         async with asyncio.timeout(PATIENCE_MS / 1000):
             while not results[0].done():

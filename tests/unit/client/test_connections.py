@@ -252,3 +252,15 @@ async def test_nobody_is_watched_without_a_bound(opener: Opener, monkeypatch: py
     assert asked == []
     pool.release(lent)
     assert asked == [connections._IDLE_S]
+
+
+async def test_what_is_opened_while_the_pool_closes_is_not_lent(opener: Opener) -> None:
+    opener.gate.clear()
+    pool = pool_of(opener, 1)
+    late = asyncio.create_task(pool.acquire(timeout_s=5))
+    await turn()
+    await pool.close(grace_s=1)
+    opener.gate.set()
+    with pytest.raises(UsageError, match="closed"):
+        await late
+    assert [connection.closed for connection in opener.opened] == [True]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from horsies import ids
 from horsies.ids import derived_id, id_problem, is_storable_id, is_younger_than, new_id, new_ids
 
 
@@ -39,17 +40,21 @@ def test_the_random_part_is_random() -> None:
     assert {text[-1] for text in tails} == set("0123456789abcdef")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads: the child only makes ids
 def test_a_forked_child_draws_its_own() -> None:
-    new_id()  # some are in store now
+    while len(ids._tails) < 10:
+        new_id()
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        os.write(writing, "".join(new_id()[19:] for _ in range(10)).encode())
-        os._exit(0)
+        try:
+            os.write(writing, "".join(new_id()[19:] for _ in range(10)).encode())
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
-    theirs = os.read(reading, 10_000).decode()
-    for end in (reading, writing):
-        os.close(end)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        theirs = pipe.read()
     assert len(theirs) == 10 * 17
     assert not [tail for tail in (new_id()[19:] for _ in range(10)) if tail in theirs]
 

@@ -110,9 +110,8 @@ class Plan:
     def _sha(self, call: "EncodedCall") -> str:
         text = f"{self.fingerprint}\0{call.args_json or ''}\0{call.kwargs_json or ''}"
         # Two calls of one id are compared, nobody is kept out: 128 bits are enough, and more would be written with each
-        # state of the row. Between two statements, when the processor's caches have forgotten it, OpenSSL's SHA-256
-        # takes a send 8 µs, this one 3.
-        return hashlib.blake2s(text.encode(), digest_size=16).hexdigest()
+        # state of the row. BLAKE2s would take a send 4 µs less, but not every FIPS build of Python has it.
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class NewTasks(NamedTuple):

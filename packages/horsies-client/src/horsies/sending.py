@@ -143,6 +143,7 @@ class Sending(Generic[T]):
         return f"task {self.tasks.plan.task_name!r}" if len(self.ids) == 1 else f"{len(self.ids)} tasks"
 
     def resend(self, verb: str) -> "Resend":
+        self.is_fresh = False  # several may take the offer
         return _Resend(self, verb)
 
 

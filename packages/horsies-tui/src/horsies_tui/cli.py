@@ -71,7 +71,6 @@ def _config(options: argparse.Namespace) -> PostgresConfig:
     return PostgresConfig(
         options.database_url, direct_url=direct_url, pooler=direct_url is not None,
         schema=options.schema, pool_max_size=1, application_name=APPLICATION_NAME, connect_timeout_ms=5_000,
-        command_timeout_ms=10_000,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horsies._pg.pool import Connection
 
 _IDLE_S: Final = 300.0
-"""A connection that nobody used for so long is closed, down to the smallest size."""
+"""A connection that nobody took for so long is closed, down to the smallest size."""
 
 
 class ConnectionPool:
@@ -123,6 +123,10 @@ class ConnectionPool:
             self._size -= 1
             self._call_next(None)  # the next in line may have more luck
             raise
+        if self._closed:  # meanwhile; nobody would watch over it
+            connection.terminate()
+            self._size -= 1
+            self._refuse_when_closed()
         return self._lend(connection)
 
     def _lend(self, connection: "Connection") -> "Connection":

@@ -86,12 +86,12 @@ class LoopDatabase:
                 await require_schema(connection, self._config.schema)
                 self._schema_checked = True
             return await action(connection)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, TimeoutError):
             connection.terminate()  # an answer is still to come, and nobody will read it
             raise
         except Exception as error:
             if pool.is_overdue(connection):
-                raise TimeoutError(f"no answer within {self._config.command_timeout_ms} ms") from error
+                raise TimeoutError(f"not done within {self._config.command_timeout_ms} ms") from error
             raise
         finally:
             pool.release(connection)

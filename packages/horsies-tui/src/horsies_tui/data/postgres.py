@@ -46,6 +46,8 @@ R = TypeVar("R")
 
 APPLICATION_NAME: Final = "horsies tui"
 READ_TIMEOUT_MS: Final = 5_000
+ANSWER_S: Final = 10.0
+"""The server ends a statement before that; one that is silent for so long is gone."""
 MAX_CHARS: Final = 20_000
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
@@ -235,13 +237,14 @@ class PostgresSource:
 
         async def run(connection: Any) -> R:
             async def fetch(name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
-                return await connection.fetch(self._statements[name].sql, *values)
+                return await connection.fetch(self._statements[name].sql, *values, timeout=ANSWER_S)
 
             async with connection.transaction(readonly=True):
                 # custom plans: most conditions of a filter are not asked, and the planner should know
                 await connection.execute(
                     f"SET LOCAL statement_timeout = {READ_TIMEOUT_MS}; SET LOCAL plan_cache_mode = force_custom_plan;"
-                    " SET LOCAL jit = off"
+                    " SET LOCAL jit = off",
+                    timeout=ANSWER_S,
                 )
                 return await action(fetch)
 
