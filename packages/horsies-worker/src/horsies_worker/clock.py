@@ -5,8 +5,10 @@ database's clock. The offset is kept, not refreshed: two spans of one child must
 """
 
 import time
+from math import inf
 from typing import Any
 
+_LOOKS = 5
 _TOLERANCE_S = 1.0
 
 
@@ -15,10 +17,19 @@ class DatabaseClock:
         self._offset: float | None = None
 
     async def read(self, connection: Any) -> None:
-        """Take the offset; again after a reconnect, where a failover may have brought another clock."""
-        before = time.monotonic()
-        moment: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
-        offset = moment - (before + time.monotonic()) / 2
+        """Take the offset; again after a reconnect, where a failover may have brought another clock.
+
+        The server looks at its clock somewhere between question and answer. Taken as at the question, the offset is
+        never too small, and by the quickest of a few hardly too large: a span that lies before the start of its row
+        would be moved there, into the span of the next task.
+        """
+        quickest, offset = inf, 0.0
+        for _ in range(_LOOKS):
+            before = time.monotonic()
+            moment: float = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
+            took = time.monotonic() - before
+            if took < quickest:
+                quickest, offset = took, moment - before
         if self._offset is None or abs(offset - self._offset) > _TOLERANCE_S:
             self._offset = offset
 
