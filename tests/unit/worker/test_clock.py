@@ -31,7 +31,8 @@ async def test_it_is_never_behind_and_ahead_by_a_quick_answer_at_most(delays: tu
     server, clock = Server(*delays), DatabaseClock()
     await clock.read(server)
     before, told, after = time.time(), clock.at(time.monotonic()), time.time()
-    assert before - 0.001 <= told <= after + server.quickest + 0.001
+    # the middle of question and answer would be 0.025 behind, the slow look 0.1 ahead
+    assert before - 0.001 <= told <= after + server.quickest + 0.02
 
 
 async def test_it_is_kept_unless_it_is_another_clock() -> None:

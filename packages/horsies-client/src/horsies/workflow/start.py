@@ -145,6 +145,11 @@ class Starting(Generic[T]):
         await carry_async(self, "start", self._write)
         return self._handle()
 
+    def _handle(self) -> WorkflowHandle[T]:
+        from horsies.workflow.handle import WorkflowHandle
+
+        return WorkflowHandle(self.app, self.workflow_id, spec=self.spec)
+
     # -- as a cargo, and for `TaskSendError.retry` -------------------------------------------------
 
     @property
@@ -168,11 +173,6 @@ class Starting(Generic[T]):
         return await self.start_async()
 
     # -- rows ------------------------------------------------------------------------------------
-
-    def _handle(self) -> WorkflowHandle[T]:
-        from horsies.workflow.handle import WorkflowHandle
-
-        return WorkflowHandle(self.app, self.workflow_id, spec=self.spec)
 
     def statement(self) -> tuple[str, tuple[Any, ...]]:
         """What writes the run: no row comes back when its id exists already."""
