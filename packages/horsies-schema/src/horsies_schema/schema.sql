@@ -1,4 +1,4 @@
--- The horsies schema at revision 0011, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0014, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
