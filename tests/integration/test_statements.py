@@ -99,8 +99,6 @@ LOOKUPS = {
     "tasks.sql:find_conflict_batch": (IDS,),
     "tasks.sql:read_task": ("'x'",),
     "tasks.sql:read_attempts": ("'x'",),
-    "control.sql:cancel_waiting_batch": (IDS, "'{}'", "'x'"),
-    "control.sql:request_cancel_batch": (IDS,),
     "control.sql:retry_batch": (IDS, "NULL"),
     "control.sql:requeue_claimed_batch": (IDS,),
     "recover.sql:stale_tasks": (MINUTE,),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _UNIQUE_VIOLATION = "23505"
 _CANCEL_ROUNDS = 5
-"""A task may move between our two looks (claimed, retried); each round tries both again."""
+"""A task may move between our two looks (retried by another operator); each round tries again."""
 
 
 class PostgresBroker(Operations):
@@ -81,19 +81,13 @@ class PostgresBroker(Operations):
         return (await self.cancel_many([task_id]))[task_id]
 
     async def cancel_many(self, task_ids: Iterable[str]) -> dict[str, CancelResult]:
-        """`cancel` for many, in two statements."""
+        """`cancel` for many, in one statement."""
         left = set(task_ids)
         done: dict[str, CancelResult] = {}
-        reason = "cancelled before it started"
-        result = _error_json(OutcomeCode.TASK_CANCELLED, reason)
         for _ in range(_CANCEL_ROUNDS):
-            for outcome, name, extra in (
-                (CancelResult.CANCELLED, "cancel_waiting_batch", (result, reason)),
-                (CancelResult.REQUESTED, "request_cancel_batch", ()),
-            ):
-                rows = await self._rows(name, sorted(left), *extra)
-                done.update({row["id"]: outcome for row in rows})
-                left.difference_update(row["id"] for row in rows)
+            rows = await self._rows("cancel_tasks", sorted(left))
+            done.update({row["id"]: CancelResult(row["outcome"]) for row in rows})
+            left.difference_update(done)
             if not left:
                 break
             found = {row["id"]: TaskStatus(row["status"]) for row in await self._rows("read_ended_batch", sorted(left))}
