@@ -5,11 +5,11 @@ locked and with its search_path set), or a URL in HORSIES_DATABASE_URL (the deve
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
 from alembic import context
-from alembic.runtime.migration import MigrationContext
+from alembic.runtime.migration import MigrationContext, MigrationInfo
 from sqlalchemy import Connection
 
 from horsies_schema.models import Base
@@ -63,11 +63,13 @@ def _migrate(connection: Connection) -> None:
 
 
 def breaking_number(marks: Iterable[tuple[str, bool]]) -> str | None:
-    """Of revisions and whether each says `breaking = True`: the newest that code which does not know it must not meet."""
+    """Of revisions, each with whether it says `breaking = True`: the newest that does."""
     return max((revision for revision, breaks in marks if breaks), default=None)
 
 
-def _record_breaking(*, ctx: MigrationContext, heads: Iterable[Any], **_: Mapping[str, Any]) -> None:
+def _record_breaking(
+    ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], run_args: Mapping[str, Any]
+) -> None:
     """After each step, up or down: code that is older than the newest breaking revision finds out, and stops."""
     for head in heads:
         if str(head) < _BREAKING_SINCE:

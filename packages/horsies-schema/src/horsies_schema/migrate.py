@@ -96,9 +96,10 @@ async def check_async(url: str, *, schema: str | None = None) -> None:
         _require_suitable(connection, for_writing=False)
         found = _revision(connection)
         if found != head():
-            state = f"is at revision {found}" if found else "has no horsies tables"
+            option = f" --schema {schema}" if schema else ""
+            state = f"is at revision {found}, this release" if found else "has no horsies tables, this package"
             raise MigrationError(
-                f"the database {state}, this package needs {head()}: run `horsies-migrate up`", ExitCode.BEHIND
+                f"the database {state} needs {head()}: run `horsies-migrate up{option}`", ExitCode.BEHIND
             )
 
     await _connected(url, schema, work)
@@ -317,8 +318,8 @@ def _taken_names(connection: Connection) -> str | None:
         return None
     schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
     return (
-        f"schema {schema!r} holds tables of these names that horsies-migrate did not make ({', '.join(names)}): they are "
-        "left as they are; use a schema of its own with `horsies-migrate up --schema NAME` and "
+        f"schema {schema!r} holds tables of these names that horsies-migrate did not make ({', '.join(names)}): they "
+        "are left as they are; use a schema of its own with `horsies-migrate up --schema NAME` and "
         "PostgresConfig(schema=NAME)"
     )
 

@@ -22,8 +22,15 @@ _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
     "queue_state", "workflows", "workflow_tasks", "alembic_version",
 )  # fmt: skip
-_FUNCTIONS: Final = ("cancel_tasks", "start_workflow", "cancel_workflow")
-_TABLE: Final = re.compile(rf"(?<![\w.\"])horsies_(?:{'|'.join((*_TABLES, *_FUNCTIONS))})\b")
+TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
+FUNCTIONS: Final = (
+    "horsies_cancel_tasks(text[])",
+    "horsies_start_workflow(jsonb)",
+    "horsies_cancel_workflow(text)",
+)
+"""What statements call, by signature."""
+_NAMES: Final = "|".join((*TABLES, *(function.partition("(")[0] for function in FUNCTIONS)))
+_TABLE: Final = re.compile(rf"(?<![\w.\"])(?:{_NAMES})\b")
 _HEADER: Final = re.compile(r"^-- name: (?P<name>\w+) :(?P<kind>one|many|value|none)$", re.MULTILINE)
 
 

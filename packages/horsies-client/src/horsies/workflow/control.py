@@ -70,7 +70,8 @@ class WorkflowControl:
 
     async def cancel(self, workflow_id: str) -> bool:
         """See `WorkflowHandle.cancel`."""
-        return bool((await self._rows("cancel_workflow", workflow_id))[0][0])
+        rows = await self._rows("cancel_workflow", workflow_id)
+        return bool(rows[0]["is_cancelled"])
 
     async def retry(self, workflow_id: str, node_id: str | None = None) -> bool:
         """See `WorkflowHandle.retry`."""

@@ -179,8 +179,8 @@ SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
 SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.claimed_at, t.started_at,
        t.completed_at, t.failed_at, t.terminal_at, t.cancel_requested_at, t.finalizing_at, t.good_until,
        t.next_retry_at, t.retry_count, t.max_retries, t.manual_retries, t.claim_generation, t.claim_expires_at,
-       t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name, t.error_code, t.failed_reason,
-       t.unique_key, t.is_workflow_task, t.created_at, t.updated_at, statement_timestamp() AS seen_at,
+       t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name, t.error_code,
+       t.is_workflow_task, t.created_at, t.updated_at, statement_timestamp() AS seen_at,
        (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id) AS workflow_id
   FROM horsies_tasks t WHERE t.id = $1;
 
@@ -190,8 +190,16 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enque
 SELECT left(args, $2::int) AS args, length(args) AS args_chars, left(kwargs, $2::int) AS kwargs,
        length(kwargs) AS kwargs_chars, left(result, $2::int) AS result, length(result) AS result_chars,
        left(progress::text, $2::int) AS progress, length(progress::text) AS progress_chars,
-       left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars
+       left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars,
+       failed_reason, unique_key
   FROM horsies_tasks WHERE id = $1;
+
+-- name: show_attempts :many
+-- params: id
+-- `read_attempts` for every role: messages may quote arguments.
+SELECT attempt, outcome, will_retry, started_at, finished_at, error_code, NULL::text AS error_message,
+       NULL::text AS failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
+  FROM horsies_task_attempts WHERE task_id = $1 ORDER BY attempt;
 
 -- name: show_heartbeats :many
 -- params: id, row_limit

@@ -124,7 +124,7 @@ SELECT resumed.id, pg_notify('workflow_step', 'w:' || resumed.id) AS stepped, (S
 -- params: id
 -- What has not started never will; what runs is asked to stop, and its node ends with it. False: it had ended, or is
 -- not there. A function of the schema, which locks like the statements here.
-SELECT horsies_cancel_workflow($1::text);
+SELECT horsies_cancel_workflow($1::text) AS is_cancelled;
 
 -- name: retry_nodes :many
 -- params: ids, node_ids

@@ -118,7 +118,8 @@ CANCEL_WORKFLOW = """
 CREATE FUNCTION @schema@.horsies_cancel_workflow(workflow_id text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
-    ended constant text := '{"err":{"error_code":"WORKFLOW_CANCELLED","message":"the workflow was cancelled","data":null}}';
+    ended constant text :=
+        '{"err":{"error_code":"WORKFLOW_CANCELLED","message":"the workflow was cancelled","data":null}}';
     tree text[];
     seen int := -1;
     root record;
@@ -172,7 +173,8 @@ BEGIN
                status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
           FROM live WHERE n.id = live.id
            -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
-           AND (live.task_id IS NULL OR live.task_id IN (SELECT stopped.id FROM stopped WHERE stopped.status = 'CANCELLED'))
+           AND (live.task_id IS NULL
+                OR live.task_id IN (SELECT stopped.id FROM stopped WHERE stopped.status = 'CANCELLED'))
     ), told AS MATERIALIZED (
         SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
     )
