@@ -146,6 +146,7 @@ LISTS = {
     "purge_batch of ids": f"{IDS}, {EVERY}, {ANY}, NULL, false, NULL, 50",
     "count_live_tasks": f"NULL, ARRAY['CLAIMED', 'RUNNING'], {ANY}, 1000",
     "task_states": IDS,
+    "taken_keys": IDS,
     "show_task": "'x'",
     "show_payload": "'x', 10",
     "show_heartbeats": "'x', 10",

@@ -104,8 +104,10 @@ class Operations:
 
     async def get_task_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
         """The state of each of them, by id; what is not there is left out."""
-        rows = await self._look("task_states", sorted(set(task_ids)))
-        return {row["id"]: TaskState.from_row(row) for row in rows}
+        ids = sorted(set(task_ids))
+        rows = await self._look("task_states", ids)
+        taken = {row["id"] for row in await self._look_private("taken_keys", ids) or ()}
+        return {row["id"]: TaskState.from_row({**row, "key_is_taken": row["id"] in taken}) for row in rows}
 
     async def get_task_detail(
         self, task_id: str, max_chars: int | None = 2_000, heartbeats: int = 5

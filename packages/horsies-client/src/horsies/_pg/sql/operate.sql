@@ -160,18 +160,23 @@ RETURNING t.id, t.terminal_at;
 
 -- name: task_states :many
 -- params: ids
--- Why something was not done with a task: its state, its workflow, and whether another live one has its key.
+-- Why something was not done with a task: its state and its workflow.
 SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
        w.id IS NOT NULL AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))
-           AS workflow_is_live,
-       t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL AND EXISTS (
-           SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
-              AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING')) AS key_is_taken
+           AS workflow_is_live
   FROM horsies_tasks t
   LEFT JOIN horsies_workflow_tasks n ON n.task_id = t.id
   LEFT JOIN horsies_workflows w ON w.id = n.workflow_id
   LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
  WHERE t.id = ANY ($1::text[]);
+
+-- name: taken_keys :many
+-- params: ids
+-- The ended ones whose unique key a live task holds now. A viewer may not see keys.
+SELECT t.id FROM horsies_tasks t
+ WHERE t.id = ANY ($1::text[]) AND t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL
+   AND EXISTS (SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
+                  AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING'));
 
 -- name: show_task :one
 -- params: id
