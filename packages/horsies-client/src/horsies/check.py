@@ -218,12 +218,14 @@ async def _server(connection: Any) -> list[Finding]:
 
 
 async def _schema(connection: Any, schema: str | None) -> list[Finding]:
-    from horsies._pg.schema_guard import require_schema
+    from horsies._pg.schema_guard import HEAD_REVISION, behind, require_schema
 
     try:
-        return [Finding(f"schema: revision {await require_schema(connection, schema)}")]
+        found = await require_schema(connection, schema)
     except HorsiesError as error:
         return [_problem(str(error))]
+    told = f"; {behind(found, schema)}" if found < HEAD_REVISION else ""
+    return [Finding(f"schema: revision {found}{told}")]
 
 
 async def notify_round_trip(connection: Any, listening: Any, patience_s: float) -> float | None:

@@ -1,6 +1,6 @@
 """What the database knows of a task, an attempt, a stale task, a worker: plain frozen values for people and tools."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -225,7 +225,8 @@ class Heartbeat(_FromRow):
 
 @dataclass(frozen=True, slots=True)
 class TaskDetail:
-    """Everything about one task. `payload` is None for a role that may not see arguments and results."""
+    """Everything about one task. For a role that may not see messages, arguments and results `payload` is None, and so
+    are the task's `failed_reason` and `unique_key` and the messages of its attempts."""
 
     task: Mapping[str, Any]
     """The row, by column, without what `payload` has."""
@@ -234,6 +235,25 @@ class TaskDetail:
     attempts: tuple[TaskAttempt, ...]
     heartbeats: tuple[Heartbeat, ...]
     """The newest few, newest first."""
+
+    @classmethod
+    def of(
+        cls,
+        task: Mapping[str, Any],
+        private: Mapping[str, Any] | None,
+        attempts: Iterable[Mapping[str, Any]],
+        heartbeats: Iterable[Mapping[str, Any]],
+    ) -> Self:
+        """From the rows of `show_task`, `show_payload` (None: not for this role), `read_attempts` or `show_attempts`,
+        and `show_heartbeats`."""
+        payload = None if private is None else dict(private.items())
+        told = {name: None if payload is None else payload.pop(name) for name in ("failed_reason", "unique_key")}
+        return cls(
+            {**dict(task.items()), **told},
+            payload,
+            tuple(TaskAttempt.from_row(row) for row in attempts),
+            tuple(Heartbeat.from_row(row) for row in heartbeats),
+        )
 
 
 class WorkerLiveness(StrEnum):

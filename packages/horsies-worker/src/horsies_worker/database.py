@@ -13,7 +13,7 @@ import asyncpg
 
 from horsies._pg.backoff import Backoff
 from horsies._pg.dsn import connect_arguments
-from horsies._pg.schema_guard import require_schema
+from horsies._pg.schema_guard import HEAD_REVISION, behind, require_schema
 from horsies._pg.transient import is_transient
 from horsies.app import Horsies
 from horsies.config import PostgresConfig
@@ -32,12 +32,7 @@ async def connect_ready(app: Horsies, broker: PostgresConfig, *, timeout_s: floa
     try:
         if await connection.fetchval("SELECT pg_is_in_recovery()"):
             raise DatabaseGone("the server is in recovery (a read-only standby): connect to the primary")
-        try:
-            await require_schema(connection, app.schema)
-        except SchemaError:
-            if not app.config.auto_migrate:
-                raise
-            await _migrate(app, broker)
+        await _require_current(app, broker, connection)
     except BaseException:
         await connection.close()
         raise
@@ -68,6 +63,30 @@ async def _connect(app: Horsies, broker: PostgresConfig, timeout_s: float | None
                 raise DatabaseGone(f"the database could not be reached: {told}") from error
             _log.warning("database: %s; trying again in %.1f s", told, delay)
             await asyncio.sleep(delay)
+
+
+async def _require_current(app: Horsies, broker: PostgresConfig, connection: Any) -> None:
+    """With `auto_migrate`, a database that is behind is upgraded; one that this release can work with as it is does
+    not keep the worker from starting when that fails."""
+    found: str | None = None
+    try:
+        found = await require_schema(connection, app.schema)
+    except SchemaError:
+        if not app.config.auto_migrate:
+            raise
+    if found is not None and found >= HEAD_REVISION:
+        return
+    if app.config.auto_migrate:
+        try:
+            await _migrate(app, broker)
+        except SchemaError as error:
+            if found is None:
+                raise
+            _log.warning("%s (the upgrade failed: %s)", behind(found, app.schema), error)
+        else:
+            await require_schema(connection, app.schema)
+    elif found is not None:
+        _log.warning("%s", behind(found, app.schema))
 
 
 async def _migrate(app: Horsies, broker: PostgresConfig) -> None:

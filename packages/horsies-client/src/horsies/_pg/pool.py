@@ -137,7 +137,17 @@ class Database:
         self._config = config
         self._resilience = resilience
         self._loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
+        self._roads: set[str] = set()
         _databases.add(self)
+
+    def is_new_road(self, library: str) -> bool:
+        """Whether callers' connections of this library were never looked at. With a schema of its own every statement
+        names it, and there is nothing to look at."""
+        return self._config.schema is None and library not in self._roads
+
+    def trust_road(self, library: str) -> None:
+        """The tables that such connections find are the right ones."""
+        self._roads.add(library)
 
     def here(self) -> LoopDatabase:
         """The connections of the running loop."""

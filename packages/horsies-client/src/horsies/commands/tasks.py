@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from horsies._operations import NEEDS_OPERATOR
 from horsies.commands._act import Cancel, Purge, Retry, act
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, parser, run
 from horsies.commands._print import as_json, complain, say, say_json, say_pairs, say_table, span
@@ -205,7 +206,7 @@ def _moment(task: Mapping[str, Any], column: str) -> str | None:
 def _say_payload(payload: Mapping[str, Any] | None, limit: int | None) -> None:
     say()
     if payload is None:
-        say("arguments, progress and result: not visible to this role")
+        say(f"arguments, progress and result: {NEEDS_OPERATOR}")
         return
     for name in _PAYLOAD:
         rest = f"  [{payload[name + '_chars']:,} characters, --full shows all]" if _is_cut(payload, name) else ""

@@ -3,9 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
+from horsies._operations import NEEDS_OPERATOR, is_denied
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, at_least_one, parser, run
 from horsies.commands._print import complain, say, say_json, say_table
-from horsies.errors import HorsiesError
+from horsies.errors import BrokerError, HorsiesError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import WorkflowControl
 from horsies.workflow.diagram import draw
@@ -75,8 +76,15 @@ async def _show(desk: Desk, options: argparse.Namespace) -> int:
     say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
     failed = [node.node_id for node in nodes if node.status is NodeStatus.FAILED]
     if failed and not options.mermaid:
-        for node_id, error in (await _errors(control, options.id, failed[:5])).items():
-            say(f"\n{node_id}: {error}")
+        try:
+            errors = await _errors(control, options.id, failed[:5])
+        except BrokerError as error:
+            if not is_denied(error):
+                raise
+            say(f"\nerrors: {NEEDS_OPERATOR}")
+        else:
+            for node_id, text in errors.items():
+                say(f"\n{node_id}: {text}")
     return OK
 
 

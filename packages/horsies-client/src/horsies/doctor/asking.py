@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from horsies._operations import QUEUE_BOUND, worker_statuses
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve
+from horsies._pg.schema_guard import places_values
 from horsies._pg.statements import load, qualify
 from horsies.check import notify_round_trip
 from horsies.doctor import reach, server, work
@@ -99,7 +100,8 @@ async def _gather(
     ask = _Questions(connection, schema, config.broker.redact, limits.question_ms)
     tasks_table = qualify("horsies_tasks", schema)
     values: dict[str, tuple[Any, ...]] = {
-        "server_facts": (), "revisions": (), "table_facts": (list(TABLES), tasks_table),
+        "server_facts": (), "places": places_values(schema), "revisions": (),
+        "table_facts": (list(TABLES), tasks_table), "old_grants": (tasks_table,),
         "table_sizes": (list(TABLES), tasks_table), "index_facts": (tasks_table,), "trigger_facts": (tasks_table,),
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
         "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "handed_back": (),
@@ -131,7 +133,7 @@ class _Questions:
         self._redact = redact
         self._statements = {
             name: statement
-            for file in ("doctor.sql", "operate.sql", "recover.sql")
+            for file in ("schema.sql", "doctor.sql", "operate.sql", "recover.sql")
             for name, statement in load("horsies._pg", file, schema).items()
         }
 

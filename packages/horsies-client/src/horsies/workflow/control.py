@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
-from horsies.errors import OutcomeCode, UsageError
-from horsies.result import TaskError
+from horsies.errors import UsageError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
 
@@ -71,20 +70,8 @@ class WorkflowControl:
 
     async def cancel(self, workflow_id: str) -> bool:
         """See `WorkflowHandle.cancel`."""
-        from horsies.codec import encode_error
-
-        task = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "its workflow was cancelled before it started"))
-        whole = encode_error(TaskError(OutcomeCode.WORKFLOW_CANCELLED, "the workflow was cancelled"))
-
-        async def act(connection: Any, tree: Sequence[Mapping[str, Any]]) -> bool:
-            if not tree or WorkflowStatus(tree[0]["status"]).is_terminal:
-                return False
-            await self._fetch(connection, "cancel_workflows", _ids(tree), task, whole, whole)
-            if tree[0]["parent_workflow_id"] is not None:
-                await self._fetch(connection, "tell_step", [tree[0]["parent_workflow_id"]])
-            return True
-
-        return await self._locked(workflow_id, act)
+        rows = await self._rows("cancel_workflow", workflow_id)
+        return bool(rows[0]["is_cancelled"])
 
     async def retry(self, workflow_id: str, node_id: str | None = None) -> bool:
         """See `WorkflowHandle.retry`."""

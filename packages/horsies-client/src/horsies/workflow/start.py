@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from horsies.errors import UsageError
@@ -215,25 +215,19 @@ class Starting(Generic[T]):
                 f"{MAX_BYTES:,}: store large data elsewhere and send its address",
             )
         sha = hashlib.sha256(text.encode()).hexdigest()
-        first = [not node["dependencies"] and node["sub_name"] is None for node in nodes]
         ids = new_ids(2 * len(nodes))
-        column = {name: [node[name] for node in nodes] for name in nodes[0]}
-        values = (
-            self.workflow_id, made["name"], made["on_error"], made["output"],
-            made["success_policy"] and _dumped(made["success_policy"]), made["definition_key"], sha, datetime.now(UTC),
-            len(nodes), any(node["sub_name"] and not node["dependencies"] for node in nodes), ids[: len(nodes)],
-            column["node_id"], column["task_name"], column["args"], column["kwargs"], column["queue_name"],
-            column["priority"], [_array(one) for one in column["dependencies"]],
-            [_array(one) for one in column["dependents"]],
-            [one and _dumped(one) for one in column["args_from"]], [one and _array(one) for one in column["ctx_from"]],
-            column["join_type"], column["min_success"], column["allow_failed"], column["task_options"],
-            column["max_retries"],
-            [one and datetime.fromisoformat(one) for one in column["good_until"]],
-            [None if one is None else timedelta(seconds=one) for one in column["ttl"]], column["sub_name"],
-            [ids[len(nodes) + at] if is_first else None for at, is_first in enumerate(first)],
-            [self._first_kwargs(at) if is_first else None for at, is_first in enumerate(first)],
-        )  # fmt: skip
-        return values, sha
+        first = [not node["dependencies"] and node["sub_name"] is None for node in nodes]
+        run = {
+            **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
+            "nodes": [
+                {
+                    **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,
+                    "first_kwargs": self._first_kwargs(at) if first[at] else None,
+                }
+                for at, node in enumerate(nodes)
+            ],
+        }  # fmt: skip
+        return (_dumped(run),), sha
 
     def _first_kwargs(self, index: int) -> str | None:
         """Of a node that is enqueued here and wants to know where it stands; all others are composed by a worker."""
@@ -246,9 +240,3 @@ class Starting(Generic[T]):
                 "task_index": index}  # fmt: skip
         given = (node["kwargs"] or "{}")[1:-1]
         return "{" + ",".join(part for part in (given, f"{_dumped(parameter)}:{_dumped(meta)}") if part) + "}"
-
-
-def _array(values: Sequence[Any]) -> str:
-    """As PostgreSQL writes an array: arrays of arrays of different lengths do not exist there."""
-    quoted = [str(v) if isinstance(v, int) else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]
-    return "{" + ",".join(quoted) + "}"

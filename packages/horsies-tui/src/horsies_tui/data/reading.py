@@ -237,7 +237,7 @@ async def _workflow_counts(fetch: Fetch, query: Query, since: timedelta | None) 
     }
 
 
-async def stale(fetch: Fetch, workers: Sequence[WorkerStatus]) -> Stale:
+async def stale(fetch: Fetch, workers: Sequence[WorkerStatus], *, with_reasons: bool = True) -> Stale:
     """By each worker's own thresholds; a worker that told none has the defaults."""
     by_id = {one.worker_id: one for one in workers}
     dead = [one for one in workers if one.liveness is WorkerLiveness.DEAD]
@@ -249,7 +249,8 @@ async def stale(fetch: Fetch, workers: Sequence[WorkerStatus]) -> Stale:
     found = [_stale_task(row, by_id.get(row["claimed_by_worker_id"])) for row in rows]
     lost: Sequence[Mapping[str, Any]] = ()
     if dead_ids:
-        lost = await fetch("lost_attempts", dead_ids, _LOST_WINDOW, 100)
+        name = "lost_attempts" if with_reasons else "lost_attempts_without_reasons"
+        lost = await fetch(name, dead_ids, _LOST_WINDOW, 100)
     return Stale(
         tuple(one for one in found if one.is_over or one.worker_is_dead),
         tuple(sorted(dead, key=lambda one: one.age)),

@@ -7,6 +7,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies._operations import NEEDS_OPERATOR
 from horsies_tui.text import block, pretty_json
 
 
@@ -30,7 +31,7 @@ class TextView(VerticalScroll):
 def payload_text(payload: dict[str, Any] | None, *names: str) -> str:
     """Some of the private columns of a task, each under its name; says so when the role may not see them."""
     if payload is None:
-        return "this role may not see arguments and results"
+        return NEEDS_OPERATOR
     parts: list[str] = []
     for name in names:
         text = pretty_json(payload.get(name), payload.get(f"{name}_chars"))

@@ -160,18 +160,23 @@ RETURNING t.id, t.terminal_at;
 
 -- name: task_states :many
 -- params: ids
--- Why something was not done with a task: its state, its workflow, and whether another live one has its key.
+-- Why something was not done with a task: its state and its workflow.
 SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
        w.id IS NOT NULL AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))
-           AS workflow_is_live,
-       t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL AND EXISTS (
-           SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
-              AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING')) AS key_is_taken
+           AS workflow_is_live
   FROM horsies_tasks t
   LEFT JOIN horsies_workflow_tasks n ON n.task_id = t.id
   LEFT JOIN horsies_workflows w ON w.id = n.workflow_id
   LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
  WHERE t.id = ANY ($1::text[]);
+
+-- name: taken_keys :many
+-- params: ids
+-- The ended ones whose unique key a live task holds now. A viewer may not see keys.
+SELECT t.id FROM horsies_tasks t
+ WHERE t.id = ANY ($1::text[]) AND t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL
+   AND EXISTS (SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
+                  AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING'));
 
 -- name: show_task :one
 -- params: id
@@ -179,8 +184,8 @@ SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
 SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.claimed_at, t.started_at,
        t.completed_at, t.failed_at, t.terminal_at, t.cancel_requested_at, t.finalizing_at, t.good_until,
        t.next_retry_at, t.retry_count, t.max_retries, t.manual_retries, t.claim_generation, t.claim_expires_at,
-       t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name, t.error_code, t.failed_reason,
-       t.unique_key, t.is_workflow_task, t.created_at, t.updated_at, statement_timestamp() AS seen_at,
+       t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name, t.error_code,
+       t.is_workflow_task, t.created_at, t.updated_at, statement_timestamp() AS seen_at,
        (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id) AS workflow_id
   FROM horsies_tasks t WHERE t.id = $1;
 
@@ -190,8 +195,16 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enque
 SELECT left(args, $2::int) AS args, length(args) AS args_chars, left(kwargs, $2::int) AS kwargs,
        length(kwargs) AS kwargs_chars, left(result, $2::int) AS result, length(result) AS result_chars,
        left(progress::text, $2::int) AS progress, length(progress::text) AS progress_chars,
-       left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars
+       left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars,
+       failed_reason, unique_key
   FROM horsies_tasks WHERE id = $1;
+
+-- name: show_attempts :many
+-- params: id
+-- `read_attempts` for every role: messages may quote arguments.
+SELECT attempt, outcome, will_retry, started_at, finished_at, error_code, NULL::text AS error_message,
+       NULL::text AS failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
+  FROM horsies_task_attempts WHERE task_id = $1 ORDER BY attempt;
 
 -- name: show_heartbeats :many
 -- params: id, row_limit

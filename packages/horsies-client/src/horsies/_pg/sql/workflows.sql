@@ -7,44 +7,10 @@
 
 -- name: start_workflow :many
 -- edge: new -> PENDING
--- params: id, name, on_error, output_task_index, success_policy, definition_key, enqueue_sha, sent_at, node_count, wake, node_ids, node_names, task_names, args, kwargs, queue_names, priorities, dependencies, dependents, args_from, ctx_from, join_types, min_successes, allow_failed, task_options, max_retries, good_untils, ttls, sub_names, task_ids, first_kwargs
--- The whole graph in one statement, so that it is there or not, whatever transaction it runs in. Nodes without
--- dependencies have a `task_id` and are enqueued at once; a workflow among them is left to a worker, which is told.
-WITH fresh AS (
-    INSERT INTO horsies_workflows (id, name, status, on_error, output_task_index, success_policy, definition_key,
-                                   enqueue_sha, sent_at, started_at, nodes_left)
-    VALUES ($1::varchar, $2::varchar, 'RUNNING', $3::varchar, $4::int, $5::text::jsonb, $6::varchar, $7::varchar,
-            $8::timestamptz, statement_timestamp(), $9::int)
-    ON CONFLICT DO NOTHING
-    RETURNING id
-), given AS MATERIALIZED (
-    SELECT fresh.id AS workflow_id, x.* FROM fresh CROSS JOIN unnest(
-           $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::int[], $18::text[],
-           $19::text[], $20::text[], $21::text[], $22::text[], $23::int[], $24::bool[], $25::text[], $26::int[],
-           $27::timestamptz[], $28::interval[], $29::text[], $30::text[], $31::text[]) WITH ORDINALITY
-           AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
-                 ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl, sub_name,
-                 task_id, first_kwargs, number)
-), node AS (
-    INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs, queue_name,
-           priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success, allow_failed_deps,
-           task_options, max_retries, good_until, ttl, is_subworkflow, sub_workflow_name, deps_left, status, task_id)
-    SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name, g.priority,
-           g.dependencies::int[], g.dependents::int[], g.args_from::jsonb, g.ctx_from::varchar[], g.join_type,
-           g.min_success, g.allow_failed, g.task_options, g.max_retries, g.good_until, g.ttl, g.sub_name IS NOT NULL,
-           g.sub_name, cardinality(g.dependencies::int[]),
-           CASE WHEN g.task_id IS NOT NULL THEN 'ENQUEUED' WHEN g.dependencies = '{}' THEN 'READY' ELSE 'PENDING' END,
-           g.task_id
-      FROM given g
-), task AS (
-    INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
-                               max_retries, task_options, is_workflow_task)
-    SELECT g.task_id, g.task_name, g.queue_name, g.priority, g.args, coalesce(g.first_kwargs, g.kwargs),
-           $8::timestamptz, statement_timestamp(), coalesce(g.good_until, statement_timestamp() + g.ttl),
-           g.max_retries, g.task_options, true
-      FROM given g WHERE g.task_id IS NOT NULL
-)
-SELECT id, CASE WHEN $10::bool THEN pg_notify('workflow_step', 'w:' || id) END AS told FROM fresh;
+-- params: run
+-- The whole graph in one statement, so that it is there or not, whatever transaction it runs in. No row back means that
+-- a run with this id exists. A function of the schema, so that a producer cannot write a node or a run as it likes.
+SELECT id FROM horsies_start_workflow($1::text::jsonb) AS started (id);
 
 -- name: find_workflow :many
 -- params: id
@@ -65,12 +31,17 @@ SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, no
 -- name: list_workflows :many
 -- params: status, row_limit
 -- Live ones first, then the newest ended; workflows inside others only with their parents.
+-- No `*`: a viewer may not read every column.
 SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
        started_at, completed_at, updated_at
-  FROM ((SELECT * FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') AND depth = 0
+  FROM ((SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
+                started_at, completed_at, updated_at
+           FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') AND depth = 0
             AND ($1::text IS NULL OR status = $1) ORDER BY status, updated_at DESC LIMIT $2)
         UNION ALL
-        (SELECT * FROM horsies_workflows WHERE completed_at IS NOT NULL AND depth = 0
+        (SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
+                started_at, completed_at, updated_at
+           FROM horsies_workflows WHERE completed_at IS NOT NULL AND depth = 0
             AND ($1::text IS NULL OR status = $1) ORDER BY completed_at DESC LIMIT $2)) AS w
  ORDER BY completed_at IS NOT NULL, coalesce(completed_at, created_at) DESC LIMIT $2;
 
@@ -148,45 +119,12 @@ WITH resumed AS (
 SELECT resumed.id, pg_notify('workflow_step', 'w:' || resumed.id) AS stepped, (SELECT count(*) FROM told) AS queues
   FROM resumed;
 
--- name: cancel_workflows :many
+-- name: cancel_workflow :value
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
--- params: ids, task_error, node_error, workflow_error
--- What has not started never will; what runs is asked to stop, and its node ends with it.
-WITH cancelled AS (
-    UPDATE horsies_workflows SET error = $4, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
-           nodes_left = 0, status = 'CANCELLED'
-     WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'RUNNING', 'PAUSED')
-    RETURNING id
-), live AS MATERIALIZED (
-    SELECT n.id, n.task_id, n.is_subworkflow, n.status FROM cancelled
-      JOIN horsies_workflow_tasks n ON n.workflow_id = cancelled.id
-       AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
-     ORDER BY n.workflow_id, n.task_index FOR UPDATE OF n
-), task AS MATERIALIZED (
-    SELECT t.id, t.status FROM live JOIN horsies_tasks t ON t.id = live.task_id
-     WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
-), stopped AS (
-    UPDATE horsies_tasks t
-       SET claimed = false, claim_expires_at = CASE WHEN t.status = 'RUNNING' THEN t.claim_expires_at END,
-           status = CASE WHEN t.status = 'RUNNING' THEN t.status ELSE 'CANCELLED' END,
-           result = CASE WHEN t.status = 'RUNNING' THEN t.result ELSE $2 END,
-           error_code = CASE WHEN t.status = 'RUNNING' THEN t.error_code ELSE 'TASK_CANCELLED' END,
-           terminal_at = CASE WHEN t.status <> 'RUNNING' THEN statement_timestamp() END,
-           cancel_requested_at = statement_timestamp(), updated_at = statement_timestamp()
-      FROM task WHERE t.id = task.id
-    RETURNING t.id, t.status
-), ended AS (
-    UPDATE horsies_workflow_tasks n
-       SET error = $3, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
-           status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
-      FROM live WHERE n.id = live.id
-       -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
-       AND (live.task_id IS NULL OR live.task_id IN (SELECT id FROM stopped WHERE status = 'CANCELLED'))
-), told AS MATERIALIZED (
-    SELECT pg_notify('task_cancel', id) FROM stopped WHERE status = 'RUNNING'
-)
-SELECT cancelled.id, (SELECT count(*) FROM told) AS asked, pg_notify('workflow_step', 'w:' || cancelled.id) AS stepped
-  FROM cancelled;
+-- params: id
+-- What has not started never will; what runs is asked to stop, and its node ends with it. False: it had ended, or is
+-- not there. A function of the schema, which locks like the statements here.
+SELECT horsies_cancel_workflow($1::text) AS is_cancelled;
 
 -- name: retry_nodes :many
 -- params: ids, node_ids
