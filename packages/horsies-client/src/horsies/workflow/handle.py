@@ -112,7 +112,8 @@ class WorkflowHandle(Awaited[T_co]):
         return found
 
     def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
-        """The result of one node, typed; err RESULT_NOT_READY while it has none."""
+        """The result of one node, typed; err RESULT_NOT_READY until it has ended, RESULT_NOT_AVAILABLE when it ended
+        without a stored result."""
         return self._app.run_sync("result_for", lambda: self.result_for_async(node))
 
     async def result_for_async(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
