@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar, cast
 
 from horsies.errors import ConfigurationError, Problem
 from horsies.workflow.nodes import Join, Node, SubWorkflowNode
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from horsies.workflow.wiring import Wired, Wiring
 
 T_co = TypeVar("T_co", covariant=True)
+MAX_LEVELS: Final = 64
+"""Workflows in workflows: a run's graph is written out again, less one level, by every level that starts."""
+MAX_NODES: Final = 100_000
+"""Of one workflow, those of the workflows inside it counted as often as they stand there."""
 OnError = Literal["fail", "pause"]
 
 
@@ -64,6 +68,13 @@ class WorkflowSpec(Generic[T_co]):
         self.location = location or _location()
         wiring = Wiring(app, name, tasks, open_ended=open_ended)
         cases = _settle(wiring, name, output, on_error, success_policy)
+        inner = [node.spec for node in wiring.nodes if isinstance(node, SubWorkflowNode)]
+        self.levels: int = 1 + max((spec.levels for spec in inner), default=0)
+        """How deep workflows stand in workflows; 1 without any inside."""
+        self.total_nodes: int = len(wiring.nodes) + sum(spec.total_nodes for spec in inner)
+        self.least_bytes: int = _least_bytes(wiring.wired) + sum(spec.least_bytes for spec in inner)
+        """A lower bound of what a start writes, known before anything is put together."""
+        _refuse_size(wiring, self.levels, self.total_nodes)
         if wiring.problems:
             raise WorkflowDefinitionError(wiring.problems, subject=f"workflow {name!r} ({self.location})")
         wiring.collect_free()
@@ -72,16 +83,17 @@ class WorkflowSpec(Generic[T_co]):
         self.free: Mapping[Node[Any], bool] = wiring.free
         self.cases: list[list[int]] | None = cases
         self.codec: TaskCodec = output.codec if output is not None else _none_codec(name)
-        self.definition_key = hashlib.sha256(json.dumps(self.shape()).encode()).hexdigest()
+        self.shape = self._shape()
+        """What makes two graphs the same, arguments aside. Those of workflows inside are shared, not copied."""
+        self.definition_key = hashlib.sha256(json.dumps(self.shape).encode()).hexdigest()
 
     def __repr__(self) -> str:
         return f"<WorkflowSpec {self.name!r}, {len(self.wired)} nodes>"
 
-    def shape(self) -> Any:
-        """What makes two graphs the same, arguments aside."""
+    def _shape(self) -> Any:
         nodes = [
             [wired.node_id, wired.node.title, wired.dependencies,
-             wired.node.spec.shape() if isinstance(wired.node, SubWorkflowNode) else None]
+             wired.node.spec.shape if isinstance(wired.node, SubWorkflowNode) else None]
             for wired in self.wired
         ]  # fmt: skip
         return [self.name, None if self.output is None else self.index[self.output], nodes]
@@ -247,6 +259,20 @@ def _settle(
                 )
         cases.append([wiring.index[node] for node in case.required if node in wiring.index])
     return cases
+
+
+def _refuse_size(wiring: Wiring, levels: int, total: int) -> None:
+    if levels > MAX_LEVELS:
+        why = f"workflows stand in workflows {levels} levels deep, the limit is {MAX_LEVELS}"
+        wiring.refuse("tasks", why, "start the inner workflow from a task, or put its nodes into this one")
+    if total > MAX_NODES:
+        why = f"with the workflows inside it has {total:,} nodes, the limit is {MAX_NODES:,}"
+        wiring.refuse("tasks", why, "use a map, or start parts of it as workflows of their own")
+
+
+def _least_bytes(wired: Sequence[Wired]) -> int:
+    calls = [one.call for one in wired if one.call is not None]
+    return sum(len(call.args_json or "") + len(call.kwargs_json or "") for call in calls)
 
 
 def _none_codec(name: str) -> TaskCodec:
