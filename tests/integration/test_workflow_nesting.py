@@ -32,7 +32,7 @@ async def t(db: Database) -> AsyncIterator[SimpleNamespace]:
 
 
 def nested(t: SimpleNamespace, levels: int) -> WorkflowSpec[int]:
-    spec: WorkflowSpec[int] = t.app.workflow("level", [leaf := t.number.node(node_id="leaf")(0)], output=leaf)
+    spec: WorkflowSpec[int] = t.app.workflow("lowest level", [leaf := t.number.node(node_id="leaf")(0)], output=leaf)
     for _ in range(levels - 1):
         inner = spec.node(node_id="inner")
         more = t.plus.node(node_id="more")(from_node(inner), 1)

@@ -1,5 +1,5 @@
-"""What a node is given when a value does not exist: it is skipped, it fails, or it gets the error; its parameter's default
-is never used in place of a value. And what it is given of nodes that may not have ended."""
+"""What a node is given when a value does not exist: it is skipped, it fails, or it gets the error; its parameter's
+default is never used in place of a value. And what it is given of nodes that may not have ended."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -127,9 +127,13 @@ async def test_null_is_a_value(t: SimpleNamespace, text: str) -> None:
     await t.app.workflow("outer", [source, gate, taker]).start_async()
     for _ in range(2):
         t.engine.advancers[0].tasks_ended(await t.engine.end(await t.engine.claim(), answer))
-        t.db.execute("UPDATE horsies_workflow_tasks SET result = %s WHERE node_id = 'source' AND result IS NOT NULL", text)
+        t.db.execute(
+            "UPDATE horsies_workflow_tasks SET result = %s WHERE node_id = 'source' AND result IS NOT NULL", text
+        )
         await t.engine.advance()
-        t.db.execute("UPDATE horsies_workflow_tasks SET result = %s WHERE node_id = 'source' AND result IS NOT NULL", text)
+        t.db.execute(
+            "UPDATE horsies_workflow_tasks SET result = %s WHERE node_id = 'source' AND result IS NOT NULL", text
+        )
     ((kwargs,),) = t.db.execute("SELECT kwargs FROM horsies_tasks WHERE task_name = 'work'")
     assert json.loads(kwargs) == {"n": 5, "a": None}
 
@@ -165,7 +169,7 @@ async def test_a_map_whose_further_argument_is_missing(t: SimpleNamespace, count
     items = t.spread.node(node_id="items")(count)
     bad = t.fail.node(node_id="bad")()
     extra = {
-        "failed": lambda: t.fail.node(node_id="extra")(),
+        "failed": t.fail.node(node_id="extra"),
         "skipped": lambda: t.number.node(node_id="extra", waits_for=[bad])(1),
         "without output": lambda: without_output(t).node(node_id="extra"),
         "not stored": lambda: t.number.node(node_id="extra")(1),

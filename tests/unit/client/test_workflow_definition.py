@@ -115,9 +115,9 @@ def test_static_arguments_stand_beside_injected_ones() -> None:
     one = number.node()(1)
     spec = app.workflow("w", [one, TaskNode(plus, kwargs={"b": 5}, args_from={"a": one})])
     assert graph(spec)["nodes"][1]["kwargs"] == '{"b":5}'
-    shifted = app.workflow("w", [one, plus.node()(from_node(one), 7)])
+    shifted = app.workflow("shifted", [one, plus.node()(from_node(one), 7)])
     assert graph(shifted)["nodes"][1]["kwargs"] == '{"b":7}'
-    many = app.workflow("w", [rest.node()(1, 2)])
+    many = app.workflow("many", [rest.node()(1, 2)])
     assert graph(many)["nodes"][0]["args"] == "[1,2]"
 
 
@@ -217,7 +217,7 @@ def test_map_is_checked() -> None:
 
 
 def test_a_definition_is_a_class() -> None:
-    class Sums(WorkflowDefinition[int], app=app, name="sums"):
+    class Sums(WorkflowDefinition[int], app=app, name="sums of a class"):
         one = number.node()(1)
         two = plus.node()(from_node(one))
         output = two
@@ -225,7 +225,7 @@ def test_a_definition_is_a_class() -> None:
     spec = Sums.build()
     assert [wired.node_id for wired in spec.wired] == ["one", "two"]
     assert spec.output is Sums.two
-    assert app.workflows.get("sums") is spec
+    assert app.workflows.get("sums of a class") is spec
     with pytest.raises(WorkflowDefinitionError, match="it takes the result of"):
 
         class Broken(WorkflowDefinition[int], app=app):
@@ -303,7 +303,11 @@ def test_a_context_gives_typed_results() -> None:
     ctx = WorkflowContext(
         "w", "me", {"n": {"ok": 5}, "bad": {"err": {"error_code": "DOWN", "message": "", "data": None}}}
     )
-    assert ctx.result_for(node.key).ok == 5
+    assert ctx.result_for(node.key).ok == ctx.result_for(node).ok == 5
+    with pytest.raises(UsageError, match="'n' is neither a node nor a node's key"):
+        ctx.result_for("n")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="has no id yet"):
+        ctx.result_for(number.node()(1))
     other = number.node(node_id="other")(1)
     assert ctx.result_for(other.key).err_value.error_code == "RESULT_NOT_AVAILABLE"
     assert ctx.result_for(number.node(node_id="bad")(1).key).err_value.error_code == "DOWN"
@@ -315,7 +319,7 @@ def test_a_context_gives_typed_results() -> None:
 
 def nested(levels: int, *, copies: int = 1) -> WorkflowSpec[int]:
     """A workflow in a workflow, so many levels deep; each level stands `copies` times in the next."""
-    spec = app.workflow("level", [leaf := number.node(node_id="leaf")(1)], output=leaf)
+    spec = app.workflow("lowest level", [leaf := number.node(node_id="leaf")(1)], output=leaf)
     for _ in range(levels - 1):
         inner = [spec.node(node_id=f"inner {at}") for at in range(copies)]
         spec = app.workflow("level", inner, output=inner[0])
@@ -343,7 +347,7 @@ def test_a_nested_workflow_is_refused_before_it_is_built() -> None:
 
 
 def test_a_nested_workflow_with_too_many_bytes_is_refused_before_it_is_built() -> None:
-    spec = app.workflow("level", [text.node(node_id="leaf")("x" * 900_000)])
+    spec = app.workflow("lowest level", [text.node(node_id="leaf")("x" * 900_000)])
     for _ in range(5):
         spec = app.workflow("level", [spec.node(node_id=f"inner {at}") for at in range(3)])
     assert spec.least_bytes > MAX_BYTES

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from horsies.errors import UsageError
 from horsies.ids import id_problem, new_id, new_ids
@@ -74,7 +74,8 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[WorkflowSpec[Any]
         "args_from": sources or None,
         "ctx_from": [
             chain[0].wired[chain[0].index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)
-        ] or None,
+        ]
+        or None,
         "join_type": options.join,
         "min_success": options.min_success,
         "allow_failed": options.allow_failed_deps,
@@ -118,7 +119,8 @@ def _as_older_clients_wrote(made: Mapping[str, Any]) -> dict[str, Any]:
     for node in made["nodes"]:
         inner: Any = node["kwargs"]
         if isinstance(inner, dict):
-            inner = _dumped(_as_older_clients_wrote(inner) if "nodes" in inner else inner)
+            inside = cast("dict[str, Any]", inner)
+            inner = _dumped(_as_older_clients_wrote(inside) if "nodes" in inside else inside)
         nodes.append({**node, "kwargs": inner})
     return {**made, "nodes": nodes}
 

@@ -1,11 +1,11 @@
 """The words of a failure: which node failed, where it stands, and what its own error says.
 
-A run's error names its first failed node. Where that node is a workflow or a map, the path goes on inside it, down to the
-node whose task failed: `squares/item[3]`. `data["cause"]` holds path, code and message for programs.
+A run's error names its first failed node. Where that node is a workflow or a map, the path goes on inside it, down
+to the node whose task failed: `squares/item[3]`. `data["cause"]` holds path, code and message for programs.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.errors import OutcomeCode
@@ -57,12 +57,17 @@ def _cause_inside(error: TaskError) -> dict[str, str] | None:
     """What failed inside the workflow or map that this is the error of."""
     if error.error_code != OutcomeCode.SUBWORKFLOW_FAILED:
         return None
-    found: Any = error.data
+    found: object = error.data
     for key in ("err", "data", "cause"):
-        found = found.get(key) if isinstance(found, dict) else None
-    if isinstance(found, dict) and all(isinstance(found.get(key), str) for key in ("path", "error_code", "message")):
-        return {key: found[key] for key in ("path", "error_code", "message")}
-    return None
+        found = _fields(found).get(key)
+    cause = {
+        key: value for key in ("path", "error_code", "message") if isinstance(value := _fields(found).get(key), str)
+    }
+    return cause if len(cause) == 3 else None
+
+
+def _fields(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _decoded(text: str | None) -> TaskError | None:
