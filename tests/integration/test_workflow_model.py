@@ -17,18 +17,25 @@ from tests.support.postgres import Database
 from tests.support.workflow_model import build, compare, random_graph
 
 GRAPHS, SEEDS = 25, 20
+NAMES = ["work", "judge", "weigh", "listed", "each"]
 POINTS = dict.fromkeys(
     ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),
     0.03,
 )
 
 
-def answer(name: str, given: Any) -> int | TaskError:
+def answer(name: str, given: Any) -> int | list[Any] | TaskError:
     if given["fails"]:
         return TaskError("WANTED")
-    if name == "work":
-        return given["n"] + given.get("a", 0)
-    return given["n"] + given["r"].get("ok", 1000)
+    match name:
+        case "listed":
+            return list(range(given["n"] % 4))
+        case "weigh":
+            return given["n"] + sum(result.get("ok", 1000) for result in given["ctx"]["results"].values())
+        case "judge":
+            return given["n"] + given["r"].get("ok", 1000)
+        case _:
+            return given["n"] + given.get("item", 0) + given.get("a", 0)
 
 
 async def paused_among(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -43,7 +50,7 @@ async def paused_among(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> lis
 async def test_random_graphs_end_as_the_model_says(db: Database, seed: int) -> None:
     chance = random.Random(seed)
     graphs = [random_graph(chance) for _ in range(GRAPHS)]
-    async with make_app(db) as app, Engine.on(db, ["work", "judge"]) as engine:
+    async with make_app(db) as app, Engine.on(db, NAMES) as engine:
         tasks = workflow_app.register(app)
         handles = [await build(app, tasks, graph, f"g{at}").start_async() for at, graph in enumerate(graphs)]
         control = app.get_broker().workflows

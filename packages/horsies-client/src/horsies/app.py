@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from horsies.broker import PostgresBroker
     from horsies.codec import PayloadLimits
     from horsies.sync import BackgroundLoop
+    from horsies.workflow.defined import Workflows
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.nodes import Node
-    from horsies.workflow.spec import OnError, SuccessPolicy, Workflows, WorkflowSpec
+    from horsies.workflow.spec import OnError, SuccessPolicy, WorkflowSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,7 +160,7 @@ class Horsies:
     def workflows(self) -> "Workflows":
         """The workflows that this app has defined, by name."""
         if self._workflows is None:
-            from horsies.workflow.spec import Workflows
+            from horsies.workflow.defined import Workflows
 
             self._workflows = vars(self).setdefault("_first_workflows", Workflows())
         return cast("Workflows", self._workflows)

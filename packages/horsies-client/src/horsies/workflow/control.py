@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
-from horsies.errors import UsageError
+from horsies.errors import RetrievalCode, UsageError
+from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
 
@@ -46,9 +47,11 @@ class WorkflowControl:
         return [WorkflowNodeInfo.from_row(row) for row in rows]
 
     async def results(self, workflow_id: str, node_ids: Sequence[str] | None = None) -> Mapping[str, str | None]:
-        """The stored results by node; None for a node that has not ended."""
+        """The stored results by node; None for a node that has not ended, err RESULT_NOT_AVAILABLE for one that ended
+        without a stored result."""
         wanted = None if node_ids is None else list(node_ids)
-        return {row["node_id"]: row["result"] for row in await self._rows("read_node_results", workflow_id, wanted)}
+        found = {row["node_id"]: row for row in await self._rows("read_node_results", workflow_id, wanted)}
+        return {node_id: row["result"] or _absent(row) for node_id, row in found.items()}
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -128,6 +131,15 @@ class WorkflowControl:
 
     async def _rows(self, name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
         return await self._run(lambda connection: self._fetch(connection, name, *values))
+
+
+def _absent(row: Mapping[str, Any]) -> str | None:
+    if not NodeStatus(row["status"]).is_terminal:
+        return None
+    from horsies.codec import encode_error
+
+    message = f"node {row['node_id']!r} is {row['status']} without a stored result"
+    return encode_error(TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message))
 
 
 async def lock_tree(connection: Any, statements: Mapping[str, Statement], workflow_id: str) -> list[Mapping[str, Any]]:

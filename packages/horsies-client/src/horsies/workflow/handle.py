@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from horsies._awaited import Awaited, err
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.result import TaskError, TaskResult
-from horsies.workflow.context import NodeKey
+from horsies.workflow.context import NodeKey, key_of
 
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen, Waiters
@@ -112,12 +112,13 @@ class WorkflowHandle(Awaited[T_co]):
         return found
 
     def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
-        """The result of one node, typed; err RESULT_NOT_READY while it has none."""
+        """The result of one node, typed; err RESULT_NOT_READY until it has ended, RESULT_NOT_AVAILABLE when it ended
+        without a stored result."""
         return self._app.run_sync("result_for", lambda: self.result_for_async(node))
 
     async def result_for_async(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
         """See `result_for`."""
-        key = node if isinstance(node, NodeKey) else node.key
+        key = key_of(node)
         texts = await self._texts([key.node_id])
         if key.node_id not in texts:
             message = f"workflow {self.workflow_id} has no node {key.node_id!r}, or does not exist"
@@ -180,7 +181,7 @@ class WorkflowHandle(Awaited[T_co]):
 
     async def retry_async(self, node: Node[Any] | NodeKey[Any] | str | None = None) -> bool:
         """See `retry`."""
-        name = node if isinstance(node, str | None) else (node if isinstance(node, NodeKey) else node.key).node_id
+        name = node if isinstance(node, str | None) else key_of(node).node_id
         done = await self._app.get_broker().workflows.retry(self.workflow_id, name)
         if done:
             self._result = None

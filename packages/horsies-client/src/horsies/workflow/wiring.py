@@ -18,7 +18,7 @@ from horsies.options import SendOptions
 from horsies.result import TaskResult
 from horsies.send import Plan, plan
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
-from horsies.workflow.nodes import ITEMS, FromNode, MapNode, Node, SubWorkflowNode, TaskNode
+from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, MapNode, Node, SubWorkflowNode, TaskNode
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
@@ -108,8 +108,9 @@ class Wiring:
             if node.spec.app is not self._app:
                 self.refuse(at, "its workflow belongs to another app", "build both with the same app")
             sources = {f"input {number}": pair for number, pair in enumerate(node.spec.free.items())}
-            if options.workflow_ctx_from:
-                self.refuse(at, "a workflow takes no workflow_ctx_from", "give it to the nodes inside")
+            for name in ("workflow_ctx_from", "queue_name", "priority", "good_until"):
+                if getattr(options, name):
+                    self.refuse(at, f"a workflow takes no {name}", "give it to the nodes inside")
         elif isinstance(node, TaskNode):
             if node.task.app is not self._app:
                 self.refuse(at, f"task {node.task.name!r} belongs to another app", "use tasks of this app")
@@ -123,6 +124,8 @@ class Wiring:
             self._check_context(node, at, context)
             call = self._encode(node, at, {*sources, context, meta} - {None})
             settled = self._plan(node, at)
+        if options.max_width != MAX_WIDTH and ITEMS not in sources:
+            self.refuse(at, "max_width has a meaning for a map only", "leave it out, or use .map(...)")
         dependencies = self._dependencies(node, at, [source for source, _ in sources.values()])
         self._check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()))
         return Wired(node, self._ids[node], dependencies, sources, context, meta, call, settled)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from horsies._pg.statements import load
-from horsies.codec import DecodeError, decode_untyped_result, encode_error
+from horsies.codec import encode_error
 from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
 from horsies.ids import new_id, new_ids
 from horsies.result import TaskError
@@ -20,6 +20,7 @@ from horsies.workflow.control import lock_tree
 from horsies_worker.finalizer import is_data_error
 from horsies_worker.session import SET_LOCAL_CLAIM_SETTINGS
 from horsies_worker.syncpoints import reached
+from horsies_worker.workflows.failures import INSIDE, failure, inside
 from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
 
 CHUNK: Final = 1_000
@@ -27,10 +28,8 @@ CHUNK: Final = 1_000
 
 SKIPPED: Final = encode_error(TaskError(OutcomeCode.UPSTREAM_SKIPPED, "a node that it waits for failed or was skipped"))
 NOT_READY: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_READY, "had not ended when this node became ready"))
+NOT_AVAILABLE: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, "it ended without a stored result"))
 LOST: Final = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, "the row of its task is gone"))
-_INSIDE: Final = (
-    f'{{"err":{{"error_code":"{OutcomeCode.SUBWORKFLOW_FAILED}","message":"the workflow inside it has failed","data":'
-)
 
 
 @dataclass
@@ -41,6 +40,10 @@ class Work:
     task_ids: list[str] = field(default_factory=list[str])
     ready: bool = False
     whole: bool = False
+
+
+Outcome = str | TaskError
+"""Of a node that was ready: "enqueued", "launched", "skipped", or the error that it ends with."""
 
 
 @dataclass
@@ -118,7 +121,7 @@ class _OneStep:
         if work.whole or work.task_ids:
             ended = await self._fetch("settle_tasks", None if work.whole else work.task_ids, LOST)
         if work.whole or work.ready:
-            ended += await self._fetch("settle_children", _INSIDE)
+            ended += await self._settle_children()
         await reached("workflow_settled")
         status = WorkflowStatus(workflow["status"])
         if status.is_terminal:
@@ -150,6 +153,15 @@ class _OneStep:
             await self._finish(workflow)
 
     # -- nodes that have ended -------------------------------------------------------------------
+
+    async def _settle_children(self) -> list[Any]:
+        """End the nodes whose workflows have ended; a failed one is told what failed inside."""
+        rows = await self._fetch("settle_children", INSIDE)
+        failed = [row for row in rows if row["status"] == NodeStatus.FAILED]
+        if failed:
+            errors = [inside(row["inner_error"]) for row in failed]
+            await self._fetch("word_errors", [row["task_index"] for row in failed], errors)
+        return rows
 
     async def _settle(self, ended: Sequence[Mapping[str, Any]]) -> list[_Node]:
         """Count down what waits for these; skip what can no longer run, and so on. Returns what can run now."""
@@ -187,23 +199,36 @@ class _OneStep:
     async def _start(self, ready: Sequence[_Node]) -> list[Any]:
         """Enqueue or launch them; returns the ones that ended instead."""
         tasks = [node.index for node in ready if not node.is_subworkflow]
-        outcomes: dict[int, str] = {}
+        inner = {node.index: node for node in ready if node.is_subworkflow}
+        outcomes: dict[int, Outcome] = {}
         for at in range(0, len(tasks), CHUNK):
             outcomes |= await self._enqueue(tasks[at : at + CHUNK])
-        for node in ready:
-            if node.is_subworkflow:
-                outcomes[node.index] = await self._launch(node)
+        for at in range(0, len(inner), CHUNK):
+            rows = await self._fetch("missing_values", list(inner)[at : at + CHUNK])
+            outcomes |= {row["task_index"]: self._outcome(row) for row in rows}
+        for index, node in inner.items():
+            if index not in outcomes:
+                outcomes[index] = await self._launch(node)
         ended: list[Any] = []
         if gaps := [index for index, what in outcomes.items() if what == "skipped"]:
             ended += await self._end(gaps, NodeStatus.SKIPPED, SKIPPED)
         for index, what in outcomes.items():
-            if what not in ("enqueued", "launched", "skipped"):
-                error = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, what))
-                ended += await self._end([index], NodeStatus.FAILED, error)
+            if isinstance(what, TaskError):
+                ended += await self._end([index], NodeStatus.FAILED, encode_error(what))
         return ended
 
-    async def _enqueue(self, indexes: Sequence[int]) -> dict[int, str]:
-        values = (list(indexes), new_ids(len(indexes)), NOT_READY, self._step.max_bytes)
+    def _outcome(self, row: Mapping[str, Any]) -> Outcome:
+        match row["outcome"]:
+            case "no value":
+                message = f"node {row['missing']!r}, whose value it takes, completed without a stored result"
+                return TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message)
+            case "too large":
+                return _cannot(f"with what it is given its arguments are larger than {self._step.max_bytes:,} bytes")
+            case what:
+                return what
+
+    async def _enqueue(self, indexes: Sequence[int]) -> dict[int, Outcome]:
+        values = (list(indexes), new_ids(len(indexes)), NOT_READY, self._step.max_bytes, NOT_AVAILABLE)
         if not self._careful:
             rows = await self._fetch("enqueue_nodes", *values)
         else:
@@ -214,13 +239,12 @@ class _OneStep:
                 if not is_data_error(error):
                     raise
                 if len(indexes) == 1:
-                    return {indexes[0]: f"its arguments cannot be put together: {error}"}
+                    return {indexes[0]: _cannot(f"its arguments cannot be put together: {error}")}
                 half = len(indexes) // 2
                 return await self._enqueue(indexes[:half]) | await self._enqueue(indexes[half:])
-        large = f"with what it is given its arguments are larger than {self._step.max_bytes:,} bytes"
-        return {row["task_index"]: large if row["outcome"] == "too large" else row["outcome"] for row in rows}
+        return {row["task_index"]: self._outcome(row) for row in rows}
 
-    async def _launch(self, node: _Node) -> str:
+    async def _launch(self, node: _Node) -> Outcome:
         child_id = new_id()
         name = "launch_map" if node.is_map else "launch_workflow"
         try:
@@ -232,17 +256,17 @@ class _OneStep:
         except Exception as error:
             if not self._careful or not is_data_error(error):
                 raise
-            return f"the workflow inside it cannot be made: {error}"
-        if not rows:
-            return "launched"  # somebody else has done it
-        what: str = rows[0]["outcome"]
-        if what == "launched":
-            self._next[child_id] = Work(ready=True)
-        elif what == "too wide":
-            return "the list has more items than its max_width allows"
-        elif what == "not a list":
-            return "what it should go through is not a list"
-        return what
+            return _cannot(f"the workflow inside it cannot be made: {error}")
+        match rows[0]["outcome"] if rows else None:
+            case None:
+                return "launched"  # another step has done it
+            case "too wide":
+                return _cannot("the list has more items than its max_width allows")
+            case "not a list":
+                return _cannot("what it should go through is not a list")
+            case what:
+                self._next[child_id] = Work(ready=True)
+                return what
 
     # -- the workflow ----------------------------------------------------------------------------
 
@@ -258,7 +282,10 @@ class _OneStep:
         named = sorted({index for case in cases or () for index in case})
         facts = await self._fetch("finish_facts", named)
         status = outcome(cases, {row["task_index"]: row["status"] for row in facts})
-        error = None if status is WorkflowStatus.COMPLETED else failure(facts, has_policy=cases is not None)
+        error = None
+        if status is not WorkflowStatus.COMPLETED:
+            failed = [row["node_id"] for row in facts if row["status"] == NodeStatus.FAILED]
+            error = failure(failed, await self._fetch("first_failure"), has_policy=cases is not None)
         large = TaskError(
             OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, f"the output is larger than {self._step.max_bytes:,} bytes"
         )
@@ -267,21 +294,5 @@ class _OneStep:
             self._next[workflow["parent_workflow_id"]] = Work(ready=True)
 
 
-def failure(facts: Sequence[Mapping[str, Any]], *, has_policy: bool) -> str:
-    """The error of a run: which nodes failed, and the first one's own words."""
-    failed = [row for row in facts if row["status"] == NodeStatus.FAILED]
-    code = OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET if has_policy else OutcomeCode.WORKFLOW_FAILED
-    told = "no case of its success policy was met" if has_policy else "a node failed"
-    if failed:
-        told += f": {failed[0]['node_id']}: {_told(failed[0]['error'])}"
-        if len(failed) > 1:
-            told += f", and {len(failed) - 1} more"
-    return encode_error(TaskError(code, told, {"failed": [row["node_id"] for row in failed[:100]]}))
-
-
-def _told(text: str | None) -> str:
-    try:
-        error = decode_untyped_result(text or "").err
-    except DecodeError:  # cut short, or nobody's
-        return (text or "no error is stored")[:200]
-    return "no error is stored" if error is None else f"{error.error_code}: {error.message}"[:500]
+def _cannot(why: str) -> TaskError:
+    return TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, why)

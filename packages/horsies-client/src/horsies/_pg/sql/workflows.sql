@@ -164,6 +164,13 @@ WITH state AS MATERIALIZED (
        SET deps_left = s.left_, deps_ok = s.ok, updated_at = statement_timestamp(),
            status = CASE WHEN s.status <> 'PENDING' THEN n.status
                          WHEN n.allow_failed_deps AND s.left_ = 0 THEN 'READY'
+                         -- a source of its context has not ended, whatever the join says
+                         WHEN s.left_ > 0 AND EXISTS (
+                              SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
+                               CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflow_tasks c
+                                                    WHERE c.workflow_id = n.workflow_id AND c.node_id = u.node_id
+                                                    LIMIT 1) AS c
+                               WHERE c.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')) THEN n.status
                          WHEN s.ok >= CASE n.join_type WHEN 'any' THEN least(1, s.total)
                                                        WHEN 'quorum' THEN n.min_success ELSE s.total END THEN 'READY'
                          ELSE n.status END
