@@ -245,7 +245,7 @@ UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
 }
 # These read what is in flight, whoever's it is (3,000 tasks in 105 pages), and the last beat of what runs for long.
 SWEEP: dict[str, tuple[tuple[Any, ...], int]] = {
-    "requeue_expired_claims": ((timedelta(minutes=2), 500), 130),
+    "requeue_silent_claims": ((timedelta(minutes=2), 500), 130),
     "stale_running": ((timedelta(minutes=5), timedelta(minutes=5), 500), 130),
 }
 

@@ -92,6 +92,7 @@ class Queries:
             **load("horsies_worker", "upkeep.sql", schema),
             **load("horsies_worker", "workflows.sql", schema),
             **load("horsies_worker", "liveness.sql", schema),
+            **load("horsies_worker", "names.sql", schema),
             **load("horsies_worker", "prune.sql", schema),
             **load("horsies._pg", "control.sql", schema),
         }

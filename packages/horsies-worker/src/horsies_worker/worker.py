@@ -1,6 +1,7 @@
 """One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
 
-listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows    upkeep, reaper, judge, pruner, reporter beside
+listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows
+beside: upkeep, reaper, names, judge, pruner, reporter
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from horsies_worker.identity import Identity
 from horsies_worker.instance import WorkerInstance
 from horsies_worker.jobs import Job, Outcome, OutcomeKind
 from horsies_worker.judge import Judge
+from horsies_worker.names import TaskNames
 from horsies_worker.options import WorkerOptions
 from horsies_worker.pool import ChildPool
 from horsies_worker.pruner import Pruner
@@ -93,7 +95,13 @@ class Worker:
         """Other workers have declared this one dead and taken its tasks: it must go on as another one."""
         self._broker = app.config.broker
         self.queries = Queries(app.schema, self.identity)
-        self.instance = WorkerInstance(self.identity, self.queries, app.config.recovery.worker_state_interval_ms)
+        self.instance = WorkerInstance(
+            self.identity,
+            self.queries,
+            app.config.recovery.worker_state_interval_ms,
+            queues=options.queues or app.config.queue_names,
+            names=[task.name for task in app.registry if not task.is_stub],
+        )
         self.pool = ChildPool(
             options.child_spec(),
             on_outcome=self._on_outcome,
@@ -207,6 +215,9 @@ class Worker:
             config, recovery, self.sessions.reaper, self.queries, on_halted=self.advancer.look_at,
             on_ended=self.advancer.tasks_ended,
         )  # fmt: skip
+        self.names = TaskNames(
+            config, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended
+        )
         self.judge = Judge(
             config, recovery, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended,
             on_dead=self.reaper.wake,
@@ -258,6 +269,7 @@ class Worker:
             "workflows": self.advancer.run(),
             "upkeep": self.upkeep.run(),
             "reaper": self.reaper.run(),
+            "names": self.names.run(),
             "reporter": self.reporter.run(),
             "pruner": self.pruner.run(),
         }

@@ -20,7 +20,7 @@ from typing import Final
 
 _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
-    "queue_state", "workflows", "workflow_tasks", "alembic_version",
+    "queue_state", "task_sets", "task_names", "workflows", "workflow_tasks", "alembic_version",
 )  # fmt: skip
 _TABLE: Final = re.compile(rf"(?<![\w.\"])horsies_(?:{'|'.join(_TABLES)})\b")
 _HEADER: Final = re.compile(r"^-- name: (?P<name>\w+) :(?P<kind>one|many|value|none)$", re.MULTILINE)
