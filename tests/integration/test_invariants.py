@@ -175,7 +175,7 @@ SEEDS = [
     ("T7", "overdue", TASK.format("good_until = now() - interval '41 s'", "overdue")),
     ("T8", "long", "UPDATE horsies_heartbeats SET sent_at = now() - interval '336 s' WHERE task_id = 'long'"),
     ("T8", "long", "UPDATE horsies_heartbeats SET role = 'claimer' WHERE task_id = 'long'"),
-    ("T8", "claimed", TASK.format("enqueued_at = '2020-1-1', claimed_at = now() - interval '156 s'", "claimed")),
+    ("T8", "claimed", TASK.format("claim_expires_at = now() - interval '156 s'", "claimed")),
     ("A1", "again", "DELETE FROM horsies_task_attempts WHERE task_id = 'again' AND attempt = 1"),
     ("A2", "completed", "DELETE FROM horsies_task_attempts WHERE task_id = 'completed'"),
     ("A2", "stopped", "DELETE FROM horsies_task_attempts WHERE task_id = 'stopped'"),

@@ -56,10 +56,7 @@ WHERE (t.status = 'RUNNING'
            < now() - make_interval(secs => :running_stale_s + :slack_s)
        AND (t.finalizing_at IS NULL
             OR t.finalizing_at < now() - make_interval(secs => :finalizing_stale_s + :slack_s)))
-   OR (t.status = 'CLAIMED'
-       AND GREATEST(t.claimed_at, (SELECT max(h.sent_at) FROM horsies_heartbeats h
-                                   WHERE h.task_id = t.id AND h.role = 'claimer' AND h.sent_at >= t.claimed_at))
-           < now() - make_interval(secs => :claimed_stale_s + :slack_s));
+   OR (t.status = 'CLAIMED' AND t.claim_expires_at < now() - make_interval(secs => :claimed_stale_s + :slack_s));
 -- A1 attempt numbers are 1..n without holes
 SELECT 'A1' AS inv, task_id FROM horsies_task_attempts
 GROUP BY task_id HAVING min(attempt) <> 1 OR max(attempt) <> count(*);
