@@ -403,15 +403,32 @@ def test_a_backlog(served: Database) -> None:
 
 
 def test_names_that_no_worker_knows(served: Database) -> None:
-    factories.task(served, task_name="moved", claim_generation=7)
+    factories.task(served, task_name="mispelled")
+    factories.insert(served, "horsies_task_names", task_name="mispelled", missing_since=ago(minutes=2))
     found = only(look(served), "unknown-names", Severity.WARN)
-    assert found.what == "1 waiting task named 'moved': claimed and handed back, up to 7 times"
-    served.execute("DELETE FROM horsies_tasks")
-    factories.task(served, retry_count=9, claim_generation=9)  # retries are not hand-backs
+    assert found.what == "1 task named 'mispelled': no worker ever registered the name; missing for 2 m"
+    served.execute("DELETE FROM horsies_task_names")
+    factories.task(served, claim_generation=9)
     assert trouble(look(served)) == {}
     factories.task(served, "FAILED", task_name="x; rm -rf /", error_code="WORKER_RESOLUTION_ERROR")
     found = only(look(served), "unknown-names", Severity.WARN)
     assert "--task 'x; rm -rf /'`" in found.fix
+
+
+def test_names_that_no_worker_knows_any_more(served: Database) -> None:
+    """An app that was scaled to zero, or a task that was removed: an alarm while its tasks wait."""
+    factories.task(served, task_name="report; x")
+    factories.insert(
+        served, "horsies_task_names", task_name="report; x", first_known_at=ago(days=9), last_known_at=ago(hours=3),
+        missing_since=ago(hours=2),
+    )  # fmt: skip
+    factories.insert(
+        served, "horsies_task_names", task_name="removed", first_known_at=ago(days=9), last_known_at=ago(days=3)
+    )
+    found = only(look(served), "unknown-names", Severity.WARN)
+    assert found.what == "1 task named 'report; x': no live worker knows the name, the last one did 3 h ago"
+    assert "retired_task_grace_ms (1 d)" in str(found.why)
+    assert "--task 'report; x'`" in str(found.fix)
 
 
 def test_names_that_the_app_does_not_register(served: Database, tmp_path: Path) -> None:

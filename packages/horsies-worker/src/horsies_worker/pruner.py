@@ -70,10 +70,16 @@ class Pruner(Service):
         if settings.worker_state_retention_hours is not None:
             async for count in self._drain("worker_instances", settings.worker_state_retention_hours):
                 yield "worker_instances", count
+            async for count in self._drain("task_sets", settings.worker_state_retention_hours):
+                yield "task_sets", count
         if settings.terminal_record_retention_hours is None:
             return
         async for count in self._walk("tasks", settings.terminal_record_retention_hours, _BEGINNING):
             yield "tasks", count
+        # a name that is forgotten has the short grace of one that no worker ever knew: not before the long one is over
+        retired_h = 2 * settings.retired_task_grace_ms // 3_600_000
+        async for count in self._drain("task_names", max(settings.terminal_record_retention_hours, retired_h)):
+            yield "task_names", count
         for what in ("workflow_nodes", "workflows"):
             async for count in self._drain(what, settings.terminal_record_retention_hours):
                 yield what, count

@@ -94,7 +94,7 @@ class Reaper(Service):
             requeued: list[Any] = []
             if settings.auto_requeue_stale_claimed and self._may_judge(settings.claimed_stale_threshold_ms):
                 threshold = timedelta(milliseconds=settings.claimed_stale_threshold_ms)
-                requeued = await self._ask(connection, "requeue_expired_claims", threshold, BATCH)
+                requeued = await self._ask(connection, "requeue_silent_claims", threshold, BATCH)
             stale: list[Any] = []
             if settings.auto_fail_stale_running and self._may_judge(settings.running_stale_threshold_ms):
                 stale = await self._ask(

@@ -1,12 +1,14 @@
 """One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
 
-listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows    upkeep, reaper, judge, pruner, reporter beside
+listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows
+beside: upkeep, reaper, names, judge, pruner, reporter
 """
 
 import asyncio
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,10 +19,7 @@ from horsies._pg import channels
 from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
 from horsies.app import Horsies
-from horsies.codec import encode_error
-from horsies.errors import HorsiesError, OperationalErrorCode
-from horsies.options import TaskOptions
-from horsies.result import TaskError
+from horsies.errors import HorsiesError
 from horsies_worker.child.logs import about
 from horsies_worker.claimer import Claimer, claim_settings
 from horsies_worker.clock import DatabaseClock
@@ -32,6 +31,7 @@ from horsies_worker.identity import Identity
 from horsies_worker.instance import WorkerInstance
 from horsies_worker.jobs import Job, Outcome, OutcomeKind
 from horsies_worker.judge import Judge
+from horsies_worker.names import TaskNames
 from horsies_worker.options import WorkerOptions
 from horsies_worker.pool import ChildPool
 from horsies_worker.pruner import Pruner
@@ -42,7 +42,6 @@ from horsies_worker.recovery import Recovery
 from horsies_worker.reporter import Reporter
 from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
 from horsies_worker.starter import Starter
-from horsies_worker.unknown import UnknownNames
 from horsies_worker.upkeep import Upkeep
 from horsies_worker.workflows.advance import Advancer
 
@@ -90,14 +89,19 @@ class Worker:
         self._hurry = asyncio.Event()
         self._fatal: HorsiesError | None = None
         self._self_test = asyncio.Event()
-        self._background: set[asyncio.Task[None]] = set()
-        self._ending: set[str] = set()
         self._is_up = False
+        self._ended_here = deque[str](maxlen=100)
         self.is_judged = False
         """Other workers have declared this one dead and taken its tasks: it must go on as another one."""
         self._broker = app.config.broker
         self.queries = Queries(app.schema, self.identity)
-        self.instance = WorkerInstance(self.identity, self.queries, app.config.recovery.worker_state_interval_ms)
+        self.instance = WorkerInstance(
+            self.identity,
+            self.queries,
+            app.config.recovery.worker_state_interval_ms,
+            queues=options.queues or app.config.queue_names,
+            names=[task.name for task in app.registry if not task.is_stub],
+        )
         self.pool = ChildPool(
             options.child_spec(),
             on_outcome=self._on_outcome,
@@ -148,7 +152,7 @@ class Worker:
         finally:
             for service in services.values():
                 service.cancel()
-            await asyncio.gather(*services.values(), *self._background, return_exceptions=True)
+            await asyncio.gather(*services.values(), return_exceptions=True)
             await self._close_sessions()
         if self._fatal is not None and not self.is_judged:
             raise self._fatal
@@ -196,13 +200,10 @@ class Worker:
         self.starter = Starter(
             self.sessions.claim, self.queries, self.pool, self.held, on_workflow_task_ended=self.advancer.tasks_ended
         )
-        self.unknown = UnknownNames(config.unknown_task_grace_ms, self.finalizer, fail=self._fail_unknown)
-        reconciler = Reconciler(
-            self.sessions.claim, self.queries, self.held, self.finalizer, is_ending=self._ending.__contains__
-        )
+        reconciler = Reconciler(self.sessions.claim, self.queries, self.held, self.finalizer)
         self.claimer = Claimer(
             settings, config, self.app.registry, self.sessions.claim, self.queries, self.pool, self.held, self.starter,
-            self.finalizer, self.unknown, reconciler, on_contact=self._on_contact,
+            self.finalizer, reconciler, on_contact=self._on_contact,
             on_workflow_task_ended=self.advancer.tasks_ended,
         )  # fmt: skip
         self.upkeep = Upkeep(
@@ -214,6 +215,9 @@ class Worker:
             config, recovery, self.sessions.reaper, self.queries, on_halted=self.advancer.look_at,
             on_ended=self.advancer.tasks_ended,
         )  # fmt: skip
+        self.names = TaskNames(
+            config, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended
+        )
         self.judge = Judge(
             config, recovery, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended,
             on_dead=self.reaper.wake,
@@ -248,6 +252,8 @@ class Worker:
             channels.WORKFLOW_STEP: self.advancer.on_step,
             SELF_TEST_CHANNEL: self._on_self_test,
         }
+        if self._has_caps:
+            heard[channels.TASK_DONE] = self._on_task_done
         planning: dict[str, Coroutine[Any, Any, None]] = {}
         if self.scheduler is not None:
             heard[channels.SCHEDULE_STATE] = self.scheduler.on_news
@@ -263,6 +269,7 @@ class Worker:
             "workflows": self.advancer.run(),
             "upkeep": self.upkeep.run(),
             "reaper": self.reaper.run(),
+            "names": self.names.run(),
             "reporter": self.reporter.run(),
             "pruner": self.pruner.run(),
         }
@@ -274,7 +281,6 @@ class Worker:
         await asyncio.wait({claiming}, timeout=STATEMENT_TIMEOUT_S + 1)
         self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
         await self.pool.stop(self.options.shutdown_timeout_s)
-        await asyncio.gather(*self._background, return_exceptions=True)
         # results exist only here now; a database that is away gets some time to come back
         if not await self._written_within(self.options.drain_timeout_s):
             self._fatal = self._fatal or DatabaseGone(
@@ -410,10 +416,20 @@ class Worker:
         tasks = self.held.take(keys)
         # or went back to the queue: a step looks for itself
         self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
-        if self.settings.cluster_cap or self.settings.queue_caps:
+        if self._has_caps:
+            self._ended_here.extend(key[0] for key in keys)
             self.claimer.look_everywhere()  # a place under a cap came free: the queue that looked empty may not be
         else:
             self.claimer.on_room()
+
+    @property
+    def _has_caps(self) -> bool:
+        return bool(self.settings.cluster_cap or self.settings.queue_caps)
+
+    def _on_task_done(self, task_id: str) -> None:
+        """Some worker's task ended; `_on_done` tells of our own."""
+        if self.held.get(task_id) is None and task_id not in self._ended_here:
+            self.claimer.on_place_freed()
 
     def _on_judged(self) -> None:
         if self.is_judged or self._stop.is_set():
@@ -426,35 +442,3 @@ class Worker:
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)
         self._stop.set()
-
-    def _fail_unknown(self, row: Mapping[str, Any]) -> None:
-        task = asyncio.create_task(self._end_unknown(row))
-        self._background.add(task)
-        self._ending.add(row["id"])
-        task.add_done_callback(self._background.discard)
-        task.add_done_callback(lambda _: self._ending.discard(row["id"]))
-
-    async def _end_unknown(self, row: Mapping[str, Any]) -> None:
-        """CLAIMED -> RUNNING -> FAILED: an attempt that could not be made, with the reason in it."""
-        key = (row["id"], row["claim_generation"])
-        try:
-            statuses = await self.sessions.claim.run(lambda connection: self.queries.start(connection, [key]))
-        except Exception as error:
-            _log.warning("task %s: %s: %s; handing it back", key[0], type(error).__name__, error, extra=about(key[0]))
-            self.finalizer.give_back([key])
-            return
-        if statuses.get(row["id"]) != "RUNNING":
-            return
-        message = f"no worker of this release has a task named {row['task_name']!r}"
-        now = self.clock.at(time.monotonic())
-        outcome = Outcome(
-            OutcomeKind.ERR, encode_error(TaskError(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)),
-            OperationalErrorCode.WORKER_RESOLUTION_ERROR.value, message, message, None, None, 0.0, self.identity.pid,
-            self.identity.process_name,
-        )  # fmt: skip
-        transition = decide(
-            task_id=row["id"], generation=row["claim_generation"], attempt=row["retry_count"] + 1,
-            options=TaskOptions(), budget=row["max_retries"], outcome=outcome, started=None, finished=now,
-            random=random.random,
-        )  # fmt: skip
-        self.finalizer.add(transition)

@@ -20,7 +20,7 @@ from typing import Final
 
 _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
-    "queue_state", "workflows", "workflow_tasks", "alembic_version",
+    "queue_state", "task_sets", "task_names", "workflows", "workflow_tasks", "alembic_version",
 )  # fmt: skip
 TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
 FUNCTIONS: Final = (

@@ -104,7 +104,7 @@ async def _gather(
         "table_facts": (list(TABLES), tasks_table), "old_grants": (tasks_table,),
         "table_sizes": (list(TABLES), tasks_table), "index_facts": (tasks_table,), "trigger_facts": (tasks_table,),
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
-        "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "handed_back": (),
+        "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "missing_names": (),
         "unresolved": (), "in_flight_counts": (), "queue_states": (), "waiting_pairs": (QUEUE_BOUND,),
         "worker_snapshots": (timedelta(days=1),), "stale_tasks": (timedelta(seconds=1),),
     }  # fmt: skip

@@ -89,13 +89,14 @@ UPDATE horsies_tasks t
  WHERE t.ctid = target.tid
 RETURNING t.id;
 
--- name: requeue_expired_claims :many
+-- name: requeue_silent_claims :many
 -- edge: CLAIMED -> PENDING
 -- params: threshold, row_limit
--- A claim whose lease is over, and that nobody has vouched for since. User code never ran: always safe.
+-- A claim without a beat of its worker for so long, whatever its lease says. User code never ran: always safe. The
+-- worker may live on: the start of a task whose claim is lost finds no row.
 WITH target AS MATERIALIZED (
     SELECT t.ctid AS tid FROM horsies_tasks t
-     WHERE t.status = 'CLAIMED' AND t.claim_expires_at <= statement_timestamp()
+     WHERE t.status = 'CLAIMED'
        AND greatest(t.claimed_at, (SELECT h.sent_at FROM horsies_heartbeats h
                                     WHERE h.task_id = t.id AND h.role = 'claimer' AND h.sent_at >= t.claimed_at
                                     ORDER BY h.sent_at DESC LIMIT 1)) < statement_timestamp() - $1::interval
