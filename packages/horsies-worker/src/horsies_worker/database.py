@@ -9,9 +9,8 @@ import logging
 import time
 from typing import Any
 
-import asyncpg
-
 from horsies._pg.backoff import Backoff
+from horsies._pg.driver import connect
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.schema_guard import require_schema
 from horsies._pg.transient import is_transient
@@ -39,7 +38,7 @@ async def connect_ready(app: Horsies, broker: PostgresConfig, *, timeout_s: floa
                 raise
             await _migrate(app, broker)
     except BaseException:
-        await connection.close()
+        connection.terminate()  # closing politely would wait for a server that may not answer
         raise
     return connection
 
@@ -50,7 +49,7 @@ async def connect_listener(broker: PostgresConfig, who: str = "worker") -> Any:
     # Nothing but a name: LISTEN needs no more, and a pooler that stands here by mistake would refuse the rest for
     # ever. Let in, it is found out by the worker's self-test.
     arguments["server_settings"] = {"application_name": f"{broker.application_name} {who} listen"[:63]}
-    return await asyncpg.connect(**arguments)
+    return await connect(arguments)
 
 
 async def _connect(app: Horsies, broker: PostgresConfig, timeout_s: float | None, who: str) -> Any:
@@ -58,7 +57,7 @@ async def _connect(app: Horsies, broker: PostgresConfig, timeout_s: float | None
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         try:
-            return await asyncpg.connect(**connect_arguments(broker))
+            return await connect(connect_arguments(broker))
         except Exception as error:
             told = broker.redact(f"{type(error).__name__}: {error}")
             if not is_transient(error):

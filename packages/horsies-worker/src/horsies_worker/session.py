@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-import asyncpg
-
+from horsies._pg.driver import connect
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.transient import is_transient
 from horsies.config import PostgresConfig
@@ -45,6 +44,22 @@ SET_LOCAL_LIMITS: Final = set_local(LIMITS)
 SET_LOCAL_CLAIM_SETTINGS: Final = set_local({**LIMITS, **CLAIM_SETTINGS})
 
 
+async def close(connection: Any, timeout_s: float = 2.0) -> None:
+    """Close politely; a server that does not answer in time is left without a word."""
+    if connection is None or connection.is_closed():
+        return
+    try:
+        await connection.close(timeout=timeout_s)
+    except Exception:  # broken already
+        connection.terminate()
+
+
+def is_cancelled() -> bool:
+    """Whether the running task has been told to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Session:
     """`run` one action at a time on a connection of its own."""
 
@@ -68,19 +83,19 @@ class Session:
                 return await action(self._connection)
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError) or is_transient(error):
-                    self._drop()
+                    self.drop()
+                if isinstance(error, Exception) and is_cancelled():
+                    # A service that is told to end must end, even if its cancellation met an error on the way out.
+                    raise asyncio.CancelledError from error
                 raise
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = 2.0) -> None:
         async with self._lock:
             connection, self._connection = self._connection, None
-            if connection is not None and not connection.is_closed():
-                try:
-                    await connection.close(timeout=2)
-                except Exception:  # broken already
-                    connection.terminate()
+            await close(connection, timeout_s)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """End the connection without a word; an action that uses it fails."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
@@ -93,4 +108,4 @@ class Session:
             settings.update(LIMITS)
             settings.update(self._settings)
         arguments["command_timeout"] = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
-        return await asyncpg.connect(**arguments)
+        return await connect(arguments)
