@@ -92,7 +92,12 @@ def dev_main(argv: Sequence[str] | None = None) -> int:
     arguments = [item for item in (argv if argv is not None else sys.argv[2:]) if item not in ours]
     if not given.no_scheduler:
         arguments.append("--with-scheduler")
-    return run_dev(_without_watch(arguments), [Path(item) for item in given.watch or ["."]], reload=not given.no_reload)
+    return run_dev(
+        _without_watch(arguments),
+        [Path(item) for item in given.watch or ["."]],
+        reload=not given.no_reload,
+        shutdown_timeout_s=given.shutdown_timeout,
+    )
 
 
 def health_main(argv: Sequence[str] | None = None) -> int:

@@ -8,25 +8,30 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Final
 
 from horsies._text import printable
 
 _log = logging.getLogger("horsies.worker")
 
-STOP: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Stop; a second one of these hurries."""
-
 
 def handle(loop: asyncio.AbstractEventLoop, *, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
     """Take the signals over, for as long as the loop lives."""
-    for number in STOP:
-        # a process under nohup was told to outlive its terminal
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop.add_signal_handler(number, stop)
-    loop.add_signal_handler(signal.SIGQUIT, hurry)
-    loop.add_signal_handler(signal.SIGUSR1, log_stacks)
-    loop.add_signal_handler(signal.SIGUSR2, _log.info, "SIGUSR2 means nothing here, and is ignored")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    # A handler that the app has installed stays; and a process under nohup was told to outlive its terminal.
+    ours: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGHUP: stop,
+        signal.SIGQUIT: hurry,
+        signal.SIGUSR1: log_stacks,
+        signal.SIGUSR2: _ignored,
+    }
+    for number, action in ours.items():
+        if signal.getsignal(number) == signal.SIG_DFL:
+            loop.add_signal_handler(number, action)
+
+
+def _ignored() -> None:
+    _log.info("SIGUSR2 has no meaning here and is ignored")
 
 
 def log_stacks() -> None:

@@ -81,6 +81,8 @@ class Template:
             return
         except OSError:
             data, descriptors = b"", []
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
         self._pidfds.extend(descriptors)
         if not data:
             self._on_lost()
