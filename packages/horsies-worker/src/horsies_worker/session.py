@@ -5,6 +5,7 @@ finalize never keeps a heartbeat waiting. Errors go to the caller; a connection 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -28,6 +29,7 @@ CLAIM_SETTINGS: Final = {
 }
 # A statement of ours that takes longer hangs on a lock or a dead connection; it is tried again under its fence.
 STATEMENT_TIMEOUT_S: Final = 15.0
+MAX_PATIENCE: Final = 4
 # The server's own bounds. A statement whose client has given up must not be carried out minutes later; and a worker
 # that is frozen inside a transaction must not keep the lock of the caps or of the sweep from the whole fleet.
 LIMITS: Final = {"statement_timeout": "20s", "idle_in_transaction_session_timeout": "5s"}
@@ -69,6 +71,9 @@ class Session:
         self._settings = settings or {}
         self._connection: Any = None
         self._lock = asyncio.Lock()
+        self.patience = 1
+        """How many times as long as usual to wait for an answer. A retry with the bound that was just too short would
+        be too short again, on a line of 3 s round trips."""
 
     @property
     def pooled(self) -> bool:
@@ -77,11 +82,13 @@ class Session:
     async def run(self, action: Callable[[Any], Awaitable[R]]) -> R:
         """Run `action(connection)`. After an error that may have broken the session, the next run opens another."""
         async with self._lock:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await self._open()
             try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._open()
                 return await action(self._connection)
             except BaseException as error:
+                if isinstance(error, TimeoutError):
+                    self.patience = min(2 * self.patience, MAX_PATIENCE)
                 if isinstance(error, asyncio.CancelledError) or is_transient(error):
                     self.drop()
                 if isinstance(error, Exception) and is_cancelled():
@@ -107,5 +114,12 @@ class Session:
         if not self._config.pooler:
             settings.update(LIMITS)
             settings.update(self._settings)
-        arguments["command_timeout"] = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
-        return await connect(arguments)
+        usual = arguments["timeout"]
+        bound = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
+        arguments["command_timeout"] = self.patience * bound
+        arguments["timeout"] = self.patience * usual
+        began = time.monotonic()
+        connection = await connect(arguments)
+        if time.monotonic() - began < usual / 4:
+            self.patience = 1  # the line is quick again
+        return connection

@@ -26,7 +26,7 @@ from horsies.result import TaskError
 from horsies_worker.child.logs import about
 from horsies_worker.claimer import Claimer, claim_settings
 from horsies_worker.clock import DatabaseClock
-from horsies_worker.database import DatabaseGone, connect_listener, connect_ready
+from horsies_worker.database import DatabaseGone, connect_listener, connect_ready, refusals_told
 from horsies_worker.decide import decide
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
@@ -365,9 +365,10 @@ class Worker:
         """Reach it, bring its schema up to date, read its clock. Waits for a server that is not up yet."""
         connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
         try:
-            await self.clock.read(connection)
-            await self.instance.register(connection)
-            self._started_at = await connection.fetchval("SELECT clock_timestamp()")
+            with refusals_told(self._broker, "worker"):
+                await self.clock.read(connection)
+                await self.instance.register(connection)
+                self._started_at = await connection.fetchval("SELECT clock_timestamp()")
         finally:
             await close(connection)
 
