@@ -14,6 +14,7 @@ from horsies_worker.jobs import ChildSpec
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOG_FORMATS = ("text", "json")
+MAX_SHUTDOWN_S = 86_400
 
 
 def default_health_file(role: str = "worker") -> Path:
@@ -28,6 +29,8 @@ class ProcessOptions:
     """What every long-running process of ours is told."""
 
     database_timeout_s: float | None = None
+    shutdown_timeout_s: float = 30.0
+    """Bound on the whole stop."""
     log_level: str = "INFO"
     log_format: str = "text"
     health_file: Path | None = field(default_factory=default_health_file)
@@ -36,6 +39,9 @@ class ProcessOptions:
     def check_process(self, checks: Checks) -> None:
         checks.word("log_level", self.log_level, LOG_LEVELS)
         checks.word("log_format", self.log_format, LOG_FORMATS)
+        if not 0 <= self.shutdown_timeout_s <= MAX_SHUTDOWN_S:
+            why = f"{self.shutdown_timeout_s:g} s is out of range"
+            checks.add("shutdown_timeout", why, f"choose 0 to {MAX_SHUTDOWN_S:,} seconds")
 
     def touch_health_file(self) -> None:
         """The mark that `horsies health` reads: the database answered just now. At most once a second."""
@@ -90,8 +96,6 @@ class WorkerOptions(ProcessOptions):
     max_child_age_s: float | None = None
     run_ahead: bool = True
     with_scheduler: bool = False
-    shutdown_timeout_s: float = 30.0
-    drain_timeout_s: float = 30.0
 
     def child_spec(self) -> ChildSpec:
         return ChildSpec(
@@ -116,9 +120,6 @@ class WorkerOptions(ProcessOptions):
         checks.integer("max_tasks_per_child", self.max_tasks_per_child, 1, optional=True)
         checks.integer("max_memory_per_child_mb", self.max_memory_per_child_mb, 1, optional=True)
         self.check_process(checks)
-        for name, value in (("shutdown_timeout", self.shutdown_timeout_s), ("drain_timeout", self.drain_timeout_s)):
-            if value < 0:
-                checks.add(name, f"{value} is negative", "give a number of seconds")
         known = app.config.queue_names
         for name in self.queues or ():
             if name not in known:

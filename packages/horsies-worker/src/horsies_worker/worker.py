@@ -9,21 +9,23 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from horsies._pg import channels
 from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
+from horsies._text import plural
 from horsies.app import Horsies
 from horsies.errors import HorsiesError
 from horsies_worker.child.logs import about
 from horsies_worker.claimer import Claimer, claim_settings
 from horsies_worker.clock import DatabaseClock
-from horsies_worker.database import DatabaseGone, connect_listener, connect_ready
+from horsies_worker.database import DatabaseGone, connect_listener, connect_ready, refusals_told
 from horsies_worker.decide import decide
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
@@ -40,8 +42,9 @@ from horsies_worker.reaper import Reaper
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.recovery import Recovery
 from horsies_worker.reporter import Reporter
-from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
+from horsies_worker.session import CLAIM_SETTINGS, Session, close
 from horsies_worker.starter import Starter
+from horsies_worker.stopping import StopDeadlines
 from horsies_worker.upkeep import Upkeep
 from horsies_worker.workflows.advance import Advancer
 
@@ -52,11 +55,9 @@ _log = logging.getLogger("horsies.worker")
 
 SELF_TEST_CHANNEL = "horsies_self_test"
 SELF_TEST_S = 5.0
-LAST_WRITE_S = 1.0
-"""After a second signal, what was interrupted is still told to the database, if it is there."""
-
 LAST_STEPS_S = 5.0
-"""For the workflows of tasks that ended at the last moment; later ones are moved on by another worker's reaper."""
+"""At most, within the deadline of the stop: for the workflows of tasks that ended at the last moment, which else
+another worker's reaper moves on, and for the row of this worker."""
 
 
 class ChildrenCannotStart(HorsiesError):
@@ -77,7 +78,10 @@ class _Sessions:
 class Worker:
     """Runs until `stop()` is called or a service fails for good."""
 
-    def __init__(self, app: Horsies, options: WorkerOptions) -> None:
+    def __init__(
+        self, app: Horsies, options: WorkerOptions, *, on_deadline: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """`on_deadline`: called with the moment at which a stop must be over, when one begins or is hurried."""
         self.app = app
         self.options = options
         self.identity = Identity()
@@ -85,6 +89,8 @@ class Worker:
         self.clock = DatabaseClock()
         self.last_contact = time.monotonic()
         self._started_at: datetime | None = None
+        self.deadlines = StopDeadlines(options.shutdown_timeout_s)
+        self._on_deadline = on_deadline
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._fatal: HorsiesError | None = None
@@ -113,14 +119,31 @@ class Worker:
 
     # -- life ------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """Finish what runs and leave; a second call hurries."""
-        if self._stop.is_set():
-            _log.warning("second signal: interrupting what still runs")
-            self._hurry.set()
-            if self._is_up:
-                self.pool.hurry()
-        self._stop.set()
+    def stop(self, *, hurry: bool = False) -> None:
+        """Finish what runs and leave; a second call, or `hurry`, interrupts what runs."""
+        hurry = hurry or self._stop.is_set()
+        self._begin_stop()
+        if hurry:
+            self.deadlines.hurry(time.monotonic())
+            self._on_deadline(self.deadlines.end)
+            _log.warning("hurried stop: interrupting what still runs")
+            self._interrupt()
+
+    def _begin_stop(self) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+            self.deadlines.begin(time.monotonic())
+            self._on_deadline(self.deadlines.end)
+
+    def _interrupt(self) -> None:
+        self._hurry.set()
+        if self._is_up:
+            self.pool.hurry()
+
+    @property
+    def unwritten(self) -> int:
+        """Results that exist only in this process."""
+        return self.finalizer.backlog if self._is_up else 0
 
     async def run(self) -> None:
         """Start, work until stopped, drain. Raises what makes further work impossible."""
@@ -147,12 +170,13 @@ class Worker:
             if "scheduler" in services:
                 services["scheduler"].cancel()  # a slot is fired whole or not at all, by whoever comes next
             await self._drain(services["claimer"])
-            if self._fatal is None:
+            # a claim that still waits for its answer may take tasks: then others must find this worker to be gone
+            if self._fatal is None and services["claimer"].done():
                 await self._leave()
         finally:
             for service in services.values():
                 service.cancel()
-            await asyncio.gather(*services.values(), return_exceptions=True)
+            await self._wait(set(services.values()), lambda: self.deadlines.end)
             await self._close_sessions()
         if self._fatal is not None and not self.is_judged:
             raise self._fatal
@@ -275,50 +299,63 @@ class Worker:
         }
 
     async def _drain(self, claiming: "asyncio.Task[None]") -> None:
-        _log.info("stopping: no new claims, running tasks have %.0f s", self.options.shutdown_timeout_s)
+        drain_s = max(0.0, self.deadlines.drain_until - time.monotonic())
+        _log.info("stopping: no new claims, running tasks have %.3g s", drain_s)
         self.claimer.stop()
+        draining = asyncio.ensure_future(self.pool.stop(drain_s))
         # a claim may be on its way: what it brings must be handed back, or it would look like a crash
-        await asyncio.wait({claiming}, timeout=STATEMENT_TIMEOUT_S + 1)
+        await self._wait({claiming}, lambda: self.deadlines.drain_until)
         self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
-        await self.pool.stop(self.options.shutdown_timeout_s)
-        # results exist only here now; a database that is away gets some time to come back
-        if not await self._written_within(self.options.drain_timeout_s):
-            self._fatal = self._fatal or DatabaseGone(
-                f"{self.finalizer.backlog} results could not be written, the database is away; the reaper of another "
-                "worker will recover their tasks"
-            )
-            return
-        # what ended here should not have to wait for somebody's grace; but nobody's result depends on it
-        await asyncio.wait({asyncio.ensure_future(self.advancer.drained())}, timeout=LAST_STEPS_S)
-
-    async def _written_within(self, seconds: float) -> bool:
-        """False when there are results that could not be written in time, or before somebody became impatient."""
+        await self._wait({draining}, lambda: self.deadlines.write_until)
+        # results exist only here now; a database that is away gets the rest of the time to come back
         written = asyncio.ensure_future(self.finalizer.drained())
-        hurried = asyncio.ensure_future(self._hurry.wait())
-        try:
-            await asyncio.wait({written, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not written.done():
-                await asyncio.wait({written}, timeout=LAST_WRITE_S)
-            return written.done()
-        finally:
-            for task in (written, hurried):
-                task.cancel()
-            await asyncio.gather(written, hurried, return_exceptions=True)
+        if not await self._wait({written}, lambda: self.deadlines.write_until):
+            written.cancel()
+            self._fatal = self._fatal or DatabaseGone(self.told_unwritten())
+            return
+        # what ended here should not have to wait for the reaper of another worker; but no result depends on it
+        advanced = asyncio.ensure_future(self.advancer.drained())
+        latest = time.monotonic() + LAST_STEPS_S
+        await self._wait({advanced}, lambda: min(latest, self.deadlines.write_until))
+        advanced.cancel()
+
+    def told_unwritten(self) -> str:
+        return (
+            f"{plural(self.unwritten, 'result')} could not be written before the end of the stop; the reaper of "
+            "another worker will recover the tasks"
+        )
+
+    async def _wait(self, work: "Collection[asyncio.Future[Any]]", until: Callable[[], float]) -> bool:
+        """Wait for all of these, until a moment that a second signal may bring nearer. False when it came first."""
+        while pending := {one for one in work if not one.done()}:
+            left = until() - time.monotonic()
+            if left <= 0:
+                return False
+            hurried = asyncio.ensure_future(self._hurry.wait())
+            await asyncio.wait(
+                pending if self._hurry.is_set() else {*pending, hurried},
+                timeout=None if left == inf else left,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            hurried.cancel()
+        return True
 
     async def _leave(self) -> None:
         """Everything is written: nobody needs to watch for us. If this is not told, we are found to be gone."""
-        try:
-            async with asyncio.timeout(LAST_WRITE_S):
-                await self.sessions.upkeep.run(self.instance.close)
-        except Exception as error:
+        latest = time.monotonic() + LAST_STEPS_S
+        told = asyncio.ensure_future(self.sessions.upkeep.run(self.instance.close))
+        await self._wait({told}, lambda: min(latest, self.deadlines.write_until))
+        if not told.cancel() and not told.cancelled() and (error := told.exception()) is not None:
             _log.debug("the end of this worker could not be recorded: %s", error)
 
     async def _close_sessions(self) -> None:
-        for session in (
-            self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper,
-            self.sessions.pruner, self.sessions.scheduler, self.sessions.workflows,
-        ):  # fmt: skip
-            await session.close()
+        """All at once: each may be the one whose server does not answer."""
+        sessions = [getattr(self.sessions, field.name) for field in fields(self.sessions)]
+        left = max(0.1, min(2.0, self.deadlines.end - time.monotonic() - 0.2))
+        closing = [asyncio.ensure_future(session.close(left)) for session in sessions]
+        await asyncio.wait(closing, timeout=left)
+        for session in sessions:
+            session.drop()
 
     def _service_ended(self, service: "asyncio.Task[None]") -> None:
         if service.cancelled() or self._stop.is_set():
@@ -326,7 +363,7 @@ class Worker:
         error = service.exception()
         _log.critical("service %s ended: %r", service.get_name(), error)
         self._fatal = DatabaseGone(f"service {service.get_name()} ended: {error!r}")
-        self._stop.set()
+        self._begin_stop()
 
     # -- the database ----------------------------------------------------------------------------
 
@@ -334,11 +371,12 @@ class Worker:
         """Reach it, bring its schema up to date, read its clock. Waits for a server that is not up yet."""
         connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
         try:
-            await self.clock.read(connection)
-            await self.instance.register(connection)
-            self._started_at = await connection.fetchval("SELECT clock_timestamp()")
+            with refusals_told(self._broker, "worker"):
+                await self.clock.read(connection)
+                await self.instance.register(connection)
+                self._started_at = await connection.fetchval("SELECT clock_timestamp()")
         finally:
-            await connection.close()
+            await close(connection)
 
     async def _on_listening(self, connection: Any) -> None:
         """LISTEN is in force: prove that notifications arrive here, then look at what was missed."""
@@ -436,9 +474,9 @@ class Worker:
             return
         _log.error("this worker was judged dead by another one, and its tasks were taken: going on under a new id")
         self.is_judged = True
-        self.stop()
-        self.stop()  # nothing that it runs is its own any more
+        self._begin_stop()
+        self._interrupt()  # nothing that it runs is its own any more
 
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)
-        self._stop.set()
+        self._begin_stop()

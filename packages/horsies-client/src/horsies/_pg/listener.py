@@ -87,6 +87,9 @@ class Listener:
                 except TimeoutError:
                     await connection.fetchval("SELECT 1", timeout=PROBE_TIMEOUT_S)
             raise ConnectionError("the connection was lost")
+        except asyncio.CancelledError:
+            connection.terminate()  # whoever stops a listener does not wait for a server that may not answer
+            raise
         finally:
             await _close(connection)
 

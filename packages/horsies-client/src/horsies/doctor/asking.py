@@ -214,11 +214,11 @@ async def _pooler(connection: Any, direct: Any, connect: Callable[[], Any], *, d
 
 async def _connect(config: "PostgresConfig", *, direct: bool = False) -> Any:
     """Without named statements: behind a pooler that nobody told us of, those of others would clash with ours."""
-    import asyncpg
+    from horsies._pg.driver import connect
 
     arguments = connect_arguments(config, direct=direct)
     arguments["statement_cache_size"] = 0
-    return await asyncpg.connect(**arguments)
+    return await connect(arguments)
 
 
 async def _value(connection: Any, sql: str) -> Any:
