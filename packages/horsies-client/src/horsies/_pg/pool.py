@@ -5,7 +5,6 @@ Nothing is opened before the first statement. A pool belongs to the loop and the
 """
 
 import asyncio
-import logging
 import os
 import time
 import weakref
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
+from horsies._pg import log
 from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
 from horsies._pg.dsn import connect_arguments
@@ -35,8 +35,6 @@ if TYPE_CHECKING:  # generic in its stubs only
     Connection = asyncpg.Connection[asyncpg.Record]
 else:
     Connection = asyncpg.Connection
-
-_log = logging.getLogger("horsies")
 
 
 class LoopDatabase:
@@ -69,7 +67,7 @@ class LoopDatabase:
                 out_of_bounds = attempt >= self._resilience.send_attempts or time.monotonic() + delay > give_up
                 if out_of_bounds or not is_transient(error):
                     raise
-                _log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
+                log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
                 attempt += 1
                 await asyncio.sleep(delay)
 
