@@ -183,6 +183,9 @@ class Horsies:
         checks = Checks(f"task {name!r} ({location})")
         check_task_name(checks, "name", name)
         options.check(checks)
+        if isinstance(options.retry_policy, RetryPolicy):
+            config = self.config
+            options.retry_policy.check_codes(checks, config.exception_mapper, config.default_unhandled_error_code)
         queues = self.config.queue_names
         if options.queue_name is not None and options.queue_name not in queues:
             checks.add(
