@@ -244,16 +244,20 @@ async def test_a_staged_result_is_finished(db: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "ends", "outcome"),
+    ("code", "asked", "ends", "outcome"),
     [
-        ("SMTP_DOWN", "FAILED", "FAILED"),
-        ("TASK_TIMEOUT", "FAILED", "FAILED"),
-        ("TASK_CANCELLED", "CANCELLED", "FAILED"),
-        ("WORKER_CRASHED", "PENDING", "WORKER_FAILURE"),
+        ("SMTP_DOWN", False, "FAILED", "FAILED"),
+        ("TASK_TIMEOUT", False, "FAILED", "FAILED"),
+        ("TASK_CANCELLED", True, "CANCELLED", "FAILED"),
+        ("TASK_CANCELLED", False, "FAILED", "FAILED"),  # a release without reserved codes let a task say so itself
+        ("WORKER_CRASHED", False, "PENDING", "WORKER_FAILURE"),
     ],
 )
-async def test_a_staged_error_ends_as_its_code_says(db: Database, code: str, ends: str, outcome: str) -> None:
-    task = factories.task(db, "RUNNING", **IN_HAND, result=encode_error(TaskError(code, "x")))
+async def test_a_staged_error_ends_as_its_code_says(
+    db: Database, code: str, asked: bool, ends: str, outcome: str
+) -> None:
+    request = {"cancel_requested_at": ago(minutes=8)} if asked else {}
+    task = factories.task(db, "RUNNING", **IN_HAND, **request, result=encode_error(TaskError(code, "x")))
     async with reaping(db) as reaper:
         await reaper.run_once()
     assert status(db, task) == ends

@@ -36,6 +36,7 @@ class Definition:
 class Config:
     exception_mapper: dict[type[BaseException], str] = field(default_factory=dict)
     default_unhandled_error_code: str = "UNHANDLED_EXCEPTION"
+    payload_warn_bytes: int = 1024 * 1024
     payload_max_bytes: int = 16 * 1024 * 1024
 
 

@@ -14,6 +14,8 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
         "horsies_heartbeats": "SELECT INSERT",
         "horsies_worker_states": "SELECT INSERT",
         "horsies_worker_instances": _ALL,
+        "horsies_task_sets": "SELECT INSERT",
+        "horsies_task_names": _ALL,
         "horsies_queue_state": "SELECT",
         "horsies_workflows": _ALL,
         "horsies_workflow_tasks": _ALL,

@@ -6,14 +6,12 @@ caller looks for itself. Polling before the new LISTEN is live would lose what f
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from horsies._pg import log
 from horsies._pg.backoff import Backoff
 from horsies.config.resilience import ResilienceConfig
-
-_log = logging.getLogger("horsies")
 
 OnNotify = Callable[[str], None]
 
@@ -51,7 +49,7 @@ class Listener:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                _log.warning("listener: %s", self._redact(f"{type(error).__name__}: {error}"))
+                log.warning("listener: %s", self._redact(f"{type(error).__name__}: {error}"))
             finally:
                 self.is_live = False
                 if on_down is not None:

@@ -5,7 +5,6 @@ Nothing is opened before the first statement. A pool belongs to the loop and the
 """
 
 import asyncio
-import logging
 import os
 import time
 import weakref
@@ -13,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from horsies._pg import log
 from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
 from horsies._pg.driver import Connection, connect
@@ -30,7 +30,6 @@ from horsies.errors import UsageError
 R = TypeVar("R")
 Action = Callable[[Any], Awaitable[R]]
 
-_log = logging.getLogger("horsies")
 
 
 class LoopDatabase:
@@ -63,7 +62,7 @@ class LoopDatabase:
                 out_of_bounds = attempt >= self._resilience.send_attempts or time.monotonic() + delay > give_up
                 if out_of_bounds or not is_transient(error):
                     raise
-                _log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
+                log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
                 attempt += 1
                 await asyncio.sleep(delay)
 

@@ -79,7 +79,7 @@ RETURNING t.id;
 -- params: worker_id, row_limit
 -- Locked here, by the transaction that ends them.
 SELECT t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
-       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at
+       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at, t.cancel_requested_at
   FROM horsies_tasks t
  WHERE t.status = 'RUNNING' AND t.claimed_by_worker_id = $1
    AND t.claimed_at <= (SELECT judged_dead_at FROM horsies_worker_instances WHERE worker_id = $1)

@@ -114,7 +114,7 @@ RETURNING t.id;
 -- RUNNING without a runner's beat; one with a staged outcome is given longer, and is then finished with it. Locked
 -- here, by the transaction that ends them; what somebody else holds is in somebody's hands.
 SELECT t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
-       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at
+       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at, t.cancel_requested_at
   FROM horsies_tasks t
  WHERE t.status = 'RUNNING' AND t.started_at < statement_timestamp() - $1::interval
    AND greatest(t.started_at, (SELECT h.sent_at FROM horsies_heartbeats h
