@@ -66,7 +66,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rates per second and waits in seconds, slot by slot, the newest last."""
+    """Rates per second and waits in seconds, slot by slot, the newest last; and the same of the newest moments."""
 
     slot_s: float
     sent: tuple[float, ...]
@@ -74,6 +74,20 @@ class Series:
     failed: tuple[float, ...]
     wait_p50: tuple[float, ...]
     wait_p95: tuple[float, ...]
+    sent_counted_s: float = 0.0
+    """How far back the slots of `sent` are counted; those before that are 0 until a later look has counted them."""
+    done_counted_s: float = 0.0
+    failed_counted_s: float = 0.0
+    """Of failures and waits."""
+    sent_span_s: float = 60.0
+    """The time up to now that `sent_now` covers."""
+    done_span_s: float = 60.0
+    failed_span_s: float = 60.0
+    sent_now: float = 0.0
+    done_now: float = 0.0
+    failed_now: float = 0.0
+    wait_p50_now: float = 0.0
+    wait_p95_now: float = 0.0
 
 
 class AlertLevel(StrEnum):

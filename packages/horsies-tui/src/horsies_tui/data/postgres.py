@@ -40,6 +40,7 @@ from horsies_tui.data.models import (
     WorkflowNode,
     WorkflowRow,
 )
+from horsies_tui.data.series import Fetch, Rates
 from horsies_tui.data.source import OnHint, OnLive, Outcome, SourceError, Target
 
 R = TypeVar("R")
@@ -67,8 +68,6 @@ _CHANNELS: Final = {
     channels.SCHEDULE_STATE: "schedules",
 }  # fmt: skip
 
-Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
-
 
 class PostgresSource:
     """See `Source`."""
@@ -88,6 +87,8 @@ class PostgresSource:
             },
         }
         self._estimates: tuple[float, Mapping[str, int]] | None = None
+        self._rates: dict[timedelta, Rates] = {}
+        """What was counted so far, by window."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -107,7 +108,8 @@ class PostgresSource:
         return await self._read(read)
 
     async def overview(self, window: timedelta) -> Overview:
-        return await self._read(lambda fetch: reading.overview(fetch, window, self._known))
+        rates = self._rates.setdefault(window, Rates(window))
+        return await self._read(lambda fetch: reading.overview(fetch, window, rates, self._known))
 
     async def breakdown(self, query: Query, *, since: timedelta | None) -> Breakdown:
         return await self._read(lambda fetch: facets.breakdown(fetch, query, since, self._known))

@@ -25,17 +25,12 @@ from horsies_tui.data.models import (
     WorkflowRow,
     worker_name,
 )
-from horsies_tui.data.series import series
-
-Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
+from horsies_tui.data.series import Fetch, Rates
 
 COUNT_BOUND: Final = 5_000
 SURELY_BEYOND: Final = 4
 """So many times the bound by the planner's estimate, and nobody counts up to the bound to find that it is reached."""
 QUEUE_BOUND: Final = 500
-SLOTS: Final = 40
-SAMPLE: Final = 40
-"""Ends looked at per slot of the window: 40 x 40 index entries and rows take a few milliseconds."""
 FAILURES_SEEN: Final = 100
 FAILING_SHOWN: Final = 12
 LOOK: Final = 2_500
@@ -55,7 +50,7 @@ _DEFAULTS: Final = RecoveryConfig()
 
 
 async def overview(
-    fetch: Fetch, window: timedelta, estimates: Callable[[Fetch], Awaitable[Mapping[str, int]]]
+    fetch: Fetch, window: timedelta, rates: Rates, estimates: Callable[[Fetch], Awaitable[Mapping[str, int]]]
 ) -> Overview:
     waiting = await fetch("waiting_pairs", QUEUE_BOUND)
     flying = await fetch("in_flight_counts")
@@ -80,11 +75,7 @@ async def overview(
     for status in (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED):
         seen = ended.get(status, 0)
         counts[status] = Count(max(seen, known.get(status, 0)) if is_cut else seen, is_cut)
-    slot_s = window.total_seconds() / SLOTS
-    curves = series(
-        slot_s, SAMPLE, await fetch("ended_series", slot_s, SLOTS, SAMPLE),
-        await fetch("sent_series", slot_s, SLOTS, SAMPLE),
-    )  # fmt: skip
+    curves = await rates.look(fetch)
     failing = await fetch("failing", window, FAILURES_SEEN, FAILING_SHOWN)
     return Overview(
         counts, queues, tuple(workers), curves, alerts(queues, workers), tuple(Failing.from_row(row) for row in failing)
