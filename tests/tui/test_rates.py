@@ -15,7 +15,7 @@ SLOT_S = HOUR.total_seconds() / series.SLOTS
 
 
 def fill(db: Database, when: str, rows: int, *, failed: str = "false", waited: str = "0.1") -> None:
-    """Ended tasks whose ends are the expression `when` of `n` = 1 … rows; ids tell the same time as that of the send."""
+    """Ended tasks whose ends are the expression `when` of `n` = 1 … rows; ids tell the same time."""
     with psycopg.connect(db.url, autocommit=True) as connection:
         connection.execute(
             f"""INSERT INTO horsies_tasks (id, task_name, status, enqueued_at, started_at, claimed_at, terminal_at,
@@ -95,7 +95,8 @@ async def test_the_slots_add_up_to_what_ended(db: Database, window: timedelta) -
     since = "to_timestamp(floor(extract(epoch FROM now()) / %(w)s) * %(w)s) - 39 * make_interval(secs => %(w)s)"
     with psycopg.connect(db.url) as connection:
         counts = connection.execute(
-            f"SELECT count(*), count(*) FILTER (WHERE status = 'FAILED') FROM horsies_tasks WHERE terminal_at >= {since}",  # type: ignore[arg-type]
+            f"""SELECT count(*), count(*) FILTER (WHERE status = 'FAILED') FROM horsies_tasks
+                 WHERE terminal_at >= {since}""",  # type: ignore[arg-type]
             {"w": found.slot_s},
         ).fetchone()
     assert counts is not None

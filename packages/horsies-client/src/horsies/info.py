@@ -103,6 +103,11 @@ class StaleTask(_FromRow):
     last_sign: datetime
     silence: timedelta
     """How long ago that is, on the database's clock."""
+    is_finalizing: bool
+    """Its result is in hand and not written."""
+    is_workflow_task: bool
+    held_for: timedelta
+    """Since its claim, or since its start."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", TaskStatus(self.status))

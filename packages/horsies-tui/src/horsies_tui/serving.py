@@ -100,7 +100,7 @@ class Guard:
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         given = [request.query.get(TOKEN), request.cookies.get(self.cookie)]
         given.append(bearer.strip() if scheme.lower() == "bearer" else None)
-        return any([self._is_token(one) for one in given if one is not None])
+        return any(self._is_token(one) for one in given if one is not None)
 
     def _is_token(self, given: str) -> bool:
         return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
@@ -139,8 +139,11 @@ class GuardedServer(Server):
         logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 
     async def on_startup(self, app: web.Application) -> None:
-        print(f"The dashboard is served at {self.address}", flush=True)
-        print("The token in it lets anyone in who has it. Ctrl+C ends the server.", flush=True)
+        sys.stdout.write(
+            f"The dashboard is served at {self.address}\n"
+            "The token in it lets anyone in who has it. Ctrl+C ends the server.\n"
+        )
+        sys.stdout.flush()
 
     @property
     def address(self) -> str:

@@ -21,6 +21,7 @@ from horsies.doctor import reach, server, work
 from horsies.doctor.expected import TABLES
 from horsies.doctor.finding import Facts, Finding, Limits, NotSeen, Pooler, Row, Severity
 from horsies.errors import HorsiesError
+from horsies.stale import LISTED, SEEN_WITHIN
 
 if TYPE_CHECKING:
     from horsies.config import AppConfig, PostgresConfig
@@ -104,7 +105,7 @@ async def _gather(
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
         "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "handed_back": (),
         "unresolved": (), "in_flight_counts": (), "queue_states": (), "waiting_pairs": (QUEUE_BOUND,),
-        "worker_snapshots": (timedelta(days=1),), "stale_tasks": (timedelta(seconds=1),),
+        "worker_snapshots": (SEEN_WITHIN,), "stale_tasks": (timedelta(seconds=1), [], LISTED),
     }  # fmt: skip
     if names is not None:
         values["waiting_names"] = ()

@@ -8,6 +8,8 @@ from horsies._operations import QUEUE_BOUND
 from horsies._text import plural, span
 from horsies.config.recovery import RecoveryConfig
 from horsies.doctor.finding import Facts, Finding, Row, Severity
+from horsies.info import StaleTask
+from horsies.stale import StaleKind, StaleRules
 from horsies.status import TaskStatus
 
 OK, WARN, PROBLEM = Severity.OK, Severity.WARN, Severity.PROBLEM
@@ -49,14 +51,19 @@ def dead_workers(facts: Facts) -> Iterator[Finding]:
             held[row["claimed_by_worker_id"]] = (
                 held.get(row["claimed_by_worker_id"], 0) + row["claimed"] + row["running"]
             )
+    rules = StaleRules(facts.all_workers())
     for worker_id, count in list(held.items())[:_MANY]:
         worker = known.get(worker_id)
         seen = f"last seen {span(worker.age)} ago" if worker is not None else "which has left no trace"
+        by_hand = "`horsies stale list`, then `horsies stale requeue` and `horsies stale fail`"
+        if worker is None:  # then its tasks are stale by their silence alone
+            claimed, running = (span(rules.threshold(kind, None)) for kind in (StaleKind.CLAIMED, StaleKind.RUNNING))
+            by_hand += f"; they list its tasks after {claimed} (CLAIMED) and {running} (RUNNING) of silence"
         yield Finding(
             "dead-workers", PROBLEM, f"{plural(count, 'task')} in the hands of worker {worker_id}, {seen}",
             "they wait until a live worker's reaper takes them back (about 20 s after a crash, at most the stale "
             "thresholds)" if facts.live_workers() else "there is no live worker whose reaper could take them back",
-            "start a worker, or by hand: `horsies stale list`, then `horsies stale requeue` and `horsies stale fail`",
+            f"start a worker, or by hand: {by_hand}",
         )  # fmt: skip
     if not held:
         yield Finding("dead-workers", OK, "no task is in the hands of a worker that is gone")
@@ -163,17 +170,17 @@ def unknown_names(facts: Facts) -> Iterator[Finding]:
 
 
 def stale(facts: Facts) -> Iterator[Finding]:
-    """Tasks that the reaper should have healed by now."""
+    """Tasks that are stale and that no reaper takes back, or should have by now."""
     live = facts.live_workers()
+    rules = StaleRules(facts.all_workers())
     sweep = max((worker.recovery("check_interval_ms") or 0 for worker in live), default=_DEFAULTS.check_interval_ms)
+    patience = timedelta(milliseconds=2 * sweep)
     counts: dict[TaskStatus, list[timedelta]] = {}
     for row in facts.rows("stale_tasks"):
-        status = TaskStatus(row["status"])
-        field = "claimed_stale_threshold_ms" if status is TaskStatus.CLAIMED else "running_stale_threshold_ms"
-        told = [value for worker in live if (value := worker.recovery(field)) is not None]
-        threshold = max(told, default=getattr(_DEFAULTS, field)) + 2 * sweep
-        if row["silence"] > timedelta(milliseconds=threshold):
-            counts.setdefault(status, []).append(row["silence"])
+        task = StaleTask.from_row(row)
+        verdict = rules.verdict(task)
+        if task.silence > verdict.threshold + patience or (verdict.is_stale and not live):
+            counts.setdefault(task.status, []).append(task.silence)
     for status, silences in counts.items():
         verb = "requeue" if status is TaskStatus.CLAIMED else "fail"
         yield Finding(

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from horsies.doctor import Finding
 from horsies.info import QueueStatus, WorkerStatus
+from horsies.stale import StaleKind
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
 
 
@@ -241,15 +242,6 @@ class WorkerDetail:
     finished: tuple[WorkerAttempt, ...]
 
 
-class StaleKind(StrEnum):
-    """Why a task is on the list of stale ones."""
-
-    CLAIMED = "claimed"
-    RUNNING = "running"
-    FINALIZING = "finalizing"
-    """Its result is in hand and not written."""
-
-
 @dataclass(frozen=True, slots=True)
 class StaleTask:
     """A task that nobody has vouched for beyond its worker's own threshold, or that a dead worker holds."""
@@ -266,6 +258,8 @@ class StaleTask:
     held_for: timedelta
     silence: timedelta
     threshold: timedelta
+    guard: timedelta
+    """The silence that an action demands to find again."""
     worker_is_dead: bool
     in_workflow: bool
 
@@ -298,6 +292,7 @@ class Stale:
     dead: tuple[WorkerStatus, ...]
     lost: tuple[LostAttempt, ...]
     is_cut: bool
+    lost_is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from horsies._pg import channels
 from horsies._pg.statements import Statement, load, qualify
 from horsies.errors import HorsiesError
 from horsies.info import Heartbeat, TaskAttempt, TaskDetail, WorkerStatus
+from horsies.stale import SEEN_WITHIN
 from horsies_tui.data import facets, reading
 from horsies_tui.data.acting import act
 from horsies_tui.data.filters import Query
@@ -52,7 +53,6 @@ ANSWER_S: Final = 10.0
 MAX_CHARS: Final = 20_000
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
-SEEN_WITHIN: Final = timedelta(days=1)
 ESTIMATES_KEPT_S: Final = 30.0
 """They change when the table is analysed; the catalog's view of them is slower than most of what we ask."""
 MOMENTS: Final = 60
@@ -80,6 +80,7 @@ class PostgresSource:
         self._statements: Mapping[str, Statement] = {
             **load("horsies._pg", "operate.sql", config.schema),
             **load("horsies._pg", "tasks.sql", config.schema),
+            **load("horsies._pg", "recover.sql", config.schema),
             **{
                 name: statement
                 for file in _FILES

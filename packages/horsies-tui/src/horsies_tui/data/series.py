@@ -18,7 +18,7 @@ Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
 
 SLOTS: Final = 40
 SETTLED: Final = timedelta(seconds=5)
-"""A row carries the time of its statement and is seen at its commit: younger ones are counted again by the next look."""
+"""A row has the time of its statement and is seen from its commit on: the next look counts younger ones again."""
 FIRST_LOOK: Final = 200
 """Rows of each slot that the first statement of a look counts at most."""
 LOOK: Final = 20_000
