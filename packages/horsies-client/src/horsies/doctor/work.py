@@ -9,11 +9,14 @@ from horsies._text import plural, span
 from horsies.config.recovery import RecoveryConfig
 from horsies.doctor.finding import Facts, Finding, Row, Severity
 from horsies.info import StaleTask
+from horsies.schedule_state import LISTED_FOR
 from horsies.stale import StaleKind, StaleRules
 from horsies.status import TaskStatus
 
 OK, WARN, PROBLEM = Severity.OK, Severity.WARN, Severity.PROBLEM
 _DEFAULTS = RecoveryConfig()
+_LATE = timedelta(minutes=1)
+"""A scheduler takes over the row of another release's scheduler after as long."""
 _MANY = 10
 """Findings of one kind that are told one by one."""
 
@@ -208,6 +211,52 @@ def overdue(facts: Facts) -> Iterator[Finding]:
         "no reaper has swept since: waiters are not told, and stale tasks are not healed either",
         "start a worker; if some run, look in their logs for the reaper",
     )  # fmt: skip
+
+
+def schedules(facts: Facts) -> Iterator[Finding]:
+    yield from schedule_findings(facts.row("schedule_facts"))
+
+
+def schedule_findings(row: Row) -> Iterator[Finding]:
+    """Of the row of `schedule_facts`; the dashboard's alerts say the same."""
+    seen: timedelta | None = row["scheduler_seen"]
+    is_there = seen is not None and seen <= LISTED_FOR
+    start = "start one: `horsies scheduler module:app`, or a worker with --with-scheduler"
+    good = True
+    if row["overdue"]:
+        good = False
+        are = f"{plural(row['overdue'], 'schedule')} {'is' if row['overdue'] == 1 else 'are'} overdue"
+        told = f"{are}, the longest by {span(row['longest'])}: {_named(row['overdue_names'], row['overdue'])}"
+        gone = f"no scheduler is running (the last sign of one is {span(seen)} old), and " if seen is not None else ""
+        yield Finding(
+            "schedules", WARN if is_there and row["longest"] <= _LATE else PROBLEM, told if is_there else gone + told,
+            "no scheduler has sent their tasks: none is running, or the one that runs cannot write",
+            f"{start}; if one runs, look in its log; `horsies schedules pause NAME` silences what should not run",
+        )  # fmt: skip
+    elif row["runs"] and not is_there and seen is not None:
+        good = False
+        yield Finding(
+            "schedules", WARN,
+            f"no scheduler is running: the last sign of one is {span(seen)} old, and the next slot is due in "
+            f"{span(row['next_in'])}",
+            "the slots of the schedules will pass without a run", start,
+        )  # fmt: skip
+    if row["unlisted"]:
+        good = False
+        yield Finding(
+            "schedules", WARN,
+            f"no live scheduler lists {plural(row['unlisted'], 'schedule')}: "
+            f"{_named(row['unlisted_names'], row['unlisted'])}, since {span(row['unlisted_for'])} ago",
+            "removed from the code, or the scheduler of their app is down",
+            "start that scheduler; what was removed is no longer mentioned after a day",
+        )  # fmt: skip
+    if good:
+        said = f"{plural(row['runs'], 'schedule')}, none overdue" if row["known"] else "no schedule is known"
+        yield Finding("schedules", OK, said)
+
+
+def _named(names: Sequence[str], count: int) -> str:
+    return ", ".join(names) + (f" and {count - len(names):,} more" if count > len(names) else "")
 
 
 def retention(facts: Facts) -> Iterator[Finding]:
