@@ -19,7 +19,7 @@ from horsies_schema import embedded
 from tests.support import catalog, factories, places, postgres
 from tests.support.apps import make_app
 from tests.support.chaosproxy import ChaosProxy, When
-from tests.support.factories import ago
+from tests.support.factories import ago, ahead
 from tests.support.operator import Operator, as_process
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import Database
@@ -32,6 +32,7 @@ RECOVERY = (
 ALWAYS = (
     "server", "schema", "objects", "rights", "pooler", "notify", "clock", "connections", "xmin", "own-transactions",
     "vacuum", "sizes", "workers", "dead-workers", "backlog", "unknown-names", "stale", "reaper", "retention",
+    "schedules",
 )  # fmt: skip
 
 
@@ -66,6 +67,12 @@ def only(findings: list[Finding], check: str, severity: Severity = Severity.PROB
     assert bad[check].why
     assert bad[check].fix
     return bad[check]
+
+
+def fine(findings: list[Finding], check: str) -> str:
+    assert trouble(findings) == {}
+    (found,) = [one.what for one in findings if one.check == check]
+    return found
 
 
 # -- all is well ---------------------------------------------------------------------------------
@@ -468,6 +475,46 @@ def test_a_task_in_the_hands_of_nobody_known(served: Database) -> None:
     factories.task(served, "RUNNING", claimed_by_worker_id="unheard of")
     found = only(look(served), "dead-workers")
     assert found.what == "1 task in the hands of worker unheard of, which has left no trace"
+
+
+def scheduled(db: Database, name: str, **columns: Any) -> None:
+    factories.insert(db, "horsies_schedule_state", schedule_name=name, **columns)
+
+
+def test_overdue_schedules_and_no_scheduler(served: Database) -> None:
+    assert fine(look(served), "schedules") == "no schedule is known"
+    for name in "abcd":
+        scheduled(served, name, next_run_at=ago(hours=2), updated_at=ago(hours=2))
+    scheduled(served, "silenced", next_run_at=ago(hours=3), updated_at=ago(hours=2), paused_at=ago(hours=4))
+    found = only(look(served), "schedules", Severity.PROBLEM)
+    assert "no scheduler is running (the last sign of one is 2 h" in found.what
+    assert "4 schedules are overdue, the longest by 2 h" in found.what
+    assert found.what.endswith("a, b, c and 1 more")
+    assert "horsies scheduler" in found.fix
+    served.execute("UPDATE horsies_schedule_state SET updated_at = now()")  # one is there, and does not fire
+    assert only(look(served), "schedules", Severity.PROBLEM).what.startswith("4 schedules are overdue")
+    served.execute("UPDATE horsies_schedule_state SET next_run_at = now() - interval '20 s'")
+    assert only(look(served), "schedules", Severity.WARN).what.startswith("4 schedules are overdue, the longest by 2")
+
+
+def test_a_scheduler_is_missed_before_a_slot_is(served: Database) -> None:
+    scheduled(served, "nightly", next_run_at=ahead(hours=5), updated_at=ago(minutes=10))
+    found = only(look(served), "schedules", Severity.WARN)
+    assert found.what.startswith("no scheduler is running: the last sign of one is 10 m")
+    assert "due in 4 h 59 m" in found.what
+    served.execute("UPDATE horsies_schedule_state SET updated_at = now()")
+    assert fine(look(served), "schedules") == "1 schedule, none overdue"
+
+
+def test_a_schedule_that_no_live_scheduler_lists_is_told_of_for_a_day(served: Database) -> None:
+    scheduled(served, "kept", next_run_at=ahead(hours=5))
+    scheduled(served, "gone", next_run_at=ago(minutes=5), updated_at=ago(minutes=6))
+    found = only(look(served), "schedules", Severity.WARN)
+    assert found.what.startswith("no live scheduler lists 1 schedule: gone, since 6 m")
+    served.execute(
+        "UPDATE horsies_schedule_state SET updated_at = now() - interval '2 days' WHERE schedule_name = 'gone'"
+    )
+    assert fine(look(served), "schedules") == "1 schedule, none overdue"
 
 
 @pytest.mark.breaks("T7")

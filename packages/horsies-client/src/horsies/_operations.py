@@ -14,6 +14,7 @@ from horsies.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.info import (
     QueueStatus,
     RetryResult,
+    StaleTask,
     TaskDetail,
     TaskPage,
     TaskState,
@@ -21,6 +22,7 @@ from horsies.info import (
     WorkerLiveness,
     WorkerStatus,
 )
+from horsies.stale import LISTED, SEEN_WITHIN, StaleRules, Verdict
 from horsies.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -203,6 +205,16 @@ class Operations:
         """Every worker that was seen within the window (None: ever), with what it holds now."""
         snapshots = await self._look("worker_snapshots", seen_within)
         return worker_statuses(snapshots, await self._look("in_flight_counts"))
+
+    async def find_stale(self) -> list[tuple[StaleTask, Verdict]]:
+        """What is stale by the one rule (`horsies.stale`), the longest silent first; each with how it stands."""
+        rules = await self.stale_rules()
+        rows = await self._look("stale_tasks", rules.smallest, rules.gone, LISTED)
+        found = [(task, rules.verdict(task)) for task in map(StaleTask.from_row, rows)]
+        return [(task, verdict) for task, verdict in found if verdict.is_stale]
+
+    async def stale_rules(self) -> StaleRules:
+        return StaleRules(await self.get_workers(SEEN_WITHIN), self._config.recovery)
 
     async def get_queues(self, bound: int = QUEUE_BOUND) -> list[QueueStatus]:
         """Every queue that has tasks, a live worker or a mark, by name. Counts stop at `bound` per priority."""

@@ -73,7 +73,7 @@ class PostgresBroker(Operations):
 
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[StaleTask]:
         """CLAIMED and RUNNING tasks whose worker has given no sign of life for that long, the oldest first."""
-        rows = await self._rows("stale_tasks", timedelta(minutes=stale_threshold_minutes))
+        rows = await self._rows("stale_tasks", timedelta(minutes=stale_threshold_minutes), [], 2**31 - 1)
         return [StaleTask.from_row(row) for row in rows]
 
     async def get_expired_tasks(self, limit: int = 100) -> list[ExpiredTask]:

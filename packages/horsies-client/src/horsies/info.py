@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from horsies.schedule_state import ScheduleState, schedule_state
 from horsies.status import AttemptOutcome, TaskStatus
 
 if TYPE_CHECKING:
@@ -103,6 +104,11 @@ class StaleTask(_FromRow):
     last_sign: datetime
     silence: timedelta
     """How long ago that is, on the database's clock."""
+    is_finalizing: bool
+    """Its result is in hand and not written."""
+    is_workflow_task: bool
+    held_for: timedelta
+    """Since its claim, or since its start."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", TaskStatus(self.status))
@@ -355,9 +361,20 @@ class ScheduleInfo(_FromRow):
     run_count: int
     paused_at: datetime | None
     run_requested_at: datetime | None
-    """Somebody asked for a run that no scheduler has made yet."""
+    """When a run was asked for that no scheduler has made yet."""
     updated_at: datetime
+    """When a scheduler that lists it was last there."""
+    overdue_by: timedelta | None
+    """How long its slot has been due; None when it is not, or is paused."""
+    unlisted_for: timedelta
+    """The age of `updated_at`, on the database's clock."""
+    scheduler_seen: timedelta
+    """How long ago any scheduler was there."""
 
     def __post_init__(self) -> None:
         if self.last_task_status is not None:
             object.__setattr__(self, "last_task_status", TaskStatus(self.last_task_status))
+
+    @property
+    def state(self) -> ScheduleState:
+        return schedule_state(self.next_run_at, self.paused_at, self.overdue_by, self.unlisted_for, self.scheduler_seen)

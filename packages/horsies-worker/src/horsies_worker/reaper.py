@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from horsies.config import AppConfig
+from horsies.stale import StaleKind, threshold_of
 from horsies_worker.child.logs import about
 from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
 from horsies_worker.recovery import Recovery
@@ -93,15 +94,15 @@ class Reaper(Service):
             expired = await self._ask(connection, "expire_overdue", EXPIRED_RESULT, BATCH)
             requeued: list[Any] = []
             if settings.auto_requeue_stale_claimed and self._may_judge(settings.claimed_stale_threshold_ms):
-                threshold = timedelta(milliseconds=settings.claimed_stale_threshold_ms)
+                threshold = threshold_of(settings, StaleKind.CLAIMED)
                 requeued = await self._ask(connection, "requeue_silent_claims", threshold, BATCH)
             stale: list[Any] = []
             if settings.auto_fail_stale_running and self._may_judge(settings.running_stale_threshold_ms):
                 stale = await self._ask(
                     connection,
                     "stale_running",
-                    timedelta(milliseconds=settings.running_stale_threshold_ms),
-                    timedelta(milliseconds=settings.finalizing_stale_threshold_ms),
+                    threshold_of(settings, StaleKind.RUNNING),
+                    threshold_of(settings, StaleKind.FINALIZING),
                     BATCH,
                 )
                 if not self._may_judge(settings.running_stale_threshold_ms):

@@ -22,6 +22,8 @@ from horsies.doctor import reach, server, work
 from horsies.doctor.expected import TABLES
 from horsies.doctor.finding import Facts, Finding, Limits, NotSeen, Pooler, Row, Severity
 from horsies.errors import HorsiesError
+from horsies.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, OVERDUE_AFTER
+from horsies.stale import LISTED, SEEN_WITHIN
 
 if TYPE_CHECKING:
     from horsies.config import AppConfig, PostgresConfig
@@ -49,6 +51,7 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Iterable[Finding]]]] = {
     "stale": work.stale,
     "reaper": work.overdue,
     "retention": work.retention,
+    "schedules": work.schedules,
 }
 
 
@@ -106,7 +109,8 @@ async def _gather(
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
         "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "missing_names": (),
         "unresolved": (), "in_flight_counts": (), "queue_states": (), "waiting_pairs": (QUEUE_BOUND,),
-        "worker_snapshots": (timedelta(days=1),), "stale_tasks": (timedelta(seconds=1),),
+        "worker_snapshots": (SEEN_WITHIN,), "stale_tasks": (timedelta(seconds=1), [], LISTED),
+        "schedule_facts": (LISTED_FOR, OVERDUE_AFTER, FORGOTTEN_AFTER),
     }  # fmt: skip
     if names is not None:
         values["waiting_names"] = ()
@@ -133,7 +137,7 @@ class _Questions:
         self._redact = redact
         self._statements = {
             name: statement
-            for file in ("schema.sql", "doctor.sql", "operate.sql", "recover.sql")
+            for file in ("schema.sql", "doctor.sql", "operate.sql", "recover.sql", "schedules.sql")
             for name, statement in load("horsies._pg", file, schema).items()
         }
 
