@@ -199,7 +199,7 @@ def test_an_old_revision(db: Database) -> None:
     horsies_schema.downgrade(db.url, "0007")
     found = [one for one in look(db) if one.severity is not Severity.OK]
     assert [one.severity for one in found] == [Severity.PROBLEM, Severity.WARN]
-    assert found[0].what == "the schema is at revision 0007, this release needs 0009"
+    assert found[0].what == f"the database is at revision 0007, this release needs {horsies_schema.head()}"
     assert found[0].fix == "run `horsies-migrate up`"
     assert "nothing can be said before that of: workers" in found[1].what
 
@@ -574,6 +574,14 @@ def test_every_role_can_ask(served: Database, accounts: dict[str, str], role: st
     }[role]  # fmt: skip
 
 
+def test_rights_that_an_older_release_granted_are_named(served: Database, accounts: dict[str, str]) -> None:
+    role = urlsplit(accounts["producer"]).netloc.partition("_login")[0]
+    served.execute(f'GRANT UPDATE (result) ON horsies_tasks TO "{role}"')
+    found = only(look(served), "rights", Severity.WARN)
+    assert found.what == f"{role} may overwrite the result of any task"
+    assert "horsies-migrate grants" in found.fix
+
+
 def test_a_viewer_is_still_told_of_a_holder(accounts: dict[str, str], served: Database) -> None:
     with psycopg.connect(served.url, application_name="report") as other:
         other.execute("SELECT pg_current_xact_id()")
@@ -598,7 +606,7 @@ def test_the_verbs_of_a_viewer(served: Database, accounts: dict[str, str], capsy
     assert viewer("tasks", "list").code == 0
     shown = viewer("tasks", "show", failed)
     assert shown.code == 0
-    assert "arguments, progress and result: not visible to this role" in shown.out
+    assert "arguments, progress and result: not visible to this role (messages, arguments and results" in shown.out
     assert "secret" not in shown.out
     assert viewer.json("tasks", "show", failed)["tasks"][0]["payload"] is None
     for arguments in (["workers"], ["queues"], ["stale", "list"], ["tasks", "purge", "--task", "add", "--dry-run"]):

@@ -302,6 +302,26 @@ def test_they_take_back_what_an_older_release_granted(db: Database) -> None:
             assert not may(found["viewer"], attack), attack
 
 
+async def test_new_code_works_with_older_grants_until_then(empty_db: Database) -> None:
+    """A fleet is upgraded before the grants are run again, and a role may have been made by hand."""
+    await horsies_schema.upgrade_async(empty_db.url, "0012")
+    prefix = f"o{empty_db.name[-8:]}_"
+    grants = OLD.replace("{prefix}", prefix) + f'GRANT SELECT ON horsies_alembic_version TO "{prefix}producer"'
+    try:
+        empty_db.execute(grants)
+        producer = login(empty_db, f"{prefix}producer_login", f'IN ROLE "{prefix}producer"')
+        await horsies_schema.upgrade_async(empty_db.url)
+        async with async_app_on(producer) as app:
+            tasks = workflow_app.register(app)
+            assert await (await tasks.number.send_async(1)).cancel_async() is CancelResult.CANCELLED
+            await app.workflow("mine", [tasks.number.node()(1)]).start_async()
+        assert not may(producer, "SELECT horsies_cancel_workflow('w')")  # which it never could
+    finally:
+        for role in ("producer_login", "producer", "viewer"):
+            empty_db.execute(f'DROP OWNED BY "{prefix}{role}"')
+            empty_db.execute(f'DROP ROLE "{prefix}{role}"')
+
+
 def test_a_second_run_changes_nothing_and_a_database_that_is_behind_is_refused(db: Database) -> None:
     with accounts(db) as found:
         prefix = account(found["producer"]).removesuffix("producer_login")

@@ -129,6 +129,23 @@ async def test_a_lookup_does_not_read_the_whole_table(full: Database, name: str,
     assert "Index" in plan
 
 
+@pytest.mark.breaks("A2", "T7")
+async def test_a_function_does_not_read_the_whole_table(full: Database) -> None:
+    """With the plans that a session keeps after a few calls."""
+    scans = """SELECT sum(seq_scan) FROM pg_stat_xact_user_tables
+        WHERE relname IN ('horsies_tasks', 'horsies_workflow_tasks') AND schemaname = 'public'"""
+    connection = await asyncpg.connect(full.url)
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        for _ in range(8):
+            await connection.fetch(f"SELECT * FROM horsies_cancel_tasks({IDS})")
+        assert await connection.fetchval(scans) == 0
+        await transaction.rollback()
+    finally:
+        await connection.close()
+
+
 EVERY = "ARRAY['PENDING', 'CLAIMED', 'RUNNING', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']"
 ANY = ", ".join(["NULL"] * 6)
 """Of the filter: queues, names, worker, age, youth, workflow."""

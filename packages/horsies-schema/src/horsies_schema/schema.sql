@@ -42,7 +42,8 @@ CREATE FUNCTION public.horsies_cancel_workflow(workflow_id text) RETURNS boolean
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
 DECLARE
-    ended constant text := '{"err":{"error_code":"WORKFLOW_CANCELLED","message":"the workflow was cancelled","data":null}}';
+    ended constant text :=
+        '{"err":{"error_code":"WORKFLOW_CANCELLED","message":"the workflow was cancelled","data":null}}';
     tree text[];
     seen int := -1;
     root record;
@@ -96,7 +97,8 @@ BEGIN
                status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
           FROM live WHERE n.id = live.id
            -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
-           AND (live.task_id IS NULL OR live.task_id IN (SELECT stopped.id FROM stopped WHERE stopped.status = 'CANCELLED'))
+           AND (live.task_id IS NULL
+                OR live.task_id IN (SELECT stopped.id FROM stopped WHERE stopped.status = 'CANCELLED'))
     ), told AS MATERIALIZED (
         SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
     )

@@ -41,29 +41,37 @@ async def require_schema(connection: _Connection, schema: str | None) -> str:
     return found.number
 
 
-async def require_one_place(fetch: Callable[..., Awaitable[Iterable[Sequence[Any]]]], schema: str | None) -> None:
-    """Raises `SchemaError` when this session finds the tables nowhere, or in two schemas."""
+async def require_one_place(
+    fetch: Callable[..., Awaitable[Sequence[Sequence[Any]]]], schema: str | None, *, or_none: bool = False
+) -> None:
+    """Raises `SchemaError` when this session finds the tables in two schemas, or others of their names, or (unless
+    `or_none`) nowhere."""
     statement = load("horsies._pg", "schema.sql", schema)["places"]
     rows = await fetch(statement.sql, *places_values(schema))
-    if problem := places_problem(((row[0], row[1]) for row in rows), schema):
+    problem = places_problem(((row[0], row[1]) for row in rows), schema)
+    if problem is not None and (rows or not or_none):
         raise SchemaError(problem)
 
 
 # -- decisions and words -------------------------------------------------------------------------
 
 
-def places_values(schema: str | None) -> tuple[list[str], list[str]]:
+def places_values(schema: str | None) -> tuple[list[str], list[str], str]:
     """Of the statement `places`."""
-    return [qualify(name, schema) for name in TABLES], [qualify(name, schema) for name in FUNCTIONS]
+    return (
+        [qualify(name, schema) for name in TABLES],
+        [qualify(name, schema) for name in FUNCTIONS],
+        qualify(VERSION_TABLE, schema),
+    )
 
 
 def places_problem(places: Iterable[tuple[str, str]], schema: str | None) -> str | None:
     """Why the tables that were found, as pairs of a schema and a name, cannot be used; None when all are in one."""
     found = {name: place for place, name in places}
     if (home := found.pop(qualify(VERSION_TABLE, schema), None)) is None:
-        tables = sorted(name for name in found if not name.endswith(")"))
-        return taken(found[tables[0]], tables) if tables else missing(schema)
-    other = found.pop(f"{VERSION_TABLE} (other)", None)
+        tables = {name.rpartition(".")[2]: place for name, place in found.items() if not name.endswith(")")}
+        return taken(min(tables.values()), sorted(tables)) if tables else missing(schema)
+    other = found.pop("another installation", None)
     elsewhere = {name: place for name, place in found.items() if place != home}
     if schema is not None or (other is None and not elsewhere):
         return None

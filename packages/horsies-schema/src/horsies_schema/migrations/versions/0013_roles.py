@@ -192,6 +192,12 @@ FUNCTIONS = {
     "horsies_start_workflow(jsonb)": START_WORKFLOW,
     "horsies_cancel_workflow(text)": CANCEL_WORKFLOW,
 }
+# The right on a column with which a role did the same until now.
+BEFORE = {
+    "horsies_cancel_tasks(text[])": ("UPDATE", "horsies_tasks", "status"),
+    "horsies_start_workflow(jsonb)": ("INSERT", "horsies_workflow_tasks", "id"),
+    "horsies_cancel_workflow(text)": ("UPDATE", "horsies_workflows", "status"),
+}
 
 
 def upgrade() -> None:
@@ -201,6 +207,7 @@ def upgrade() -> None:
         op.execute(_in_this_schema(text))
         op.execute(f"REVOKE ALL ON FUNCTION {name} FROM PUBLIC")
         op.execute(_owned_like_the_tables(name))
+        op.execute(_granted_where_it_was_possible(name, *BEFORE[name]))
     op.execute("ALTER TABLE horsies_alembic_version ADD COLUMN breaking varchar(32)")
 
 
@@ -228,5 +235,23 @@ def _owned_like_the_tables(name: str) -> str:
 DO $do$ DECLARE owner text; BEGIN
     SELECT pg_get_userbyid(relowner) INTO owner FROM pg_class WHERE oid = 'horsies_tasks'::regclass;
     IF owner <> current_user THEN EXECUTE format('ALTER FUNCTION {name} OWNER TO %I', owner); END IF;
+END $do$
+"""
+
+
+def _granted_where_it_was_possible(name: str, right: str, table: str, column: str) -> str:
+    """Roles that were granted rights on the tables, by an older release or by hand, go on without a new grant."""
+    return f"""
+DO $do$ DECLARE role oid; BEGIN
+    FOR role IN
+        SELECT DISTINCT x.grantee FROM pg_class c
+         CROSS JOIN LATERAL (SELECT c.relacl UNION ALL SELECT a.attacl FROM pg_attribute a
+                              WHERE a.attrelid = c.oid AND a.attname = '{column}') AS granted (acl)
+         CROSS JOIN LATERAL aclexplode(granted.acl) AS x
+         WHERE c.oid = '{table}'::regclass AND x.privilege_type = '{right}' AND x.grantee <> c.relowner
+    LOOP
+        EXECUTE 'GRANT EXECUTE ON FUNCTION {name} TO '
+            || CASE WHEN role = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(role)) END;
+    END LOOP;
 END $do$
 """
