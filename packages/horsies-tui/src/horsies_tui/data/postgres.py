@@ -48,7 +48,8 @@ APPLICATION_NAME: Final = "horsies tui"
 READ_TIMEOUT_MS: Final = 5_000
 ANSWER_S: Final = 10.0
 """The server ends a statement before that; one that is silent for so long is gone."""
-MAX_CHARS: Final = 20_000
+MAX_CHARS: Final = 64_000
+MAX_ERRORS: Final = 50
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
 SEEN_WITHIN: Final = timedelta(days=1)
@@ -194,7 +195,21 @@ class PostgresSource:
             nodes = await fetch("workflow_nodes", workflow_id, MAX_NODES)
             return WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
 
-        return await self._read(read)
+        found = await self._read(read)
+        return None if found is None else reading.with_errors(found, await self._workflow_errors(workflow_id))
+
+    async def _workflow_errors(self, workflow_id: str) -> Sequence[Mapping[str, Any]]:
+        """Of a run and its failed nodes; none for a role that may not see messages."""
+
+        async def read(fetch: Fetch) -> Sequence[Mapping[str, Any]]:
+            return await fetch("workflow_errors", workflow_id, MAX_CHARS, MAX_ERRORS)
+
+        try:
+            return await self._read(read)
+        except SourceError as error:
+            if getattr(error.__cause__, "sqlstate", None) == _PERMISSION_DENIED:
+                return ()
+            raise
 
     async def schedules(self) -> tuple[ScheduleRow, ...]:
         async def read(fetch: Fetch) -> tuple[ScheduleRow, ...]:
