@@ -53,6 +53,11 @@ class WorkflowControl:
         found = {row["node_id"]: row for row in await self._rows("read_node_results", workflow_id, wanted)}
         return {node_id: row["result"] or _absent(row) for node_id, row in found.items()}
 
+    async def error(self, workflow_id: str) -> str | None:
+        """The stored error of a run that failed, was cancelled or is paused for a failure; None when it has none."""
+        rows = await self._rows("read_workflow_error", workflow_id)
+        return rows[0]["error"] if rows else None
+
     # -- acting ----------------------------------------------------------------------------------
 
     async def pause(self, workflow_id: str) -> bool:

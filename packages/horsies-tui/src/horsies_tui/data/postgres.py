@@ -50,7 +50,8 @@ APPLICATION_NAME: Final = "horsies tui"
 READ_TIMEOUT_MS: Final = 5_000
 ANSWER_S: Final = 10.0
 """The server ends a statement before that; one that is silent for so long is gone."""
-MAX_CHARS: Final = 20_000
+MAX_CHARS: Final = 64_000
+MAX_ERRORS: Final = 50
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
 ESTIMATES_KEPT_S: Final = 30.0
@@ -174,14 +175,16 @@ class PostgresSource:
         return await self._read(lambda fetch: reading.workflows(fetch, query, since, after, limit))
 
     async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
-        async def read(fetch: Fetch) -> WorkflowDetail | None:
+        async def read(fetch: Fetch, shown: bool) -> WorkflowDetail | None:
             rows = await fetch("workflow_by_id", workflow_id)
             if not rows:
                 return None
             nodes = await fetch("workflow_nodes", workflow_id, MAX_NODES)
-            return WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
+            found = WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
+            errors = await fetch("workflow_errors", workflow_id, MAX_CHARS, MAX_ERRORS) if shown else ()
+            return reading.with_errors(found, errors)
 
-        return await self._read(read)
+        return await self._read_shown(read)
 
     async def schedules(self) -> tuple[ScheduleRow, ...]:
         async def read(fetch: Fetch) -> tuple[ScheduleRow, ...]:

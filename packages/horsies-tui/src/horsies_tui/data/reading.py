@@ -1,11 +1,13 @@
 """Looks that take more than one statement: the overview, the lists, what is stale. `fetch` runs a named statement."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 from horsies import info as client
 from horsies._operations import worker_statuses
+from horsies._text import error_in
 from horsies.info import QueueStatus, WorkerStatus
 from horsies.stale import StaleRules
 from horsies.status import TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, TaskStatus, WorkflowStatus
@@ -21,6 +23,7 @@ from horsies_tui.data.models import (
     StaleTask,
     TaskList,
     TaskRow,
+    WorkflowDetail,
     WorkflowList,
     WorkflowRow,
     worker_name,
@@ -216,6 +219,19 @@ async def workflows(
     kept = [WorkflowRow.from_row(row) for row in rows if row["id"] is not None]
     place, looked = _ended_place(rows, kept[-1] if kept else None, full=len(kept) >= room)
     return WorkflowList((*found, *kept), place, looked, counts)
+
+
+def with_errors(detail: WorkflowDetail, rows: Sequence[Mapping[str, Any]]) -> WorkflowDetail:
+    """The run and its nodes with what their errors say. `task_index` None: the run's own."""
+    found = {row["task_index"]: error for row in rows if (error := error_in(row["error"])) is not None}
+    nodes = tuple(
+        replace(node, error_code=node.error_code or error.code, error_message=error.message)
+        if (error := found.get(node.task_index)) is not None
+        else node
+        for node in detail.nodes
+    )
+    run = found.get(None)
+    return replace(detail, nodes=nodes, error=None if run is None else f"{run.code}: {run.message}")
 
 
 async def _workflow_counts(fetch: Fetch, query: Query, since: timedelta | None) -> dict[WorkflowStatus, Count]:

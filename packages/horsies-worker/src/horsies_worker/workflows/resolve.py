@@ -51,7 +51,7 @@ def readiness(join: Join) -> Readiness:
 def join_of(row: Mapping[str, Any]) -> Join:
     return Join(
         row["join_type"], row["min_success"], row["allow_failed_deps"], row["total"], row["deps_left"], row["deps_ok"],
-        bool(row["context_open"]),
+        bool(row.get("context_open")),
     )  # fmt: skip
 
 

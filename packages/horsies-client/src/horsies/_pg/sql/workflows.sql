@@ -61,6 +61,10 @@ SELECT n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.is_s
 SELECT node_id, status, coalesce(result, error) AS result
   FROM horsies_workflow_tasks WHERE workflow_id = $1 AND ($2::text[] IS NULL OR node_id = ANY ($2)) ORDER BY task_index;
 
+-- name: read_workflow_error :many
+-- params: id
+SELECT error FROM horsies_workflows WHERE id = $1;
+
 -- name: lock_workflow_tree :many
 -- params: id
 -- The workflow and everything inside it, from the top downwards. To be repeated until it finds no more: while one waits
