@@ -10,7 +10,7 @@ from typing import Final
 
 from horsies.broker import PostgresBroker
 from horsies.commands._common import OK, PROBLEMS, CommandError, Desk, Verbs, parser, run
-from horsies.commands._print import complain, say, say_json, say_table
+from horsies.commands._print import complain, one_line, say, say_json, say_table
 from horsies.info import ScheduleInfo
 
 Act = Callable[[PostgresBroker, str], Awaitable[bool]]
@@ -91,7 +91,7 @@ async def _act(desk: Desk, options: argparse.Namespace) -> int:
         say_json({"verb": options.verb, "done": done, "problems": gone})
     else:
         for name in done:
-            say(f"{name}: {told}")
+            say(f"{one_line(name)}: {told}")
         for text in gone:
             complain(text)
     return PROBLEMS if gone else OK

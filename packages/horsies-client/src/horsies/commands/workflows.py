@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, at_least_one, parser, run
-from horsies.commands._print import complain, say, say_json, say_table
+from horsies.commands._print import complain, one_line, say, say_json, say_table
 from horsies.errors import HorsiesError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import WorkflowControl
@@ -76,7 +76,7 @@ async def _show(desk: Desk, options: argparse.Namespace) -> int:
     failed = [node.node_id for node in nodes if node.status is NodeStatus.FAILED]
     if failed and not options.mermaid:
         for node_id, error in (await _errors(control, options.id, failed[:5])).items():
-            say(f"\n{node_id}: {error}")
+            say(f"\n{one_line(node_id)}: {error}")
     return OK
 
 
