@@ -30,12 +30,14 @@ def test_a_stop_that_meets_a_transaction_on_a_lost_connection(db: Database, tmp_
     """The reaper is inside its transaction when its connection dies, or falls silent, and the worker is told to leave.
     Its rollback must neither replace the cancellation nor be waited for."""
     point = tmp_path / "in_sweep"
-    with ChaosProxy(db.url) as proxy:
-        with worker(proxy.url, "--shutdown-timeout=5", folder=tmp_path, sync_points={"in_sweep": point}) as leaving:
-            eventually(point.exists)
-            proxy.set(mode)
-            leaving.terminate()
-            assert left_within(leaving, 5) == 0
+    with (
+        ChaosProxy(db.url) as proxy,
+        worker(proxy.url, "--shutdown-timeout=5", folder=tmp_path, sync_points={"in_sweep": point}) as leaving,
+    ):
+        eventually(point.exists)
+        proxy.set(mode)
+        leaving.terminate()
+        assert left_within(leaving, 5) == 0
     check_invariants(db)
 
 
@@ -73,14 +75,17 @@ def test_running_tasks_and_last_writes_share_the_timeout(db: Database, tmp_path:
 
 def test_a_result_that_cannot_be_written_is_given_up_in_time(db: Database, tmp_path: Path) -> None:
     chaos = Chaos(db, tmp_path)
-    with ChaosProxy(db.url) as proxy, tasks_on(db) as tasks:
-        with worker(proxy.url, "--shutdown-timeout=4", folder=tmp_path) as leaving:
-            (once,) = chaos.send(tasks.chaos, 1, 60.0)
-            eventually(lambda: chaos.starts(once) == 1)
-            proxy.set(Mode.DROP)
-            leaving.terminate()
-            assert left_within(leaving, 4) == ExitCode.DATABASE
-            assert "1 result could not be written" in leaving.log
+    with (
+        ChaosProxy(db.url) as proxy,
+        tasks_on(db) as tasks,
+        worker(proxy.url, "--shutdown-timeout=4", folder=tmp_path) as leaving,
+    ):
+        (once,) = chaos.send(tasks.chaos, 1, 60.0)
+        eventually(lambda: chaos.starts(once) == 1)
+        proxy.set(Mode.DROP)
+        leaving.terminate()
+        assert left_within(leaving, 4) == ExitCode.DATABASE
+        assert "1 result could not be written" in leaving.log
 
 
 def test_a_scheduler_inside_its_transaction(db: Database, tmp_path: Path) -> None:

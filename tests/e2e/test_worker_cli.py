@@ -174,7 +174,7 @@ def test_the_banner_says_what_matters(project: Path, db: Database) -> None:
             "app       shop:app, 1 tasks: version",
             "database  PostgresConfig(",
             "queues    default",
-            "children  1 processes, 7 async tasks each; tasks per child 50",
+            "children  1 process, 7 async tasks each; tasks per child 50",
         ):
             assert text in process.log
         assert process.stop() == ExitCode.CLEAN

@@ -81,9 +81,10 @@ def test_a_scheduler_without_rights(db: Database, account: str, tmp_path: Path) 
 
 def _worker_of(db: Database, account: str) -> str:
     return db.value(
-        "SELECT r.rolname FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid JOIN pg_roles a ON a.oid = m.member"
-        " WHERE a.rolname = %s", account,
-    )  # fmt: skip
+        "SELECT r.rolname FROM pg_auth_members m JOIN pg_roles r ON r.oid = m.roleid"
+        " JOIN pg_roles a ON a.oid = m.member WHERE a.rolname = %s",
+        account,
+    )
 
 
 def test_the_rights_of_grants_are_enough(db: Database, account: str, tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ def test_a_killed_migration_leaves_a_whole_revision(empty_db: Database) -> None:
         # 0002 adds a foreign key to the task table and has to wait here
         blocker.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         run = subprocess.Popen([sys.executable, "-m", "horsies_schema.cli", "up", "--url", empty_db.url])
-        eventually(lambda: empty_db.execute("SELECT 1 FROM pg_locks WHERE NOT granted"), describe="the migration waits")
+        waiting = "SELECT 1 FROM pg_locks WHERE relation = 'horsies_tasks'::regclass AND NOT granted"
+        eventually(lambda: empty_db.execute(waiting), describe="the migration waits")
         run.send_signal(signal.SIGKILL)
         run.wait()
     eventually(

@@ -3,12 +3,13 @@
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from horsies.info import QueueStatus
+from horsies.info import QueueStatus, WorkerLiveness
 from horsies.status import NodeStatus
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.feed import Feed, Kinds
@@ -52,6 +53,15 @@ def test_alerts_name_what_deserves_a_look_the_worst_first() -> None:
     assert "still holds 3 tasks" in found[0].text
     assert "5 min" not in found[0].text
     assert "behind" in alerts([queue(oldest_ready=timedelta(hours=1))], workers)[-1].text
+
+
+def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:
+    one = World().worker_statuses(datetime.now(UTC))[0]
+    dead = replace(one, liveness=WorkerLiveness.DEAD, age=timedelta(minutes=1), holds_running=0, holds_claimed=0)
+    (busy,) = alerts([], [replace(dead, tasks_running=1, tasks_claimed=0)])
+    (idle,) = alerts([], [replace(dead, tasks_running=0, tasks_claimed=0)])
+    assert busy.text.endswith("ago; tasks recovered")
+    assert idle.text.endswith("ago")
 
 
 def node(index: int, *waits: int) -> WorkflowNode:

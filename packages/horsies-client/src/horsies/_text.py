@@ -17,6 +17,17 @@ def printable(text: str) -> str:
     return _UNFIT.sub(_spelled, text)
 
 
+def one_line(text: str) -> str:
+    """The same for a name: line breaks and tabs are spelled out as well, so that it cannot pass for a line of ours."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+class Lines(str):
+    """Text of several lines, such as a traceback, which a log message may carry as it is."""
+
+    __slots__ = ()
+
+
 def _spelled(found: re.Match[str]) -> str:
     code = ord(found.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
@@ -40,9 +51,9 @@ def span(value: timedelta) -> str:
     return sign + " ".join(part for part in parts[:2] if not part.startswith("0 "))
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 task`, `2,000 tasks`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """`1 task`, `2,000 tasks`; `many` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 _ERROR_HEAD: Final = re.compile(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast,
 
 from horsies._checks import Checks
 from horsies._loading import load_verbs
+from horsies._text import plural
 from horsies.config import AppConfig, PostgresConfig, QueueMode
 from horsies.errors import ConfigurationError, TaskDefinitionError, UsageError
 from horsies.handle import TaskHandle
@@ -72,7 +73,7 @@ class Horsies:
         self._workflows: Workflows | None = None
 
     def __repr__(self) -> str:
-        return f"<Horsies {len(self.registry)} tasks, {self.config.broker!r}>"
+        return f"<Horsies {plural(len(self.registry), 'task')}, {self.config.broker!r}>"
 
     # -- defining --------------------------------------------------------------------------------
 

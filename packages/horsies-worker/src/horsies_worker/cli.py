@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +10,13 @@ from horsies.errors import HorsiesError
 from horsies.locate import LocatorError, full_locator, load_app
 from horsies_worker.child.template import descriptors
 from horsies_worker.exit_codes import ExitCode
+from horsies_worker.health import HealthError, default_health_file, read_mark
 from horsies_worker.options import (
     LOG_FORMATS,
     LOG_LEVELS,
     ProcessOptions,
     SchedulerOptions,
     WorkerOptions,
-    default_health_file,
 )
 from horsies_worker.running import complain, run_worker
 
@@ -119,11 +118,10 @@ def health_main(argv: Sequence[str] | None = None) -> int:
 
 def _health_problem(file: Path, max_age: float, role: str) -> str | None:
     try:
-        pid = int(file.read_text())
-        age = time.time() - file.stat().st_mtime
+        pid, age = read_mark(file)
     except FileNotFoundError:
         return f"no {role} has written {file}"
-    except (OSError, ValueError) as error:
+    except (OSError, HealthError) as error:
         return f"{file} cannot be read: {error}"
     try:
         os.kill(pid, 0)

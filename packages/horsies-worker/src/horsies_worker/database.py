@@ -21,7 +21,7 @@ from horsies.app import Horsies
 from horsies.config import PostgresConfig
 from horsies.errors import HorsiesError, SchemaError
 from horsies_worker.access import find_refusal
-from horsies_worker.session import MAX_PATIENCE
+from horsies_worker.session import MAX_PATIENCE, STATEMENT_TIMEOUT_S
 
 _log = logging.getLogger("horsies.worker")
 
@@ -68,6 +68,7 @@ async def connect_listener(broker: PostgresConfig, who: str = "worker") -> Any:
     # Nothing but a name: LISTEN needs no more, and a pooler that stands here by mistake would refuse the rest for
     # ever. Let in, it is found out by the worker's self-test.
     arguments["server_settings"] = {"application_name": f"{broker.application_name} {who} listen"[:63]}
+    arguments["command_timeout"] = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
     return await connect(arguments)
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from horsies._text import plural
 from horsies.config import AppConfig
 from horsies_worker.queries import PRUNE_LOCK, Queries
 from horsies_worker.service import Service
@@ -57,7 +58,9 @@ class Pruner(Service):
             await self._session.close()
             for what, count in gone.items():
                 if count:
-                    _log.info("pruner: %d old %s deleted", count, what.replace("_", " "))
+                    _log.info(
+                        "pruner: old records deleted: %s", plural(count, what.removesuffix("s").replace("_", " "))
+                    )
 
     async def _rounds(self) -> AsyncIterator[tuple[str, int]]:
         settings = self._settings

@@ -8,6 +8,7 @@ import logging
 import time
 from typing import Final
 
+from horsies._text import plural
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.queries import Queries
@@ -48,5 +49,5 @@ class Reconciler:
             if self._held.find(task_id, generation) is None and task_id not in known
         ]
         if lost:
-            _log.warning("%d tasks were claimed by a statement whose answer was lost; handing them back", len(lost))
+            _log.warning("a claim whose answer was lost took %s: handing back", plural(len(lost), "task"))
             self._finalizer.give_back(lost)

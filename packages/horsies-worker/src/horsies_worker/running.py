@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from horsies._text import printable
+from horsies._text import plural, printable
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError, SchemaError
 from horsies_worker import signals
@@ -160,12 +160,12 @@ def banner(worker: Worker) -> None:
         if value is not None
     ]
     _log.info("horsies %s worker %s on %s", __version__, worker.identity.worker_id, worker.identity.hostname)
-    _log.info("  app       %s, %d tasks: %s", options.locator, len(names), shown)
+    _log.info("  app       %s, %s: %s", options.locator, plural(len(names), "task"), shown)
     _log.info("  database  %r", app.config.broker)
     _log.info("  queues    %s", ", ".join(options.queues or app.config.queue_names))
     _log.info(
-        "  children  %d processes, %d async tasks each%s", options.processes, options.async_concurrency,
-        "; " + ", ".join(limits) if limits else "",
+        "  children  %s, %s each%s", plural(options.processes, "process", "processes"),
+        plural(options.async_concurrency, "async task"), "; " + ", ".join(limits) if limits else "",
     )  # fmt: skip
     if options.with_scheduler:
         _log.info("  schedules %s", told_schedules(app))

@@ -9,7 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from horsies._text import printable
+from horsies._text import Lines
 
 _log = logging.getLogger("horsies.worker")
 
@@ -44,4 +44,4 @@ def log_stacks() -> None:
     for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
         text.write("\n")
         task.print_stack(file=text)
-    _log.warning("SIGUSR1: the stacks of this process\n%s", printable(text.getvalue()))
+    _log.warning("SIGUSR1: the stacks of this process\n%s", Lines(text.getvalue()))

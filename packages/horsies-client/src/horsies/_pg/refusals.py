@@ -10,8 +10,8 @@ _FIXES: Final = {
     "28P01": "correct the password or the role in the URL",
     "28000": "check the role (may it log in?), pg_hba.conf and the TLS settings (sslmode)",
     "3D000": "create the database, or correct its name in the URL",
-    "42501": "let the owner of the tables run what `horsies-migrate grants` prints, and grant its role to this one; for "
-    "a database that refuses the connection itself, GRANT CONNECT ON DATABASE",
+    "42501": "let the owner of the tables run what `horsies-migrate grants` prints, and grant its role to this one; if "
+    "the database refuses the connection itself, GRANT CONNECT ON DATABASE",
     "53300": "end idle sessions, lower pool sizes, raise max_connections, or put a pooler in front (pooler=True)",
     "57P03": "the server is starting or stopping: try again in a moment",
     # prepared statements that another client of the same pooled session made, or did not make

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from horsies._operations import NEEDS_OPERATOR, is_denied
 from horsies._text import error_in
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, at_least_one, parser, run
-from horsies.commands._print import complain, say, say_json, say_table
+from horsies.commands._print import complain, one_line, say, say_json, say_table
 from horsies.errors import BrokerError, HorsiesError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import WorkflowControl
@@ -85,7 +85,7 @@ async def _show(desk: Desk, options: argparse.Namespace) -> int:
             say(f"\nerrors: {NEEDS_OPERATOR}")
         else:
             for node_id, text in errors.items():
-                say(f"\n{node_id}: {text}")
+                say(f"\n{one_line(node_id)}: {text}")
     return OK
 
 

@@ -101,8 +101,9 @@ def name_process(name: str) -> None:
 
 
 def _set_signals() -> None:
-    # The app's import may have installed handlers in the template; a child starts from known ones. SIGTERM: a supervisor may signal every process of the worker's control group. The parent then drains,
-    # and this child must go on; `Runner` dies of it only after the parent has asked for the stop.
+    # The app's import may have installed handlers in the template; a child starts from known ones. SIGTERM: a
+    # supervisor may signal every process of the worker's control group. The parent then drains, and this child must go
+    # on; `Runner` dies of it only after the parent has asked for the stop.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     stay_alive()
     with contextlib.suppress(Exception):
