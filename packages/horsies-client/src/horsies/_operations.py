@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
+from horsies._pg.transient import Doubt, is_from_driver, is_transient
 from horsies.errors import BrokerError, HorsiesError
 from horsies.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.info import (
@@ -289,15 +290,20 @@ class Operations:
             ) from error
 
     async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
+        doubt = Doubt()
         try:
-            return await self._database.here().run(action)
+            return await self._database.here().run(action, doubt)
         except HorsiesError:
             raise
         except Exception as error:
-            told = self._redact(f"{type(error).__name__}: {error}")
+            told = f"{type(error).__name__}: {error}"
             if is_denied(error):
                 told += "; grant this role what it lacks: `horsies-migrate grants` prints who may do what"
-            raise BrokerError(told) from error
+            elif is_transient(error) or is_from_driver(error):
+                told = doubt.describe(told)
+                if doubt.may_be_done:
+                    told += "; what it was to change may or may not be changed"
+            raise BrokerError(self._redact(told)) from error
 
 
 def is_denied(error: BaseException) -> bool:

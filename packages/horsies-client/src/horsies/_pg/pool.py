@@ -21,7 +21,7 @@ from horsies._pg.embedded import resolve_async
 from horsies._pg.enqueue import Write
 from horsies._pg.listener import Listener
 from horsies._pg.schema_guard import require_schema
-from horsies._pg.transient import is_transient
+from horsies._pg.transient import Doubt, is_transient
 from horsies._pg.waiters import Waiters
 from horsies.config.postgres import PostgresConfig
 from horsies.config.resilience import ResilienceConfig
@@ -45,17 +45,18 @@ class LoopDatabase:
         self._resolved: PostgresConfig | None = None
         self.waiters = Waiters(self, resilience, schema=config.schema)
 
-    async def run(self, action: Action[R]) -> R:
+    async def run(self, action: Action[R], doubt: Doubt | None = None) -> R:
         """Run `action(connection)`, again after transient errors, within the bounds of the configuration.
 
-        Only for actions that may run twice: a statement whose answer was lost may have been committed.
+        Only for actions that may run twice: a statement whose answer was lost may have been committed. `doubt` is told
+        what is known of them.
         """
         give_up = time.monotonic() + self._resilience.send_retry_budget_ms / 1000
         backoff: Backoff | None = None
         attempt = 1
         while True:
             try:
-                return await self.run_once(action)
+                return await self.run_once(action, doubt)
             except Exception as error:
                 backoff = backoff or Backoff(self._resilience)
                 delay = backoff.next()
@@ -66,19 +67,28 @@ class LoopDatabase:
                 attempt += 1
                 await asyncio.sleep(delay)
 
-    def write(self, write: Write[R]) -> Awaitable[R]:
+    def write(self, write: Write[R], doubt: Doubt) -> Awaitable[R]:
         """Write something of `enqueue`, from its start after a transient error."""
-        return self.run(lambda connection: write(connection.fetch))
+        return self.run(lambda connection: write(connection.fetch), doubt)
 
-    async def run_once(self, action: Action[R]) -> R:
+    async def run_once(self, action: Action[R], doubt: Doubt | None = None) -> R:
         """Run `action(connection)` on a pooled connection, once."""
+        if doubt is not None:
+            doubt.was_sent = False
         pool = self._pool or await self._open()
         connection = pool.take() or await pool.acquire(timeout_s=self._config.connect_timeout_ms / 1000)
         try:
             if not self._schema_checked:
                 await require_schema(connection, self._config.schema)
                 self._schema_checked = True
-            return await action(connection)
+            if doubt is None:
+                return await action(connection)
+            doubt.was_sent = True
+            try:
+                return await action(connection)
+            except BaseException as error:
+                doubt.note(error)
+                raise
         except (asyncio.CancelledError, TimeoutError):
             connection.terminate()  # an answer is still to come, and nobody will read it
             raise

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
+from horsies._pg.transient import Doubt
 from horsies.errors import UsageError
 from horsies.ids import id_problem, new_id, new_ids
 from horsies.send import SendErrorCode, TaskSendError
@@ -143,6 +144,7 @@ class Starting(Generic[T]):
     connection: Any
     workflow_id: str = field(init=False)
     graph: dict[str, Any] = field(init=False)
+    doubt: Doubt = field(init=False, default_factory=Doubt)
 
     def __post_init__(self) -> None:
         if self.given_id is not None and (why := id_problem(self.given_id)):
