@@ -86,7 +86,7 @@ async def test_a_schedule_runs_what_it_was_given_and_not_what_was_built_last(db:
 
 
 def test_a_schedule_that_could_mean_several_workflows_is_refused(db: Database) -> None:
-    """Without arguments a `build_with` is called without any, whatever the app has built before."""
+    """Without arguments a `build_with` is called without any; what the app has built before is not taken instead."""
     app = planned(db, of("from_here"), TaskSchedule("t", workflow="dynamic", pattern=Hourly()))
     FromHere: Any = app.workflows.definition("from_here")
     FromHere.build_with(1)

@@ -120,7 +120,7 @@ async def test_a_value_that_was_not_stored_fails_its_taker(t: SimpleNamespace, a
 
 @pytest.mark.parametrize("text", ['{"ok":null}', '{"ok": null}'])
 async def test_null_is_a_value(t: SimpleNamespace, text: str) -> None:
-    """It is given on, in whatever way it is written."""
+    """It is given on, with and without a space in its text."""
     source = t.number.node(node_id="source")(1)
     gate = t.number.node(node_id="gate", waits_for=[source])(1)
     taker = t.work.node(node_id="taker", waits_for=[gate])(5, from_node(source))

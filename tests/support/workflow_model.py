@@ -91,7 +91,7 @@ def expect(graph: Graph) -> Expected:
         needed = {"any": 1, "quorum": plan.quorum}.get(plan.join, len(plan.waits))
         runs = plan.allow_failed or ok >= needed
         if any(values[source] is None for name, source in plan.takes.items() if name != "r"):
-            runs = False  # whatever the default of the parameter
+            runs = False  # the default of the parameter does not count
         state, value = "COMPLETED", None
         if not runs:
             state = "SKIPPED"

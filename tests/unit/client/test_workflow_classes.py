@@ -15,6 +15,7 @@ from horsies import (
     SuccessCase,
     SuccessPolicy,
     TaskError,
+    TaskNode,
     TaskResult,
     WorkflowDefinition,
     WorkflowDefinitionError,
@@ -241,7 +242,7 @@ def test_a_function_may_build_a_workflow_for_each_run(app: Horsies, number: Any)
         return app.workflow("sized", [number.node(node_id=f"n{n}")(n) for n in range(count)])
 
     one, two = build(1), build(2)
-    # a run that is known by its id only finds the types of its own graph, whatever was built last
+    # a run that is known by its id only finds the types of its own graph, not of the one built last
     assert app.workflows.known("sized", one.definition_key) is one
     assert app.workflows.known("sized", two.definition_key) is two
     for count in range(3, 50):
@@ -289,6 +290,31 @@ def test_options_that_a_kind_of_node_does_not_have_are_refused(app: Horsies, num
         "node 'sub': a workflow takes no priority",
         "node 'task': max_width has a meaning for a map only",
     }
+
+
+def test_options_of_a_wrong_type_are_refused(app: Horsies, number: Any) -> None:
+    first = number.node(node_id="first")(1)
+    wait: dict[str, Any] = {"waits_for": [first]}
+    with pytest.raises(WorkflowDefinitionError) as caught:
+        app.workflow("w", [
+            first,
+            number.node(node_id="text", join="quorum", min_success="1", **wait)(1),
+            number.node(node_id="truth", join="quorum", min_success=True, **wait)(1),
+            number.node(node_id="failed", allow_failed_deps="no", **wait)(1),
+            TaskNode(number, args_from={"n": "first"}, node_id="named"),  # type: ignore[dict-item]
+            number.node(node_id="map").map(None),
+        ])  # fmt: skip
+    told = [f"{problem.where}: {problem.why}" for problem in caught.value.problems]
+    for wanted in (
+        "node 'text': a quorum of '1' among 1 dependencies cannot be met",
+        "node 'truth': a quorum of True among 1 dependencies cannot be met",
+        "node 'failed': allow_failed_deps is 'no'",
+        "node 'named': parameter 'n' takes the result of 'first', which is not a node",
+        "node 'map': items_from takes the result of None, which is not a node",
+    ):
+        assert wanted in told, told
+    with pytest.raises(TypeError, match=r"TaskNode\(\) got an unexpected keyword argument 'wait_for'; its options are"):
+        TaskNode(number, 1, wait_for=[first])
 
 
 def test_a_builder_that_returns_something_else(app: Horsies, number: Any) -> None:

@@ -168,7 +168,7 @@ WITH state AS MATERIALIZED (
        SET deps_left = s.left_, deps_ok = s.ok, updated_at = statement_timestamp(),
            status = CASE WHEN s.status <> 'PENDING' THEN n.status
                          WHEN n.allow_failed_deps AND s.left_ = 0 THEN 'READY'
-                         -- a source of its context has not ended, whatever the join says
+                         -- a source of its context has not ended: it waits, even if its join is met
                          WHEN s.left_ > 0 AND EXISTS (
                               SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
                                CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflow_tasks c
