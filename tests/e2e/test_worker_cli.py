@@ -171,7 +171,7 @@ def test_the_banner_says_what_matters(project: Path, db: Database) -> None:
         process.wait_up()
         for text in (
             "horsies 0.1.0 worker",
-            "app       shop:app, 1 tasks: version",
+            "app       shop:app, 1 task: version",
             "database  PostgresConfig(",
             "queues    default",
             "children  1 process, 7 async tasks each; tasks per child 50",
