@@ -198,7 +198,7 @@ async def test_recovery_goes_on_behind_runs_that_it_cannot_help(t: SimpleNamespa
     """Each look takes the longest untouched ones, which then stand behind the others."""
     runs = {(await t.app.workflow("w", [t.number.node()(1)]).start_async()).workflow_id for _ in range(5)}
     async with Engine.on(db, NAMES) as engine:
-        await engine.end(await engine.claim(), answer)  # and nobody tells the runs
+        await engine.end(await engine.claim(), answer)  # without telling the runs
         sql = engine.hands.queries.sql("unadvanced_workflows")
         seen = [row["id"] for _ in range(3) for row in await engine.hands.connection.fetch(sql, timedelta(0), 2)]
         assert set(seen) == runs
@@ -260,7 +260,7 @@ async def test_a_worker_that_starts_finds_what_stopped_half_way(t: SimpleNamespa
 
 
 @pytest.mark.breaks("W5")
-async def test_everybody_retries_at_once_and_no_deadlock(t: SimpleNamespace, db: Database) -> None:
+async def test_concurrent_retries_do_not_deadlock(t: SimpleNamespace, db: Database) -> None:
     """Retries of nodes and of runs inside others, against steps, pauses, cancels and recovery."""
     chance = random.Random(5)
     control = t.app.get_broker().workflows

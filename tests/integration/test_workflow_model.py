@@ -1,7 +1,7 @@
 """Random graphs against a small model: 500 of them, with failures, joins, workflows inside, pauses, retries and deaths.
 
 The engine gets many graphs at a time, and has two workers whose steps die at random. What fails, fails again: a retry,
-of a run or of a node, at whatever moment, changes nothing of how a graph ends.
+of a run or of a node, at any moment, changes nothing of how a graph ends.
 """
 
 import random

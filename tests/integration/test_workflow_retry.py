@@ -515,7 +515,7 @@ VERBS: dict[str, tuple[str, tuple[str, str], Callable[[str], str]]] = {
 
 @pytest.mark.parametrize("analyzed", ["never", "before", "after"])
 async def test_the_verbs_are_linear_in_the_nodes(db: Database, analyzed: str) -> None:
-    """Whatever the statistics say: of empty tables, of a table of many small runs, or of what is there."""
+    """For any statistics: of empty tables, of a table of many small runs, or of what is there."""
     statements = load("horsies._pg", "workflows.sql", None)
     found: dict[str, list[float]] = {}
     connection = await asyncpg.connect(db.url)

@@ -129,7 +129,7 @@ class Reaper(Service):
 
     async def _halted_workflows(self, connection: Any) -> tuple[list[str], bool]:
         """Those whose progress was not applied within the grace, and whether there may be more. No judgement of
-        anybody: a step finds out for itself what is missing, and does nothing where nothing is."""
+        a worker: a step finds out for itself what is missing, and does nothing where nothing is."""
         grace = timedelta(milliseconds=self._settings.crashed_worker_recovery_grace_ms) or UNHURRIED
         if self._look_now:
             self._look_now = False

@@ -54,8 +54,8 @@ class Tree:
         return [row["id"] for row in self.below(tops) if WorkflowStatus(row["status"]) in STOPPED]
 
     def to_resume(self, top: str, runs: Collection[str]) -> list[str]:
-        """Paused runs that must go on so that these can, when somebody acts on `top`: they, what was paused along with
-        them, and the runs around them. Outside of `top` only those that are paused for nothing else."""
+        """Paused runs that must go on so that these can, when the caller acts on `top`: they, what was paused along
+        with them, and the runs around them. Outside of `top` only those that are paused for nothing else."""
         within = {row["id"] for row in self.below([top])}
         paused = [row["id"] for row in self.rows if row["id"] in runs and is_paused(row)]
         wanted = set(runs) | {row["id"] for row in self.below(paused)}

@@ -313,7 +313,7 @@ WITH node AS MATERIALIZED (
        SET deps_left = cardinality(n.dependencies) - s.ended, deps_ok = s.ok, updated_at = statement_timestamp(),
            status = CASE WHEN n.allow_failed_deps AND s.ended < cardinality(n.dependencies) THEN 'PENDING'
                          WHEN n.allow_failed_deps THEN 'READY'
-                         -- a source of its context has not ended, whatever the join says
+                         -- a source of its context has not ended: it waits, even if its join is met
                          WHEN s.ended < cardinality(n.dependencies) AND EXISTS (
                               SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
                                CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflow_tasks c
