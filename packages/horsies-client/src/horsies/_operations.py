@@ -362,6 +362,8 @@ def _not_retried(state: TaskState | None) -> RetryResult:
         return RetryResult.SUCCEEDED
     if state.status not in RETRYABLE_STATES:
         return RetryResult.NOT_ENDED
+    if state.is_replaced:
+        return RetryResult.REPLACED
     if state.is_workflow_task:
         return RetryResult.IN_WORKFLOW
     return RetryResult.KEY_TAKEN if state.key_is_taken else RetryResult.CHANGED

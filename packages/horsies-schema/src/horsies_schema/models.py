@@ -87,6 +87,7 @@ class Task(Base):
     enqueue_sha: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    former_node_id: Mapped[str | None] = mapped_column(String(36))
 
     __table_args__ = (
         PrimaryKeyConstraint("id", name="pk_horsies_tasks"),
@@ -373,6 +374,7 @@ class Workflow(Base):
     completed_at: Mapped[datetime | None]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
     nodes_left: Mapped[int] = mapped_column(server_default="0")
+    paused_inside: Mapped[bool] = mapped_column(server_default=false())
 
     __table_args__ = (
         PrimaryKeyConstraint("id", name="pk_horsies_workflows"),

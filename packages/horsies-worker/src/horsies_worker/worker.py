@@ -244,7 +244,7 @@ class Worker:
         )
         self.judge = Judge(
             config, recovery, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended,
-            on_dead=self.reaper.wake,
+            on_dead=self.reaper.look_at_workflows,
         )  # fmt: skip
         self.pruner = Pruner(config, self.sessions.pruner, self.queries)
         self.reporter = Reporter(
@@ -381,6 +381,7 @@ class Worker:
     async def _on_listening(self, connection: Any) -> None:
         """LISTEN is in force: prove that notifications arrive here, then look at what was missed."""
         self.claimer.on_queue_state()
+        self.reaper.look_at_workflows()
         if self.scheduler is not None:
             self.scheduler.wake()
         self._self_test.clear()

@@ -29,6 +29,7 @@ TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
 FUNCTIONS: Final = (
     "horsies_cancel_tasks(text[])",
     "horsies_start_workflow(jsonb)",
+    "horsies_stop_workflows(text[], text, text, text, text)",
     "horsies_cancel_workflow(text)",
 )
 """What statements call, by signature."""

@@ -156,7 +156,7 @@ def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
             ("queue", f"{task['queue_name']}, priority {task['priority']}"),
             ("retries", f"{task['retry_count']} of {task['max_retries']}" + _by_hand(task["manual_retries"])),
             ("unique key", task["unique_key"]),
-            ("workflow", task["workflow_id"] or ("unknown" if task["is_workflow_task"] else None)),
+            ("workflow", _workflow(task)),
             ("worker", task["claimed_by_worker_id"]),
             ("process", _process(task)),
             ("error", task["error_code"]),
@@ -189,6 +189,12 @@ def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
             ["  ROLE", "AGO", "SENDER", "HOST", "PID"],
             [(f"  {one.role}", one.age, one.sender_id, one.hostname, one.pid) for one in detail.heartbeats],
         )
+
+
+def _workflow(task: Mapping[str, Any]) -> str | None:
+    if task["former_workflow_id"] is not None:
+        return f"{task['former_workflow_id']}, as a former task of node {task['former_node']!r}"
+    return task["workflow_id"] or ("unknown" if task["is_workflow_task"] else None)
 
 
 def _by_hand(count: int) -> str:

@@ -71,10 +71,16 @@ async def _show(desk: Desk, options: argparse.Namespace) -> int:
         complain(f"there is no workflow {options.id}")
         return PROBLEMS
     nodes = await control.nodes(options.id)
+    paused = [] if info.status.is_terminal else await control.paused(options.id)
     if options.json:
-        say_json({"workflow": info, "nodes": nodes})
+        say_json({"workflow": info, "nodes": nodes, "paused": paused})
         return OK
     say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
+    if paused and not options.mermaid:
+        say("")
+        for one in paused:
+            say(f"{one}")
+        say(f"`horsies workflows retry {info.id}` runs again what failed there, `resume` goes on without it")
     failed = [node.node_id for node in nodes if node.status is NodeStatus.FAILED]
     if (failed or info.status is WorkflowStatus.FAILED) and not options.mermaid:
         try:

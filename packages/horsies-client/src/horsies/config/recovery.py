@@ -33,7 +33,8 @@ class RecoveryConfig:
     """How long a result in hand may wait to be written. 1 s to 2 h, at least 2x the runner heartbeat."""
 
     crashed_worker_recovery_grace_ms: int = 10_000
-    """Wait before finishing workflow progress that a dead worker left half done. 0 disables that recovery."""
+    """Wait before finishing workflow progress that a dead worker left half done. 0: a minute, and at once when a worker
+    starts or is found dead."""
 
     retired_task_grace_ms: int = 86_400_000
     """How long a task waits whose name live workers knew before and no longer know; then it fails,

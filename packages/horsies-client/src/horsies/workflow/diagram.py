@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies._text import one_line
 from horsies.errors import UsageError
-from horsies.status import NodeStatus
+from horsies.status import NodeStatus, WorkflowStatus
 
 if TYPE_CHECKING:
     from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
@@ -57,6 +57,8 @@ def _text(info: "WorkflowInfo", nodes: "Sequence[WorkflowNodeInfo]") -> str:
             waits += f" and {len(node.dependencies) - 5} more"
         join = f" ({node.join_type})" if node.join_type != "all" else ""
         inside = f" = workflow {node.sub_workflow_id}" if node.sub_workflow_id else ""
+        if node.sub_workflow_status is WorkflowStatus.PAUSED:
+            inside += ", which is PAUSED"
         name = f"{'  ' * min(depth[node.task_index], 10)}{MARKS[node.status]} {names[node.task_index]:<{width}}"
         lines.append(f"{name}  {node.status}{f'  <- {waits}{join}' if waits else ''}{inside}".rstrip())
     if len(nodes) > _MAX_LINES:

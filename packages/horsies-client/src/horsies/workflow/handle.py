@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horsies._pg.waiters import Seen, Waiters
     from horsies.app import Horsies
     from horsies.status import WorkflowStatus
-    from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
+    from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
     from horsies.workflow.nodes import Node
     from horsies.workflow.spec import WorkflowSpec
 
@@ -91,6 +91,14 @@ class WorkflowHandle(Awaited[T_co]):
         """See `tasks`."""
         return await self._app.get_broker().workflows.nodes(self.workflow_id)
 
+    def paused(self) -> list[PausedRun]:
+        """Where the run is paused: itself, or workflows inside it, each with the nodes that failed there."""
+        return self._app.run_sync("paused", self.paused_async)
+
+    async def paused_async(self) -> list[PausedRun]:
+        """See `paused`."""
+        return await self._app.get_broker().workflows.paused(self.workflow_id)
+
     def results(self) -> dict[str, TaskResult[Any, TaskError]]:
         """The results of all nodes that have ended, by node id; a skipped one has err UPSTREAM_SKIPPED."""
         return self._app.run_sync("results", self.results_async)
@@ -159,7 +167,7 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.pause(self.workflow_id)
 
     def resume(self) -> bool:
-        """Go on with a paused run. False when it was not paused."""
+        """Go on with a paused run, and with what is paused inside it. False when nothing of it was paused."""
         return self._app.run_sync("resume", self.resume_async)
 
     async def resume_async(self) -> bool:
@@ -175,8 +183,12 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.cancel(self.workflow_id)
 
     def retry(self, node: Node[Any] | NodeKey[Any] | str | None = None) -> bool:
-        """Run again what failed, and what was skipped for it; completed nodes keep their results. With a node: only
-        that one and what was skipped for it. False when there is nothing to retry."""
+        """Run again what failed, and what was skipped for it; completed nodes keep their results. For a run that has
+        failed, was cancelled or is paused, and for the paused workflows inside it; what was paused goes on.
+
+        With a node, in any run that has not completed: only that one and what was skipped for it; if it is a workflow
+        that is paused, what failed in there. What depends on it and has not started waits for its new end.
+        False when there is nothing to retry."""
         return self._app.run_sync("retry", lambda: self.retry_async(node))
 
     async def retry_async(self, node: Node[Any] | NodeKey[Any] | str | None = None) -> bool:

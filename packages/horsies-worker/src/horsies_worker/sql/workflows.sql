@@ -14,7 +14,7 @@ SELECT n.workflow_id, x.id AS task_id FROM unnest($1::text[]) AS x (id)
 
 -- name: lock_workflow :one
 -- params: id
-SELECT id, name, status, on_error, nodes_left, parent_workflow_id, success_policy::text AS success_policy
+SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside, success_policy::text AS success_policy
   FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: settle_tasks :many
@@ -46,15 +46,23 @@ UPDATE horsies_workflow_tasks n
 RETURNING n.task_index, n.status;
 
 -- name: settle_children :many
--- params: id, error_head
--- Ends the nodes whose workflows have ended. A failed one's own error goes with it, as the data of error_head, and
--- comes back to the caller, which words the node's message after it (`word_errors`).
-WITH ended AS MATERIALIZED (
-    SELECT n.ctid AS tid, c.status, c.result, c.error, c.completed_at FROM horsies_workflow_tasks n
+-- params: id, error_head, child_ids
+-- Ends the nodes whose workflows have ended; child_ids NULL: looks at all that are under way. A failed one's own error
+-- goes with it, as the data of error_head, and comes back to the caller, which words the node's message after it
+-- (`word_errors`).
+WITH candidate AS (
+    SELECT n.tid, n.sub_workflow_id FROM unnest($3::text[]) AS x (id)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.sub_workflow_id FROM horsies_workflow_tasks n
+                          WHERE n.sub_workflow_id = x.id AND n.workflow_id || '' = $1 AND n.status || '' = 'RUNNING'
+                          LIMIT 1) AS n
+    UNION ALL
+    SELECT n.ctid, n.sub_workflow_id FROM horsies_workflow_tasks n
+     WHERE $3::text[] IS NULL AND n.workflow_id = $1 AND n.status = 'RUNNING'
+), ended AS MATERIALIZED (
+    SELECT n.tid, c.status, c.result, c.error, c.completed_at FROM candidate n
      CROSS JOIN LATERAL (SELECT c.status, c.result, c.error, c.completed_at FROM horsies_workflows c
                           WHERE c.id = n.sub_workflow_id AND c.status || '' IN ('COMPLETED', 'FAILED', 'CANCELLED')
                           LIMIT 1) AS c
-     WHERE n.workflow_id = $1 AND n.status = 'RUNNING'
 )
 UPDATE horsies_workflow_tasks n
    SET result = CASE WHEN e.status = 'COMPLETED' THEN e.result END,
@@ -118,7 +126,7 @@ WITH gone AS MATERIALIZED (
       FROM waiting w
      WHERE n.ctid = w.tid
     RETURNING n.task_index, n.join_type, n.min_success, n.allow_failed_deps, cardinality(n.dependencies) AS total,
-              n.deps_left, n.deps_ok, n.is_subworkflow, left(n.kwargs, 7) = '{"map":' AS is_map,
+              n.deps_left, n.deps_ok, n.is_subworkflow, n.sub_workflow_id, left(n.kwargs, 7) = '{"map":' AS is_map,
               n.join_type <> 'all' AND n.workflow_ctx_from IS NOT NULL AND n.deps_left > 0
               AND n.deps_ok >= coalesce(n.min_success, 1)
               AND (cardinality(n.workflow_ctx_from) = cardinality(n.dependencies)
@@ -135,8 +143,20 @@ SELECT workflow.nodes_left, counted.* FROM workflow LEFT JOIN counted ON true;
 
 -- name: ready_nodes :many
 -- params: id, row_limit
-SELECT task_index, is_subworkflow, left(kwargs, 7) = '{"map":' AS is_map FROM horsies_workflow_tasks
+SELECT task_index, is_subworkflow, sub_workflow_id, left(kwargs, 7) = '{"map":' AS is_map FROM horsies_workflow_tasks
  WHERE workflow_id = $1 AND status = 'READY' ORDER BY task_index LIMIT $2;
+
+-- name: live_nodes :many
+-- params: id
+SELECT task_index FROM horsies_workflow_tasks
+ WHERE workflow_id = $1 AND status IN ('READY', 'ENQUEUED', 'RUNNING') LIMIT 1;
+
+-- name: waiting_nodes :many
+-- params: id
+-- Nodes that wait, with their counts, for a run in which nothing is under way: no source of a context is open then.
+SELECT task_index, join_type, min_success, allow_failed_deps, cardinality(dependencies) AS total, deps_left, deps_ok,
+       is_subworkflow, sub_workflow_id, left(kwargs, 7) = '{"map":' AS is_map, false AS context_open
+  FROM horsies_workflow_tasks WHERE workflow_id = $1 AND status IN ('PENDING', 'READY') ORDER BY task_index;
 
 -- name: mark_ready :many
 -- params: id, indexes
@@ -292,6 +312,24 @@ WITH target AS MATERIALIZED (
 )
 SELECT 'launched' AS outcome FROM target;
 
+-- name: reopen_child :many
+-- params: id, index
+-- A node that was retried and is a workflow: that one goes on, now that the node is ready. One that has ended all the
+-- same (it had, when the run around it was cancelled) is settled by the next look. No row back: there is none.
+WITH target AS MATERIALIZED (
+    SELECT n.id, c.id AS child_id, c.status FROM horsies_workflow_tasks n JOIN horsies_workflows c ON c.id = n.sub_workflow_id
+     WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY') AND n.is_subworkflow
+       FOR UPDATE OF n
+), child AS (
+    UPDATE horsies_workflows c SET updated_at = statement_timestamp(), status = 'RUNNING'
+      FROM target t WHERE c.id = t.child_id AND c.status = 'PENDING'
+), moved AS (
+    UPDATE horsies_workflow_tasks n
+       SET started_at = statement_timestamp(), updated_at = statement_timestamp(), status = 'RUNNING'
+      FROM target t WHERE n.id = t.id
+)
+SELECT child_id, status FROM target;
+
 -- name: launch_map :many
 -- params: id, index, child_id
 -- One node per item of the upstream's list, as a workflow of their own whose result is the list of theirs. The items
@@ -345,10 +383,43 @@ SELECT CASE WHEN f.width IS NULL THEN 'not a list' WHEN f.width > (t.pattern ->>
   FROM target t LEFT JOIN fit f ON f.id = t.id;
 
 -- name: finish_facts :many
--- params: id, policy
--- For the last step: nodes that failed, and those that a policy asks about.
-SELECT task_index, node_id, status, left(error, 2000) AS error FROM horsies_workflow_tasks
- WHERE workflow_id = $1 AND (status = 'FAILED' OR task_index = ANY ($2::int[])) ORDER BY task_index LIMIT 1000;
+-- params: id, policy, row_limit
+-- For the last step: how the nodes ended that a policy asks about, all of them; the first nodes that failed, and how many
+-- there are.
+SELECT n.task_index, n.node_id, n.status, NULL AS error, NULL::bigint AS failed_count FROM unnest($2::int[]) AS x (at)
+ CROSS JOIN LATERAL (SELECT n.task_index, n.node_id, n.status FROM horsies_workflow_tasks n
+                      WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at ORDER BY n.task_index LIMIT 1) AS n
+ WHERE n.status <> 'FAILED'
+UNION ALL
+SELECT * FROM (SELECT n.task_index, n.node_id, n.status, left(n.error, 2000), count(*) OVER () FROM horsies_workflow_tasks n
+                WHERE n.workflow_id = $1 AND n.status = 'FAILED' ORDER BY n.task_index LIMIT $3) AS failed
+ ORDER BY task_index;
+
+-- name: paused_inside :one
+-- params: id
+-- Is a workflow inside this run paused, can anything else of the run move, and which is the first that is paused?
+SELECT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND n.status IN ('READY', 'ENQUEUED'))
+       OR EXISTS (SELECT FROM horsies_workflow_tasks n
+                   CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflows c WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
+                   WHERE n.workflow_id = $1 AND n.status = 'RUNNING' AND c.status <> 'PAUSED') AS can_move,
+       p.node_id, p.child_id, p.error
+  FROM (SELECT 1) AS one
+  LEFT JOIN LATERAL (
+       SELECT n.node_id, c.id AS child_id, left(c.error, 4000) AS error FROM horsies_workflow_tasks n
+        CROSS JOIN LATERAL (SELECT c.id, c.error FROM horsies_workflows c
+                             WHERE c.id = n.sub_workflow_id AND c.status || '' = 'PAUSED' LIMIT 1) AS c
+        WHERE n.workflow_id = $1 AND n.status = 'RUNNING' ORDER BY n.task_index LIMIT 1) AS p ON true;
+
+-- name: note_paused_inside :many
+-- params: id, is_paused_inside, status, error
+-- The run takes note that a workflow inside it is paused, or no longer; it is PAUSED itself while nothing else of it can
+-- move. It has no waiting tasks then, so none is withdrawn.
+UPDATE horsies_workflows w
+   SET paused_inside = $2, error = CASE WHEN $3::varchar = 'PAUSED' THEN $4::text END,
+       updated_at = statement_timestamp(), status = $3::varchar
+ WHERE w.id = $1 AND (w.status = 'RUNNING' OR w.status = 'PAUSED' AND w.paused_inside)
+   AND (w.status, w.paused_inside) IS DISTINCT FROM ($3::varchar, $2::bool)
+RETURNING w.id;
 
 -- name: first_failure :many
 -- params: id
@@ -388,27 +459,41 @@ RETURNING w.id, w.status;
 -- name: unadvanced_workflows :many
 -- params: grace, row_limit
 -- What stopped half-way, for longer than the grace: ends that were not applied, ready nodes that were not enqueued,
--- tasks that are gone, ends of workflows inside, a last node without a last step. Reads what is under way and no more.
-SELECT w.id FROM horsies_workflows w
+-- tasks that are gone, ends and pauses of workflows inside, a last node without a last step, a run of which nothing is
+-- under way. Reads what is under way and no more. The longest untouched first; each is touched here and so goes to the
+-- end of the line, and runs that cannot be moved on do not hide the others. One that is locked is being moved on.
+WITH halted AS MATERIALIZED (
+SELECT w.ctid AS tid FROM horsies_workflows w
  WHERE w.status IN ('RUNNING', 'PAUSED', 'PENDING') AND w.updated_at < statement_timestamp() - $1::interval
    AND (w.status = 'RUNNING' AND w.nodes_left = 0
         OR EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.status = 'READY'
                       AND w.status = 'RUNNING')
+        OR w.status = 'RUNNING' AND NOT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id
+                                                   AND n.status IN ('READY', 'ENQUEUED', 'RUNNING'))
         OR EXISTS (SELECT FROM horsies_workflow_tasks n
                      LEFT JOIN LATERAL (SELECT t.id, t.status, t.terminal_at FROM horsies_tasks t
                                          WHERE t.id = n.task_id LIMIT 1) AS t ON true
                     WHERE n.workflow_id = w.id AND n.status = 'ENQUEUED'
                       AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval))
         OR EXISTS (SELECT FROM horsies_workflow_tasks n
-                    CROSS JOIN LATERAL (SELECT c.completed_at FROM horsies_workflows c
+                    CROSS JOIN LATERAL (SELECT c.completed_at, c.status FROM horsies_workflows c
                                          WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
                     WHERE n.workflow_id = w.id AND n.status = 'RUNNING'
-                      AND c.completed_at < statement_timestamp() - $1::interval))
- ORDER BY w.updated_at LIMIT $2;
+                      AND (c.completed_at < statement_timestamp() - $1::interval
+                           OR c.status = 'PAUSED' AND w.status = 'RUNNING' AND NOT w.paused_inside))
+        OR w.status = 'PAUSED' AND w.paused_inside
+           AND NOT EXISTS (SELECT FROM horsies_workflow_tasks n
+                            CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflows c
+                                                 WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
+                            WHERE n.workflow_id = w.id AND n.status = 'RUNNING' AND c.status = 'PAUSED'))
+ ORDER BY w.updated_at LIMIT $2 FOR NO KEY UPDATE OF w SKIP LOCKED
+)
+UPDATE horsies_workflows w SET updated_at = statement_timestamp() FROM halted WHERE w.ctid = halted.tid
+RETURNING w.id;
 
 -- name: unsettled_stopped_workflows :many
 -- params: grace, row_limit
--- Workflows that were cancelled while a task of theirs ran, and whose node has not heard of its end.
+-- Workflows that were stopped while a task of theirs ran, and whose node has not heard of its end.
 SELECT DISTINCT n.workflow_id AS id FROM horsies_workflow_tasks n
  CROSS JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w
   LEFT JOIN LATERAL (SELECT t.id, t.terminal_at FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t ON true

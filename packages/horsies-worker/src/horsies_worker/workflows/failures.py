@@ -21,17 +21,28 @@ INSIDE: Final = (
 """The beginning of a node's error; what follows is the whole error of the workflow inside it."""
 
 
-def failure(failed: Sequence[str], first: Sequence[Mapping[str, Any]], *, has_policy: bool) -> str:
-    """The error of a run: which nodes failed, and the first one's own code and message. `first`: its row."""
+def failure(facts: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]], *, has_policy: bool) -> str:
+    """The error of a run: which nodes failed, and the first one's own code and message. `facts`: the rows of
+    `finish_facts`; `first`: the row of `first_failure`."""
     code = OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET if has_policy else OutcomeCode.WORKFLOW_FAILED
     told = "no case of the success policy was met" if has_policy else ""
-    data: dict[str, Any] = {"failed": list(failed[:LISTED])}
+    failed = [row for row in facts if row["failed_count"] is not None]
+    data: dict[str, Any] = {"failed": [row["node_id"] for row in failed]}
     if first:
         cause = data["cause"] = _cause(first[0])
-        told += f"{': ' if told else ''}node {cause['path']} failed: {cause['error_code']}: {cause['message']}"
-        if len(failed) > 1:
-            told += f", and {len(failed) - 1} more"
+        told += f"{': ' if told else ''}{_words(cause)}"
+        if failed and failed[0]["failed_count"] > 1:
+            told += f", and {failed[0]['failed_count'] - 1} more"
     return encode_error(TaskError(code, told, data))
+
+
+def told_first(first: Sequence[Mapping[str, Any]]) -> str:
+    """Which node failed first, with its own code and message. `first`: the row of `first_failure`."""
+    return _words(_cause(first[0])) if first else "a node failed"
+
+
+def _words(cause: Mapping[str, str]) -> str:
+    return f"node {cause['path']} failed: {cause['error_code']}: {cause['message']}"
 
 
 def inside(text: str | None) -> str:

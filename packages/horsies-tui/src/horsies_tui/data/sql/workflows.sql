@@ -92,11 +92,14 @@ UNION ALL
 
 -- name: workflow_nodes :many
 -- params: id, row_limit
--- A node's row says ENQUEUED from its enqueuing to its end; whether it runs is read from its task.
+-- A node's row says ENQUEUED from its enqueuing to its end; whether it runs is read from its task. A workflow in a node
+-- may be paused while its node is RUNNING: that is shown where a task's error code would be.
 SELECT n.task_index, n.node_id, n.task_name, n.queue_name, n.dependencies, n.join_type, n.is_subworkflow,
        n.sub_workflow_id, n.task_id,
        CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
-       left(t.error_code, 200) AS error_code, NULL::text AS error_message,
+       coalesce(left(t.error_code, 200), CASE WHEN n.status = 'RUNNING' AND c.status = 'PAUSED' THEN 'WORKFLOW_PAUSED' END)
+           AS error_code, NULL::text AS error_message,
        coalesce(n.completed_at, t.terminal_at, statement_timestamp()) - coalesce(n.started_at, t.started_at) AS took
   FROM horsies_workflow_tasks n LEFT JOIN horsies_tasks t ON t.id = n.task_id
+  LEFT JOIN horsies_workflows c ON c.id = n.sub_workflow_id
  WHERE n.workflow_id = $1 ORDER BY n.task_index LIMIT $2::int;
