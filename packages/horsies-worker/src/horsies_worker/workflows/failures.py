@@ -24,11 +24,11 @@ INSIDE: Final = (
 def failure(failed: Sequence[str], first: Sequence[Mapping[str, Any]], *, has_policy: bool) -> str:
     """The error of a run: which nodes failed, and the first one's own code and message. `first`: its row."""
     code = OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET if has_policy else OutcomeCode.WORKFLOW_FAILED
-    told = "no case of the success policy was met" if has_policy else ""
+    told = "no case of its success policy was met" if has_policy else "a node failed"
     data: dict[str, Any] = {"failed": list(failed[:LISTED])}
     if first:
         cause = data["cause"] = _cause(first[0])
-        told += f"{': ' if told else ''}node {cause['path']} failed: {cause['error_code']}: {cause['message']}"
+        told += f": {cause['path']}: {cause['error_code']}: {cause['message']}"
         if len(failed) > 1:
             told += f", and {len(failed) - 1} more"
     return encode_error(TaskError(code, told, data))
