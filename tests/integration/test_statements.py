@@ -101,7 +101,7 @@ LOOKUPS = {
     "tasks.sql:read_attempts": ("'x'",),
     "control.sql:retry_batch": (IDS, "NULL"),
     "control.sql:requeue_claimed_batch": (IDS,),
-    "recover.sql:stale_tasks": (MINUTE,),
+    "recover.sql:stale_tasks": (MINUTE, "ARRAY['w']", "100"),
     "recover.sql:requeue_stale_claimed": (MINUTE, "NULL"),
     "recover.sql:fail_stale_running": (MINUTE, "'{}'", "'x'", "NULL"),
     "recover.sql:expired_tasks": ("100",),

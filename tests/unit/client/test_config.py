@@ -18,7 +18,7 @@ from horsies.config import (
     ResilienceConfig,
     queue_name_problem,
 )
-from horsies.errors import ConfigurationError
+from horsies.errors import BUILT_IN_CODES, ConfigurationError
 from horsies.exceptions import error_code_for
 
 URL = "postgresql://app:s3cr3t-word@db.example/work"
@@ -538,6 +538,13 @@ def test_nested_configs_are_checked_by_type_and_not_shown() -> None:
         "AppConfig.resilience",
     ]
     assert "s3cr3t-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", BUILT_IN_CODES)
+def test_user_code_cannot_produce_built_in_codes(code: str) -> None:
+    assert wheres(app, exception_mapper={ValueError: code}) == ["AppConfig.exception_mapper[ValueError]"]
+    if code != "UNHANDLED_EXCEPTION":
+        assert wheres(app, default_unhandled_error_code=code) == ["AppConfig.default_unhandled_error_code"]
 
 
 def test_exception_mapper_is_checked_and_copied() -> None:

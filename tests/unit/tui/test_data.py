@@ -1,42 +1,40 @@
-"""Rates from samples, alerts from an overview, levels of a graph, and when to look again."""
+"""Rates from counts, alerts from an overview, levels of a graph, and when to look again."""
 
 import asyncio
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from horsies.info import QueueStatus
+import pytest
+
+from horsies.info import QueueStatus, WorkerLiveness
 from horsies.status import NodeStatus
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.feed import Feed, Kinds
 from horsies_tui.data.models import AlertLevel, WorkflowNode
-from horsies_tui.data.series import series
+from horsies_tui.data.series import Tally, id_at, moment_of
 from horsies_tui.demo import DemoSource
 from horsies_tui.demo_data import World
 from horsies_tui.widgets.dag import draw, levels
 from tests.support.waiting import eventually_async
 
 
-def test_a_full_slot_is_measured_by_how_far_its_sample_reached() -> None:
-    ended = [
-        {"seen": 30, "failed": 3, "lasted": 60.0, "covered": 55.0, "p50": 0.1, "p95": 0.5},
-        {"seen": 100, "failed": 0, "lasted": 60.0, "covered": 2.0, "p50": None, "p95": None},
-    ]
-    sent = [
-        {"seen": 60, "last_id": "0", "starts": 0.0, "lasted": 60.0},
-        {"seen": 100, "last_id": "00000000-07d0-7000-8000-000000000000", "starts": 0.0, "lasted": 60.0},
-    ]
-    found = series(60.0, 100, ended, sent)
-    assert found.done == (0.5, 50.0)
-    assert found.failed == (0.05, 0.0)
-    assert found.sent == (1.0, 50.0)
-    assert found.wait_p95 == (0.5, 0.0)
+def test_waits_are_told_to_within_a_tenth() -> None:
+    tally = Tally()
+    for waited, tasks in ((0.02, 90), (4.0, 10)):
+        tally.add({"tasks": tasks, "failed": 0, "waited": math.floor(8 * math.log2(waited))})
+    assert tally.wait(0.5) == pytest.approx(0.02, rel=0.1)
+    assert tally.wait(0.95) == pytest.approx(4.0, rel=0.1)
+    assert Tally().wait(0.95) == 0.0
 
 
-def test_ids_that_are_not_ours_are_counted_over_the_whole_slot() -> None:
-    sent = [{"seen": 100, "last_id": "order-17", "starts": 0.0, "lasted": 10.0}]
-    ended = [{"seen": 0, "failed": 0, "lasted": 10.0, "covered": None, "p50": None, "p95": None}]
-    assert series(10.0, 100, ended, sent).sent == (10.0,)
+def test_an_id_tells_its_time_and_another_text_none() -> None:
+    now = datetime.now(UTC).replace(microsecond=123_000)
+    assert moment_of(id_at(now) + "-7000-8000-000000000000") == now
+    assert moment_of("order-17") is None
+    assert moment_of(None) is None
 
 
 def queue(**changes: Any) -> QueueStatus:
@@ -55,6 +53,15 @@ def test_alerts_name_what_deserves_a_look_the_worst_first() -> None:
     assert "still holds 3 tasks" in found[0].text
     assert "5 min" not in found[0].text
     assert "behind" in alerts([queue(oldest_ready=timedelta(hours=1))], workers)[-1].text
+
+
+def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:
+    one = World().worker_statuses(datetime.now(UTC))[0]
+    dead = replace(one, liveness=WorkerLiveness.DEAD, age=timedelta(minutes=1), holds_running=0, holds_claimed=0)
+    (busy,) = alerts([], [replace(dead, tasks_running=1, tasks_claimed=0)])
+    (idle,) = alerts([], [replace(dead, tasks_running=0, tasks_claimed=0)])
+    assert busy.text.endswith("ago; tasks recovered")
+    assert idle.text.endswith("ago")
 
 
 def node(index: int, *waits: int) -> WorkflowNode:

@@ -9,11 +9,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
+from horsies._pg.transient import Doubt, is_from_driver, is_transient
 from horsies.errors import BrokerError, HorsiesError
 from horsies.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.info import (
     QueueStatus,
     RetryResult,
+    StaleTask,
     TaskDetail,
     TaskPage,
     TaskState,
@@ -21,6 +23,7 @@ from horsies.info import (
     WorkerLiveness,
     WorkerStatus,
 )
+from horsies.stale import LISTED, SEEN_WITHIN, StaleRules, Verdict
 from horsies.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -204,6 +207,16 @@ class Operations:
         snapshots = await self._look("worker_snapshots", seen_within)
         return worker_statuses(snapshots, await self._look("in_flight_counts"))
 
+    async def find_stale(self) -> list[tuple[StaleTask, Verdict]]:
+        """What is stale by the one rule (`horsies.stale`), the longest silent first; each with how it stands."""
+        rules = await self.stale_rules()
+        rows = await self._look("stale_tasks", rules.smallest, rules.gone, LISTED)
+        found = [(task, rules.verdict(task)) for task in map(StaleTask.from_row, rows)]
+        return [(task, verdict) for task, verdict in found if verdict.is_stale]
+
+    async def stale_rules(self) -> StaleRules:
+        return StaleRules(await self.get_workers(SEEN_WITHIN), self._config.recovery)
+
     async def get_queues(self, bound: int = QUEUE_BOUND) -> list[QueueStatus]:
         """Every queue that has tasks, a live worker or a mark, by name. Counts stop at `bound` per priority."""
         waiting = await self._look("waiting_pairs", bound)
@@ -277,15 +290,20 @@ class Operations:
             ) from error
 
     async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
+        doubt = Doubt()
         try:
-            return await self._database.here().run(action)
+            return await self._database.here().run(action, doubt)
         except HorsiesError:
             raise
         except Exception as error:
-            told = self._redact(f"{type(error).__name__}: {error}")
+            told = f"{type(error).__name__}: {error}"
             if is_denied(error):
                 told += "; grant this role what it lacks: `horsies-migrate grants` prints who may do what"
-            raise BrokerError(told) from error
+            elif is_transient(error) or is_from_driver(error):
+                told = doubt.describe(told)
+                if doubt.may_be_done:
+                    told += "; what it was to change may or may not be changed"
+            raise BrokerError(self._redact(told)) from error
 
 
 def is_denied(error: BaseException) -> bool:
@@ -344,6 +362,8 @@ def _not_retried(state: TaskState | None) -> RetryResult:
         return RetryResult.SUCCEEDED
     if state.status not in RETRYABLE_STATES:
         return RetryResult.NOT_ENDED
+    if state.is_replaced:
+        return RetryResult.REPLACED
     if state.is_workflow_task:
         return RetryResult.IN_WORKFLOW
     return RetryResult.KEY_TAKEN if state.key_is_taken else RetryResult.CHANGED

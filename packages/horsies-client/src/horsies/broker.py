@@ -6,7 +6,6 @@ that change rows return how many, or what became of the one.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from horsies._operations import Operations, is_denied
@@ -34,12 +33,18 @@ _CANCEL_ROUNDS = 5
 class PostgresBroker(Operations):
     """The operations of one app's database. Get it with `app.get_broker()`."""
 
-    @cached_property
+    _workflows: "WorkflowControl | None" = None
+
+    @property
     def workflows(self) -> "WorkflowControl":
         """The same for runs of workflows."""
-        from horsies.workflow.control import WorkflowControl
+        made = self._workflows
+        if made is None:
+            from horsies.workflow.control import WorkflowControl
 
-        return WorkflowControl(self._run, self._config.broker.schema)
+            # Not a cached_property: Python 3.11 holds a lock for all of them while one is computed.
+            made = self._workflows = WorkflowControl(self._run, self._config.broker.schema)
+        return made
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -68,7 +73,7 @@ class PostgresBroker(Operations):
 
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[StaleTask]:
         """CLAIMED and RUNNING tasks whose worker has given no sign of life for that long, the oldest first."""
-        rows = await self._rows("stale_tasks", timedelta(minutes=stale_threshold_minutes))
+        rows = await self._rows("stale_tasks", timedelta(minutes=stale_threshold_minutes), [], 2**31 - 1)
         return [StaleTask.from_row(row) for row in rows]
 
     async def get_expired_tasks(self, limit: int = 100) -> list[ExpiredTask]:

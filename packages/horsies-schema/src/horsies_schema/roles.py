@@ -29,6 +29,8 @@ CHECK_FUNCTION: Final = "horsies_task_is_sound"
 # They run with the rights of the owner of the tables.
 START: Final = "horsies_start_workflow(jsonb)"
 CANCEL: Final = ("horsies_cancel_tasks(text[])", "horsies_cancel_workflow(text)")
+# It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
+STOP: Final = "horsies_stop_workflows(text[], text, text, text, text)"
 
 # The claim's plan depends on these; behind a transaction pooler a session cannot keep them, a role can.
 _CLAIM_SETTINGS: Final = (
@@ -71,7 +73,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "",
         "-- take back what an older release granted, columns included",
         f"REVOKE ALL ON {on(VERSION_TABLE, *tables)} FROM {everyone};",
-        f"REVOKE ALL ON FUNCTION {on(START, *CANCEL)} FROM PUBLIC, {everyone};",
+        f"REVOKE ALL ON FUNCTION {on(START, STOP, *CANCEL)} FROM PUBLIC, {everyone};",
         f"GRANT USAGE ON SCHEMA {place} TO {everyone};",
         f"GRANT SELECT ON {on(VERSION_TABLE)} TO {everyone};",
         "",
@@ -84,7 +86,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "-- worker: claim, run, finish, recover and prune; migrations need the owner, so either run",
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, *CANCEL)} TO {worker};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, *CANCEL)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
         *(f"--   ALTER ROLE <login account> SET {setting};" for setting in _CLAIM_SETTINGS),

@@ -44,6 +44,8 @@ CREATE FUNCTION public.horsies_cancel_workflow(workflow_id text) RETURNS boolean
 DECLARE
     ended constant text :=
         '{"err":{"error_code":"WORKFLOW_CANCELLED","message":"the workflow was cancelled","data":null}}';
+    never_started constant text := '{"err":{"error_code":"TASK_CANCELLED","message":'
+        '"its workflow was cancelled before it started","data":null}}';
     tree text[];
     seen int := -1;
     root record;
@@ -65,47 +67,10 @@ BEGIN
     IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') THEN
         RETURN false;
     END IF;
-    -- What has not started never will; what runs is asked to stop, and its node ends with it.
-    WITH cancelled AS (
-        UPDATE public.horsies_workflows w
-           SET error = ended, completed_at = statement_timestamp(), updated_at = statement_timestamp(), nodes_left = 0,
-               status = 'CANCELLED'
-         WHERE w.id = ANY (tree) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED')
-        RETURNING w.id
-    ), live AS MATERIALIZED (
-        SELECT n.id, n.task_id FROM cancelled
-          JOIN public.horsies_workflow_tasks n ON n.workflow_id = cancelled.id
-           AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
-         ORDER BY n.workflow_id, n.task_index FOR UPDATE OF n
-    ), task AS MATERIALIZED (
-        SELECT t.id FROM live JOIN public.horsies_tasks t ON t.id = live.task_id
-         WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
-    ), stopped AS (
-        UPDATE public.horsies_tasks t
-           SET claimed = false, claim_expires_at = CASE WHEN t.status = 'RUNNING' THEN t.claim_expires_at END,
-               status = CASE WHEN t.status = 'RUNNING' THEN t.status ELSE 'CANCELLED' END,
-               result = CASE WHEN t.status = 'RUNNING' THEN t.result ELSE '{"err":{"error_code":"TASK_CANCELLED",'
-                   '"message":"its workflow was cancelled before it started","data":null}}' END,
-               error_code = CASE WHEN t.status = 'RUNNING' THEN t.error_code ELSE 'TASK_CANCELLED' END,
-               terminal_at = CASE WHEN t.status <> 'RUNNING' THEN statement_timestamp() END,
-               cancel_requested_at = statement_timestamp(), updated_at = statement_timestamp()
-          FROM task WHERE t.id = task.id
-        RETURNING t.id, t.status
-    ), node AS (
-        UPDATE public.horsies_workflow_tasks n
-           SET error = ended, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
-               status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
-          FROM live WHERE n.id = live.id
-           -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
-           AND (live.task_id IS NULL
-                OR live.task_id IN (SELECT stopped.id FROM stopped WHERE stopped.status = 'CANCELLED'))
-    ), told AS MATERIALIZED (
-        SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
-    )
-    SELECT array_agg(cancelled.id::text), (SELECT count(*) FROM told) INTO tree, seen FROM cancelled;
-    PERFORM pg_notify('workflow_step', 'w:' || told.id)
-       FROM unnest(CASE WHEN root.parent_workflow_id IS NULL THEN tree ELSE tree || root.parent_workflow_id::text END)
-            AS told (id);
+    PERFORM public.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended);
+    IF root.parent_workflow_id IS NOT NULL THEN
+        PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
+    END IF;
     RETURN true;
 END
 $_$;
@@ -201,6 +166,53 @@ BEGIN
          WHERE EXISTS (SELECT FROM given g WHERE g.is_first AND NOT g.is_enqueued)
     )
     SELECT fresh.id::text FROM fresh WHERE (SELECT count(*) FROM told) >= 0;
+END
+$$;
+
+CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text) RETURNS SETOF text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN QUERY WITH run AS (
+        UPDATE public.horsies_workflows w
+           SET error = run_error, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
+               nodes_left = 0, status = new_status
+         WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED')
+        RETURNING w.id
+    ), live AS MATERIALIZED (
+        SELECT n.ctid AS tid, n.task_id FROM run
+          JOIN public.horsies_workflow_tasks n ON n.workflow_id = run.id
+           AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
+    ), task AS MATERIALIZED (
+        SELECT t.id, live.tid FROM live JOIN public.horsies_tasks t ON t.id = live.task_id
+         WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
+    ), stopped AS (
+        UPDATE public.horsies_tasks t
+           SET claimed = false, claim_expires_at = CASE WHEN t.status = 'RUNNING' THEN t.claim_expires_at END,
+               status = CASE WHEN t.status = 'RUNNING' THEN t.status ELSE 'CANCELLED' END,
+               result = CASE WHEN t.status = 'RUNNING' THEN t.result ELSE task_error END,
+               error_code = CASE WHEN t.status = 'RUNNING' THEN t.error_code ELSE 'TASK_CANCELLED' END,
+               terminal_at = CASE WHEN t.status <> 'RUNNING' THEN statement_timestamp() END,
+               cancel_requested_at = statement_timestamp(), updated_at = statement_timestamp()
+          FROM task WHERE t.id = task.id
+        RETURNING t.id, t.status, task.tid
+    ), unstarted AS (
+        -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
+        SELECT live.tid FROM live WHERE live.task_id IS NULL
+        UNION ALL
+        SELECT stopped.tid FROM stopped WHERE stopped.status = 'CANCELLED'
+    ), node AS (
+        UPDATE public.horsies_workflow_tasks n
+           SET error = node_error, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
+               status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
+          FROM unstarted u WHERE n.ctid = u.tid
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
+    ), stepped AS MATERIALIZED (
+        SELECT run.id, pg_notify('workflow_step', 'w:' || run.id) FROM run
+    )
+    SELECT stepped.id::text FROM stepped WHERE (SELECT count(*) FROM told) >= 0;
 END
 $$;
 
@@ -340,6 +352,21 @@ ALTER TABLE public.horsies_task_attempts ALTER COLUMN id ADD GENERATED BY DEFAUL
     CACHE 1
 );
 
+CREATE TABLE public.horsies_task_names (
+    task_name character varying(255) NOT NULL,
+    first_known_at timestamp with time zone,
+    last_known_at timestamp with time zone,
+    missing_since timestamp with time zone,
+    CONSTRAINT ck_horsies_task_names_times CHECK ((((first_known_at IS NULL) = (last_known_at IS NULL)) AND (COALESCE(first_known_at, missing_since) IS NOT NULL)))
+)
+WITH (fillfactor='50');
+
+CREATE TABLE public.horsies_task_sets (
+    sha character varying(64) NOT NULL,
+    names text[] NOT NULL,
+    recorded_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL
+);
+
 CREATE TABLE public.horsies_tasks (
     id character varying(36) NOT NULL,
     task_name character varying(255) NOT NULL,
@@ -380,6 +407,7 @@ CREATE TABLE public.horsies_tasks (
     enqueue_sha character varying(64),
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    former_node_id character varying(36),
     CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
@@ -396,6 +424,8 @@ CREATE TABLE public.horsies_worker_instances (
     judged_dead_at timestamp with time zone,
     judged_by character varying(255),
     recovered_at timestamp with time zone,
+    names_sha character varying(64),
+    queues text[],
     CONSTRAINT ck_horsies_worker_instances_period CHECK ((period_ms > 0)),
     CONSTRAINT ck_horsies_worker_instances_verdict CHECK ((((judged_dead_at IS NULL) = (judged_by IS NULL)) AND ((recovered_at IS NULL) OR (judged_dead_at IS NOT NULL))))
 )
@@ -496,6 +526,7 @@ CREATE TABLE public.horsies_workflows (
     completed_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     nodes_left integer DEFAULT 0 NOT NULL,
+    paused_inside boolean DEFAULT false NOT NULL,
     CONSTRAINT ck_horsies_workflows_completed_at CHECK (((completed_at IS NOT NULL) = ((status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))),
     CONSTRAINT ck_horsies_workflows_on_error CHECK (((on_error)::text = ANY ((ARRAY['fail'::character varying, 'pause'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflows_parent CHECK ((((parent_workflow_id IS NULL) = (parent_task_index IS NULL)) AND ((parent_workflow_id IS NULL) = (depth = 0)) AND (depth >= 0))),
@@ -516,6 +547,12 @@ ALTER TABLE ONLY public.horsies_schedule_state
 
 ALTER TABLE ONLY public.horsies_task_attempts
     ADD CONSTRAINT pk_horsies_task_attempts PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_task_names
+    ADD CONSTRAINT pk_horsies_task_names PRIMARY KEY (task_name);
+
+ALTER TABLE ONLY public.horsies_task_sets
+    ADD CONSTRAINT pk_horsies_task_sets PRIMARY KEY (sha);
 
 ALTER TABLE ONLY public.horsies_tasks
     ADD CONSTRAINT pk_horsies_tasks PRIMARY KEY (id);
@@ -546,6 +583,8 @@ CREATE INDEX ix_horsies_heartbeats_task ON public.horsies_heartbeats USING btree
 CREATE INDEX ix_horsies_task_attempts_error_code ON public.horsies_task_attempts USING btree (error_code) WHERE (error_code IS NOT NULL);
 
 CREATE INDEX ix_horsies_task_attempts_finished_at ON public.horsies_task_attempts USING btree (finished_at DESC);
+
+CREATE INDEX ix_horsies_task_names_missing ON public.horsies_task_names USING btree (missing_since) WHERE (missing_since IS NOT NULL);
 
 CREATE INDEX ix_horsies_tasks_claim ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE ((status)::text = 'PENDING'::text);
 

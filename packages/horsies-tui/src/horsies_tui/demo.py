@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from horsies.info import Heartbeat, QueueStatus, TaskAttempt, TaskDetail
+from horsies.stale import StaleKind
 from horsies.status import TASK_TERMINAL_STATES, AttemptOutcome, TaskStatus, WorkflowStatus
 from horsies_tui.data.acting import CHANGED, GONE
 from horsies_tui.data.alerts import alerts
@@ -34,7 +35,6 @@ from horsies_tui.data.models import (
     Series,
     Session,
     Stale,
-    StaleKind,
     StaleTask,
     TaskList,
     TaskRow,
@@ -245,7 +245,7 @@ class DemoSource:
             held = self._now - self._at(task.started if task.started is not None else task.silence)
             found.append(
                 StaleTask(task.id, task.name, task.queue, task.status, kind, task.worker, "web-4:4714", 0, 0, held,
-                          silence, _LIMITS[kind], True, False)
+                          silence, _LIMITS[kind], _LIMITS[kind], True, False)
             )  # fmt: skip
         crashed = [task for task in self.world.tasks.values() if task.error == "WORKER_CRASHED"]
         lost = tuple(

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from horsies._pg.statements import FUNCTIONS, TABLES, load, qualify
 from horsies.errors import SchemaError
 
-REQUIRED_REVISION: Final = "0013"
+REQUIRED_REVISION: Final = "0014"
 """The oldest schema revision that this release works with."""
 HEAD_REVISION: Final = "0014"
 """The newest one that this release knows; a test compares it with horsies-schema. A worker with `auto_migrate` brings a

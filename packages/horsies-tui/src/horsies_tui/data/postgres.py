@@ -16,6 +16,7 @@ from horsies._pg import channels
 from horsies._pg.statements import Statement, load, qualify
 from horsies.errors import HorsiesError
 from horsies.info import TaskDetail, WorkerStatus
+from horsies.stale import SEEN_WITHIN
 from horsies_tui.data import facets, reading
 from horsies_tui.data.acting import act
 from horsies_tui.data.filters import Query
@@ -40,6 +41,7 @@ from horsies_tui.data.models import (
     WorkflowNode,
     WorkflowRow,
 )
+from horsies_tui.data.series import Fetch, Rates
 from horsies_tui.data.source import OnHint, OnLive, Outcome, SourceError, Target
 
 R = TypeVar("R")
@@ -48,10 +50,10 @@ APPLICATION_NAME: Final = "horsies tui"
 READ_TIMEOUT_MS: Final = 5_000
 ANSWER_S: Final = 10.0
 """The server ends a statement before that; one that is silent for so long is gone."""
-MAX_CHARS: Final = 20_000
+MAX_CHARS: Final = 64_000
+MAX_ERRORS: Final = 50
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
-SEEN_WITHIN: Final = timedelta(days=1)
 ESTIMATES_KEPT_S: Final = 30.0
 """They change when the table is analysed; the catalog's view of them is slower than most of what we ask."""
 MOMENTS: Final = 60
@@ -66,8 +68,6 @@ _CHANNELS: Final = {
     channels.SCHEDULE_STATE: "schedules",
 }  # fmt: skip
 
-Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
-
 
 class PostgresSource:
     """See `Source`."""
@@ -80,6 +80,7 @@ class PostgresSource:
         self._statements: Mapping[str, Statement] = {
             **load("horsies._pg", "operate.sql", config.schema),
             **load("horsies._pg", "tasks.sql", config.schema),
+            **load("horsies._pg", "recover.sql", config.schema),
             **{
                 name: statement
                 for file in _FILES
@@ -88,6 +89,8 @@ class PostgresSource:
         }
         self._estimates: tuple[float, Mapping[str, int]] | None = None
         self._hides = False  # messages, arguments and results
+        self._rates: dict[timedelta, Rates] = {}
+        """What was counted so far, by window."""
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -107,7 +110,8 @@ class PostgresSource:
         return await self._read(read)
 
     async def overview(self, window: timedelta) -> Overview:
-        return await self._read(lambda fetch: reading.overview(fetch, window, self._known))
+        rates = self._rates.setdefault(window, Rates(window))
+        return await self._read(lambda fetch: reading.overview(fetch, window, rates, self._known))
 
     async def breakdown(self, query: Query, *, since: timedelta | None) -> Breakdown:
         return await self._read(lambda fetch: facets.breakdown(fetch, query, since, self._known))
@@ -171,14 +175,16 @@ class PostgresSource:
         return await self._read(lambda fetch: reading.workflows(fetch, query, since, after, limit))
 
     async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
-        async def read(fetch: Fetch) -> WorkflowDetail | None:
+        async def read(fetch: Fetch, shown: bool) -> WorkflowDetail | None:
             rows = await fetch("workflow_by_id", workflow_id)
             if not rows:
                 return None
             nodes = await fetch("workflow_nodes", workflow_id, MAX_NODES)
-            return WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
+            found = WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
+            errors = await fetch("workflow_errors", workflow_id, MAX_CHARS, MAX_ERRORS) if shown else ()
+            return reading.with_errors(found, errors)
 
-        return await self._read(read)
+        return await self._read_shown(read)
 
     async def schedules(self) -> tuple[ScheduleRow, ...]:
         async def read(fetch: Fetch) -> tuple[ScheduleRow, ...]:

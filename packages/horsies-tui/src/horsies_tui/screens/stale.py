@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -20,9 +20,6 @@ from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
 from horsies_tui.widgets.typed import table_id
-
-_SLACK: Final = timedelta(seconds=2)
-"""Between the look and the act: the silence that was seen, less this, is what the action demands again."""
 
 
 class StaleScreen(LiveScreen[Stale]):
@@ -135,7 +132,7 @@ class StaleScreen(LiveScreen[Stale]):
         chosen = self.query_one("#stale", LiveTable).chosen
         rows = self.data.tasks if self.data is not None else ()
         return [
-            Target(one.id, one.task_name, str(one.status), _guard_ms(one))
+            Target(one.id, one.task_name, str(one.status), int(one.guard / timedelta(milliseconds=1)))
             for one in rows
             if one.id in chosen and one.status in action.states
         ]
@@ -148,8 +145,3 @@ class StaleScreen(LiveScreen[Stale]):
         key = str(event.row_key.value)
         screen = WorkerScreen(key) if table_id(event) == "dead" else TaskScreen(key.split(" ")[0])
         self.dash.push_screen(screen)
-
-
-def _guard_ms(one: StaleTask) -> int:
-    silence = min(one.silence, one.threshold) if one.is_over else max(one.silence - _SLACK, timedelta(seconds=1))
-    return int(silence / timedelta(milliseconds=1))

@@ -1,13 +1,13 @@
 """Long text of a row, such as arguments, results and tracebacks: inert, scrolled, cut."""
 
-import json
-from typing import Any, cast
+from typing import Any
 
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
 from horsies._operations import NEEDS_OPERATOR
+from horsies._text import error_in
 from horsies_tui.text import block, pretty_json
 
 
@@ -42,10 +42,5 @@ def payload_text(payload: dict[str, Any] | None, *names: str) -> str:
 
 def traceback_of(result: str | None) -> str:
     """The traceback in a stored error, when there is one."""
-    try:
-        value: object = json.loads(result or "null")
-        for key in ("err", "data", "traceback"):
-            value = cast("dict[str, object]", value)[key] if isinstance(value, dict) else None
-    except (ValueError, KeyError, RecursionError):
-        return ""
-    return block(value, 50_000) if isinstance(value, str) else ""
+    error = error_in(result)
+    return "" if error is None or error.traceback is None else block(error.traceback, 50_000)

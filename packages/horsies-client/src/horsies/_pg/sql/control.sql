@@ -11,12 +11,13 @@ SELECT id, outcome FROM horsies_cancel_tasks($1::text[]);
 -- name: retry_batch :many
 -- edge: FAILED -> PENDING; CANCELLED -> PENDING; EXPIRED -> PENDING
 -- params: ids, ended_before
--- The same id runs again, its history stays. A node of a workflow is retried through its workflow. `ended_before`: what
--- was retried by others since then, ran and failed again is not what the caller has seen.
+-- The same id runs again, its history stays. A node of a workflow is retried through its workflow; the task that a node
+-- had before such a retry is history, and is not run again. `ended_before`: what was retried by others since then, ran
+-- and failed again is not what the caller has seen.
 WITH target AS MATERIALIZED (
     SELECT id FROM horsies_tasks
      WHERE id = ANY ($1::text[]) AND status IN ('FAILED', 'CANCELLED', 'EXPIRED') AND NOT is_workflow_task
-       AND ($2::timestamptz IS NULL OR terminal_at < $2::timestamptz)
+       AND former_node_id IS NULL AND ($2::timestamptz IS NULL OR terminal_at < $2::timestamptz)
      ORDER BY id FOR UPDATE
 ), history AS MATERIALIZED (
     SELECT target.id, (SELECT count(*)::int FROM horsies_task_attempts a WHERE a.task_id = target.id) AS attempts FROM target

@@ -119,13 +119,16 @@ SELECT count(*) AS found, max(statement_timestamp() - good_until) AS longest FRO
      WHERE status IN ('PENDING', 'CLAIMED') AND good_until <= statement_timestamp()
      ORDER BY good_until LIMIT 1000) AS late;
 
--- name: handed_back :many
--- Waiting tasks that were claimed and given back again and again: a name that no worker knows does that, every five
--- seconds, until its grace is over. An attempt also counts one claim; the rest are hand-backs. A sample of the front.
-SELECT task_name, count(*) AS found, max(claims) AS claims FROM (
-    SELECT t.task_name, t.claim_generation - t.retry_count AS claims FROM horsies_tasks t
-     WHERE t.status = 'PENDING' ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
- WHERE claims >= 3 GROUP BY task_name ORDER BY 2 DESC LIMIT 20;
+-- name: missing_names :many
+-- Names that tasks wait for and that no live worker knows, as the workers have recorded them. `found` is a sample of
+-- the front. Names that were known before come first: their tasks wait for long, and silently.
+SELECT n.task_name, n.last_known_at IS NOT NULL AS was_known, statement_timestamp() - n.last_known_at AS unknown_for,
+       statement_timestamp() - n.missing_since AS missing_for,
+       (SELECT count(*) FROM (SELECT t.task_name FROM horsies_tasks t WHERE t.status = 'PENDING'
+                               ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
+         WHERE front.task_name = n.task_name) AS found
+  FROM horsies_task_names n WHERE n.missing_since IS NOT NULL
+ ORDER BY was_known DESC, n.missing_since LIMIT 20;
 
 -- name: unresolved :many
 -- Names that ended because no worker knew them, in the last day.

@@ -112,6 +112,57 @@ END
 $function$
 """
 
+# The runs are locked by the caller. They end CANCELLED or FAILED before their nodes have: what has not started never
+# will; what runs is asked to stop, and its node ends with it. It runs with the rights of its caller, which are those of
+# the owner when horsies_cancel_workflow calls it.
+STOP_WORKFLOWS = """
+CREATE FUNCTION @schema@.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text,
+                                                run_error text) RETURNS SETOF text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+BEGIN
+    RETURN QUERY WITH run AS (
+        UPDATE @schema@.horsies_workflows w
+           SET error = run_error, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
+               nodes_left = 0, status = new_status
+         WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED')
+        RETURNING w.id
+    ), live AS MATERIALIZED (
+        SELECT n.ctid AS tid, n.task_id FROM run
+          JOIN @schema@.horsies_workflow_tasks n ON n.workflow_id = run.id
+           AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
+    ), task AS MATERIALIZED (
+        SELECT t.id, live.tid FROM live JOIN @schema@.horsies_tasks t ON t.id = live.task_id
+         WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
+    ), stopped AS (
+        UPDATE @schema@.horsies_tasks t
+           SET claimed = false, claim_expires_at = CASE WHEN t.status = 'RUNNING' THEN t.claim_expires_at END,
+               status = CASE WHEN t.status = 'RUNNING' THEN t.status ELSE 'CANCELLED' END,
+               result = CASE WHEN t.status = 'RUNNING' THEN t.result ELSE task_error END,
+               error_code = CASE WHEN t.status = 'RUNNING' THEN t.error_code ELSE 'TASK_CANCELLED' END,
+               terminal_at = CASE WHEN t.status <> 'RUNNING' THEN statement_timestamp() END,
+               cancel_requested_at = statement_timestamp(), updated_at = statement_timestamp()
+          FROM task WHERE t.id = task.id
+        RETURNING t.id, t.status, task.tid
+    ), unstarted AS (
+        -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
+        SELECT live.tid FROM live WHERE live.task_id IS NULL
+        UNION ALL
+        SELECT stopped.tid FROM stopped WHERE stopped.status = 'CANCELLED'
+    ), node AS (
+        UPDATE @schema@.horsies_workflow_tasks n
+           SET error = node_error, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
+               status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
+          FROM unstarted u WHERE n.ctid = u.tid
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
+    ), stepped AS MATERIALIZED (
+        SELECT run.id, pg_notify('workflow_step', 'w:' || run.id) FROM run
+    )
+    SELECT stepped.id::text FROM stepped WHERE (SELECT count(*) FROM told) >= 0;
+END
+$function$
+"""
+
 # Runs are locked from the root downwards (depth, id), then nodes by their index, then tasks by their id, as everywhere.
 # NO KEY: the end of a workflow inside looks at its parent's key, and must not wait for the lock that waits for it.
 CANCEL_WORKFLOW = """
@@ -120,6 +171,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $func
 DECLARE
     ended constant text :=
         '{"err":{"error_code":"WORKFLOW_CANCELLED","message":"the workflow was cancelled","data":null}}';
+    never_started constant text := '{"err":{"error_code":"TASK_CANCELLED","message":'
+        '"its workflow was cancelled before it started","data":null}}';
     tree text[];
     seen int := -1;
     root record;
@@ -141,47 +194,10 @@ BEGIN
     IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') THEN
         RETURN false;
     END IF;
-    -- What has not started never will; what runs is asked to stop, and its node ends with it.
-    WITH cancelled AS (
-        UPDATE @schema@.horsies_workflows w
-           SET error = ended, completed_at = statement_timestamp(), updated_at = statement_timestamp(), nodes_left = 0,
-               status = 'CANCELLED'
-         WHERE w.id = ANY (tree) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED')
-        RETURNING w.id
-    ), live AS MATERIALIZED (
-        SELECT n.id, n.task_id FROM cancelled
-          JOIN @schema@.horsies_workflow_tasks n ON n.workflow_id = cancelled.id
-           AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
-         ORDER BY n.workflow_id, n.task_index FOR UPDATE OF n
-    ), task AS MATERIALIZED (
-        SELECT t.id FROM live JOIN @schema@.horsies_tasks t ON t.id = live.task_id
-         WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
-    ), stopped AS (
-        UPDATE @schema@.horsies_tasks t
-           SET claimed = false, claim_expires_at = CASE WHEN t.status = 'RUNNING' THEN t.claim_expires_at END,
-               status = CASE WHEN t.status = 'RUNNING' THEN t.status ELSE 'CANCELLED' END,
-               result = CASE WHEN t.status = 'RUNNING' THEN t.result ELSE '{"err":{"error_code":"TASK_CANCELLED",'
-                   '"message":"its workflow was cancelled before it started","data":null}}' END,
-               error_code = CASE WHEN t.status = 'RUNNING' THEN t.error_code ELSE 'TASK_CANCELLED' END,
-               terminal_at = CASE WHEN t.status <> 'RUNNING' THEN statement_timestamp() END,
-               cancel_requested_at = statement_timestamp(), updated_at = statement_timestamp()
-          FROM task WHERE t.id = task.id
-        RETURNING t.id, t.status
-    ), node AS (
-        UPDATE @schema@.horsies_workflow_tasks n
-           SET error = ended, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
-               status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
-          FROM live WHERE n.id = live.id
-           -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
-           AND (live.task_id IS NULL
-                OR live.task_id IN (SELECT stopped.id FROM stopped WHERE stopped.status = 'CANCELLED'))
-    ), told AS MATERIALIZED (
-        SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
-    )
-    SELECT array_agg(cancelled.id::text), (SELECT count(*) FROM told) INTO tree, seen FROM cancelled;
-    PERFORM pg_notify('workflow_step', 'w:' || told.id)
-       FROM unnest(CASE WHEN root.parent_workflow_id IS NULL THEN tree ELSE tree || root.parent_workflow_id::text END)
-            AS told (id);
+    PERFORM @schema@.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended);
+    IF root.parent_workflow_id IS NOT NULL THEN
+        PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
+    END IF;
     RETURN true;
 END
 $function$
@@ -190,12 +206,14 @@ $function$
 FUNCTIONS = {
     "horsies_cancel_tasks(text[])": CANCEL_TASKS,
     "horsies_start_workflow(jsonb)": START_WORKFLOW,
+    "horsies_stop_workflows(text[], text, text, text, text)": STOP_WORKFLOWS,
     "horsies_cancel_workflow(text)": CANCEL_WORKFLOW,
 }
 # The right on a column with which a role did the same until now.
 BEFORE = {
     "horsies_cancel_tasks(text[])": ("UPDATE", "horsies_tasks", "status"),
     "horsies_start_workflow(jsonb)": ("INSERT", "horsies_workflow_tasks", "id"),
+    "horsies_stop_workflows(text[], text, text, text, text)": ("UPDATE", "horsies_workflows", "status"),
     "horsies_cancel_workflow(text)": ("UPDATE", "horsies_workflows", "status"),
 }
 
