@@ -81,6 +81,7 @@ class PostgresSource:
             **load("horsies._pg", "operate.sql", config.schema),
             **load("horsies._pg", "tasks.sql", config.schema),
             **load("horsies._pg", "recover.sql", config.schema),
+            **load("horsies._pg", "schedules.sql", config.schema),
             **{
                 name: statement
                 for file in _FILES
