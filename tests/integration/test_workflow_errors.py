@@ -63,7 +63,8 @@ async def test_a_map_names_its_item(t: SimpleNamespace, db: Database, capsys: py
     shown = await asyncio.to_thread(Operator(db, capsys), "workflows", "show", handle.workflow_id)
     assert "\nthe run: WORKFLOW_FAILED: a node failed: squares/item[3]: ODD: cannot square 3\n" in shown.out
     assert (
-        "\nsquares: SUBWORKFLOW_FAILED: inside it, a node failed: item[3]: ODD: cannot square 3, and 1 more" in shown.out
+        "\nsquares: SUBWORKFLOW_FAILED: inside it, a node failed: item[3]: ODD: cannot square 3, and 1 more"
+        in shown.out
     )
     ((child,),) = db.execute("SELECT id FROM horsies_workflows WHERE definition_key = 'map'")
     inside = await asyncio.to_thread(Operator(db, capsys), "workflows", "show", child)
