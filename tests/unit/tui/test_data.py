@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from horsies.info import QueueStatus, WorkerLiveness
+from horsies.doctor import Finding, Severity
+from horsies.info import QueueStatus
 from horsies.status import NodeStatus
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.feed import Feed, Kinds
-from horsies_tui.data.models import AlertLevel, WorkflowNode
+from horsies_tui.data.filters import Query
+from horsies_tui.data.models import AlertLevel, Ends, WorkflowNode
 from horsies_tui.data.series import Tally, id_at, moment_of
 from horsies_tui.demo import DemoSource
 from horsies_tui.demo_data import World
@@ -57,13 +59,33 @@ def test_alerts_name_what_deserves_a_look_the_worst_first() -> None:
     assert "behind" in alerts([queue(oldest_ready=timedelta(hours=1))], workers)[-1].text
 
 
-def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:
-    one = World().worker_statuses(datetime.now(UTC))[0]
-    dead = replace(one, liveness=WorkerLiveness.DEAD, age=timedelta(minutes=1), holds_running=0, holds_claimed=0)
-    (busy,) = alerts([], [replace(dead, tasks_running=1, tasks_claimed=0)])
-    (idle,) = alerts([], [replace(dead, tasks_running=0, tasks_claimed=0)])
-    assert busy.text.endswith("ago; tasks recovered")
-    assert idle.text.endswith("ago")
+def finding(severity: Severity) -> Finding:
+    return Finding("schedules", severity, f"{severity} of schedules")
+
+
+def test_many_failures_and_late_schedules_are_alerts() -> None:
+    minutes = timedelta(minutes=5)
+    assert alerts([], [], Ends(1_000, 99, minutes)) == ()
+    assert alerts([], [], Ends(4, 4, minutes)) == (), "too few to say so"
+    (some,) = alerts([], [], Ends(1_000, 120, minutes))
+    assert (some.level, some.screen) == (AlertLevel.WARN, "tasks")
+    assert some.text == "12 % of tasks fail: 120 of 1,000 in the last 5 m"
+    assert Query.parse(some.filter)[0].statuses == {"FAILED", "EXPIRED"}
+    (most,) = alerts([], [], Ends(10, 9, minutes))
+    assert most.level is AlertLevel.PROBLEM
+    found = alerts([], [], None, [finding(Severity.WARN), finding(Severity.OK), finding(Severity.PROBLEM)])
+    assert [(one.level, one.screen) for one in found] == [
+        (AlertLevel.PROBLEM, "schedules"), (AlertLevel.WARN, "schedules"),
+    ]  # fmt: skip
+
+
+def test_a_dead_worker_that_held_nothing_has_nothing_recovered() -> None:
+    world = World()
+    lost = next(one for one in world.worker_statuses(datetime.now(UTC)) if one.worker_id == world.lost)
+    lost = replace(lost, age=timedelta(minutes=1))
+    assert alerts([], [lost])[0].text.endswith("tasks recovered")
+    idle = replace(lost, tasks_running=0, tasks_claimed=0)
+    assert alerts([], [idle])[0].text.endswith("it holds no task")
 
 
 def node(index: int, *waits: int) -> WorkflowNode:
