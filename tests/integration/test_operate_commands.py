@@ -1,5 +1,6 @@
 """`horsies stale`, `horsies workers` and `horsies queues`, as an operator uses them."""
 
+import json
 import re
 from datetime import timedelta
 
@@ -84,6 +85,38 @@ def test_stale_requeue(db: Database, operator: Operator) -> None:
     assert factories.read(db, running)["status"] == "RUNNING"
 
 
+@pytest.mark.breaks("T8")
+def test_what_a_dead_worker_holds_is_stale_at_once(db: Database, operator: Operator) -> None:
+    """The remedy that the doctor names for the tasks of a dead only worker works when the doctor names it."""
+    lately = {"enqueued_at": ago(seconds=60), "claimed_at": ago(seconds=60), "claimed_by_worker_id": "gone"}
+    running = factories.task(db, "RUNNING", **lately, started_at=ago(seconds=60))
+    claimed = factories.task(db, "CLAIMED", **lately)
+    factories.worker_state(db, "gone", snapshot_at=ago(seconds=59))
+    other = factories.task(db, "RUNNING", **{**lately, "claimed_by_worker_id": "alive"}, started_at=ago(seconds=60))
+    factories.worker_state(db, "alive")
+    doctor = operator("doctor")
+    assert "`horsies stale list`" in doctor.out
+    assert {task["id"] for task in operator.json("stale", "list")["tasks"]} == {running, claimed}
+    assert operator("stale", "requeue") == Ran(0, "requeued 1 task\n", "")
+    assert operator("stale", "fail") == Ran(0, "failed 1 task\n", "")
+    assert factories.read(db, other)["status"] == "RUNNING"
+    assert operator.json("stale", "list")["tasks"] == []
+
+
+@pytest.mark.breaks("T8")
+def test_every_worker_has_its_own_thresholds(db: Database, operator: Operator) -> None:
+    held = {"started_at": ago(seconds=60), "claimed_at": ago(seconds=60), "enqueued_at": ago(seconds=61)}
+    for worker, seconds in (("quick", 10), ("slow", 1_000)):
+        config = {f"{kind}_stale_threshold_ms": seconds * 1000 for kind in ("claimed", "running", "finalizing")}
+        factories.worker_state(db, worker, recovery_config=json.dumps(config))
+    stale = factories.task(db, "RUNNING", claimed_by_worker_id="quick", **held)
+    factories.task(db, "RUNNING", claimed_by_worker_id="slow", **held)
+    unknown = factories.task(db, "RUNNING", claimed_by_worker_id="unheard of", **held)
+    assert [task["id"] for task in operator.json("stale", "list")["tasks"]] == [stale]
+    db.execute("DELETE FROM horsies_worker_states WHERE worker_id = 'slow'")
+    assert {task["id"] for task in operator.json("stale", "list")["tasks"]} == {stale, unknown}
+
+
 # -- workers -------------------------------------------------------------------------------------
 
 
@@ -156,7 +189,7 @@ def test_queues(db: Database, operator: Operator) -> None:
     assert ran.code == 0
     assert re.search(r"^mail +3 +2 +1 +0 +1 h 40 m +no +2$", ran.out, re.MULTILINE)
     assert re.search(r"^marked +0 +0 +0 +0 +- +5 m.* +none$", ran.out, re.MULTILINE)
-    assert operator("queues", "list").out.splitlines()[0] == ran.out.splitlines()[0]
+    assert operator("queues", "list").out.splitlines()[0].split() == ran.out.splitlines()[0].split()
 
 
 def test_counting_stops_at_a_bound(db: Database, operator: Operator, monkeypatch: pytest.MonkeyPatch) -> None:

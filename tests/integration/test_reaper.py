@@ -111,8 +111,9 @@ async def test_many_overdue_tasks_go_in_batches(db: Database) -> None:
 OVER = {**LONG_AGO, "claim_expires_at": ago(minutes=1)}
 
 
-async def test_a_claim_that_nobody_vouches_for_goes_back(db: Database) -> None:
-    task = factories.task(db, "CLAIMED", retry_count=1, **OVER)
+@pytest.mark.parametrize("lease_ends", [ago(minutes=1), ahead(hours=1)])
+async def test_a_claim_without_a_beat_goes_back_whatever_its_lease_says(db: Database, lease_ends: str) -> None:
+    task = factories.task(db, "CLAIMED", retry_count=1, **{**OVER, "claim_expires_at": lease_ends})
     before = factories.read(db, task)
     async with reaping(db) as reaper:
         await reaper.run_once()
@@ -122,15 +123,9 @@ async def test_a_claim_that_nobody_vouches_for_goes_back(db: Database) -> None:
     assert len(attempts(db, task)) == 1
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {**OVER, "claim_expires_at": ahead(seconds=30)},
-        {**OVER, "enqueued_at": ago(seconds=1), "claimed_at": ago(seconds=1), "claim_expires_at": ago(seconds=0.5)},
-    ],
-)
-async def test_a_claim_in_its_lease_or_fresh_is_left_alone(db: Database, columns: dict[str, Any]) -> None:
-    task = factories.task(db, "CLAIMED", **columns)
+async def test_a_fresh_claim_is_left_alone(db: Database) -> None:
+    fresh = {"enqueued_at": ago(seconds=1), "claimed_at": ago(seconds=1), "claim_expires_at": ago(seconds=0.5)}
+    task = factories.task(db, "CLAIMED", **{**OVER, **fresh})
     async with reaping(db) as reaper:
         await reaper.run_once()
     assert status(db, task) == "CLAIMED"

@@ -16,6 +16,7 @@ import horsies_schema
 from horsies import Cron, CustomQueueConfig, Daily, Hourly, Interval, QueueMode, TaskError, TaskSchedule
 from horsies_worker.scheduler.scheduler import BATCH, MAX_FIRES
 from tests.support import factories
+from tests.support.apps import async_app_on
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.counting import calls, start_counting
 from tests.support.postgres import Database, empty
@@ -74,6 +75,33 @@ async def test_rows_that_this_deploy_does_not_know_are_kept(db: Database) -> Non
         await scheduler.run_once()
     assert state(db, "other") == before
     assert factories.count(db) == 0
+
+
+async def test_a_live_scheduler_confirms_what_it_lists(db: Database) -> None:
+    """And nothing else: the row that only the release before had grows old, and is told as removed."""
+    async with scheduling(db, schedule("s", Hourly()), schedule("other", Hourly())):
+        pass
+    db.execute("UPDATE horsies_schedule_state SET updated_at = now() - interval '1 minute'")
+    before = state(db, "other")
+    async with scheduling(db, schedule("s", Hourly())) as scheduler, async_app_on(db) as app:
+        assert now(db) - state(db)["updated_at"] < timedelta(seconds=30)
+        assert state(db, "other") == before
+        found = {one.schedule_name: one.state for one in await app.get_broker().get_schedules()}
+        assert found == {"s": "active", "other": "removed"}
+        assert scheduler.pause_s() <= 10, "it looks again in time, whatever its poll interval"
+
+
+async def test_the_timing_of_another_release_is_confirmed_too_but_not_kept_from_being_taken_over(db: Database) -> None:
+    async with scheduling(db, schedule("s", Hourly(1))) as old, scheduling(db, schedule("s", Hourly(2))):
+        db.execute("UPDATE horsies_schedule_state SET updated_at = now() - interval '1 minute'")
+        old._confirm_mono = 0.0
+        await old.run_once()
+        assert now(db) - state(db)["updated_at"] < timedelta(seconds=30)
+        disabled = "UPDATE horsies_schedule_state SET next_run_at = NULL, updated_at = now() - interval '61 seconds'"
+        db.execute(disabled)
+        old._confirm_mono = 0.0
+        await old.run_once()
+        assert state(db)["next_run_at"] is not None, "it was orphaned, by its age"
 
 
 async def test_a_row_that_somebody_deleted_comes_back(db: Database) -> None:

@@ -9,6 +9,7 @@ from horsies import BrokerError, ScheduleInfo, TaskStatus
 from horsies.cli import main
 from tests.support import factories
 from tests.support.apps import UNREACHABLE, async_app_on
+from tests.support.factories import ago, ahead
 from tests.support.postgres import Database, empty
 
 SOON = datetime(2040, 5, 1, 8, 30, tzinfo=UTC)
@@ -71,11 +72,58 @@ def test_the_list_as_json(db: Database, capsys: pytest.CaptureFixture[str]) -> N
     code, out, _ = horsies(capsys, "list", "--json")
     assert code == 0
     found = {one["schedule_name"]: one for one in json.loads(out)["schedules"]}
-    assert found["nightly"] | {"updated_at": ""} == {
+    nightly = found["nightly"]
+    assert 0 <= nightly.pop("scheduler_seen") <= nightly.pop("unlisted_for") < 60
+    assert nightly | {"updated_at": ""} == {
         "schedule_name": "nightly", "next_run_at": SOON.isoformat(), "last_run_at": BEFORE.isoformat(),
         "last_task_id": task_id, "last_task_status": "COMPLETED", "run_count": 4, "paused_at": None,
-        "run_requested_at": None, "updated_at": "",
+        "run_requested_at": None, "updated_at": "", "overdue_by": None, "state": "active",
     }  # fmt: skip
+
+
+def states(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    return {
+        one["schedule_name"]: one["state"] for one in json.loads(horsies(capsys, *arguments, "--json")[1])["schedules"]
+    }
+
+
+def test_a_list_says_what_is_overdue_and_that_no_scheduler_runs(
+    db: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row(db, "late", next_run_at=ago(hours=2), updated_at=ago(hours=2))
+    row(db, "asked", next_run_at=ago(hours=2), updated_at=ago(hours=2), run_requested_at=ago(hours=1))
+    row(db, "paused", next_run_at=ago(hours=2), updated_at=ago(hours=2), paused_at=ago(hours=3))
+    row(db, "soon", next_run_at=ahead(hours=2), updated_at=ago(hours=2))
+    out = horsies(capsys)[1]
+    by_name = {line.split("  ")[0]: line for line in out.splitlines()}
+    assert "overdue by 2 h" in by_name["late"]
+    assert "overdue by 2 h" in by_name["asked"]
+    assert "run asked for" in by_name["asked"]
+    assert "overdue" not in by_name["paused"]
+    assert " active " in by_name["soon"]
+    assert "no scheduler is running: the last sign of one is 2 h" in out
+    assert states(capsys) == {"late": "overdue", "asked": "overdue", "paused": "paused", "soon": "active"}
+    assert "no scheduler is running" in horsies(capsys, "run-now", "soon")[2]
+    db.execute("UPDATE horsies_schedule_state SET updated_at = now()")
+    assert "no scheduler is running" not in horsies(capsys)[1]
+
+
+def test_an_operators_mark_is_no_sign_of_a_scheduler(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    row(db, "s", next_run_at=ago(hours=2), updated_at=ago(hours=2))
+    for verb in ("pause", "resume", "run-now"):
+        assert horsies(capsys, verb, "s")[0] == 0
+    assert "no scheduler is running" in horsies(capsys)[1]
+
+
+def test_what_no_live_scheduler_lists_is_removed(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    row(db, "kept", next_run_at=ahead(hours=1))
+    row(db, "gone", next_run_at=ago(minutes=3), updated_at=ago(minutes=5))
+    row(db, "long gone", next_run_at=ago(days=9), updated_at=ago(days=9))
+    out = horsies(capsys)[1]
+    assert "removed 5 m" in out
+    assert "no live scheduler lists the removed ones" in out
+    assert states(capsys) == {"kept": "active", "gone": "removed"}
+    assert states(capsys, "list", "--all") == {"kept": "active", "gone": "removed", "long gone": "removed"}
 
 
 @pytest.mark.parametrize(

@@ -288,6 +288,16 @@ def descriptors() -> TaskResult[list[str], TaskError]:
 
 
 @app.task
+def inherited() -> TaskResult[list[str], TaskError]:
+    """What a program inherits that user code starts without closing descriptors."""
+    listed = subprocess.run(
+        ["find", "/proc/self/fd", "-printf", "%f %l\\n"], close_fds=False, capture_output=True, text=True, check=True
+    )
+    lines = [line.split(" ", 1) for line in listed.stdout.splitlines()]
+    return TaskResult(ok=[link for number, link in lines if number.isdigit() and int(number) > 2])
+
+
+@app.task
 async def async_sleep(seconds: float) -> Result:
     await asyncio.sleep(seconds)
     return TaskResult(ok=os.getpid())

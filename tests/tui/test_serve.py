@@ -3,12 +3,14 @@
 import asyncio
 import base64
 import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +124,7 @@ async def test_a_browser_shows_the_dashboard_and_takes_its_keys(db: Database, tm
     with process(command, log, HORSIES_DATABASE_URL=db.url):
         eventually(lambda: listens(port), timeout=40, interval=0.1, describe=f"served: {log.read_text()}")
         assert {address.split(":")[0] for address in listeners(port)} <= {"127.0.0.1", "::1"}
-        async with browser(tmp_path, f"http://localhost:{port}/") as page:
+        async with browser(tmp_path, address_of(log)) as page:
             await eventually_async(lambda: "Overview" in page.received, timeout=40, describe="the first screen")
             await page.do("Input.dispatchMouseEvent", type="mousePressed", x=600, y=400, button="left", clickCount=1)
             await page.do("Input.dispatchMouseEvent", type="mouseReleased", x=600, y=400, button="left", clickCount=1)
@@ -133,6 +135,134 @@ async def test_a_browser_shows_the_dashboard_and_takes_its_keys(db: Database, tm
             picture = base64.b64decode((await page.do("Page.captureScreenshot"))["data"])
             assert len(picture) > 20_000, "a page with something on it"
     assert db.value("SELECT status FROM horsies_tasks WHERE id = %s", task_id) == "PENDING"
+
+
+def address_of(log: Path) -> str:
+    """The address with the token, as it was printed."""
+    found: list[str] = eventually(
+        lambda: re.findall(r"http://\S+/\?token=\S{40,}", log.read_text()), timeout=40, interval=0.1, describe="printed"
+    )
+    return found[0]
+
+
+@dataclass(frozen=True)
+class Served:
+    port: int
+    token: str
+    cookie: str
+
+    @property
+    def host(self) -> str:
+        return f"localhost:{self.port}"
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+
+@contextmanager
+def served(log: Path, *options: str) -> Iterator[Served]:
+    port = free_port()
+    with process([sys.executable, "-m", "horsies_tui", "--demo", "--serve", str(port), *options], log):
+        address = address_of(log)
+        eventually(lambda: listens(port), timeout=40, interval=0.1, describe="served")
+        yield Served(port, address.partition("token=")[2], f"horsies_tui_{port}")
+
+
+PATHS = ("/", "/ws", "/static/", "/static/js/textual.js", "/download/x", "/nothing")
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+           "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
+
+
+async def test_every_request_needs_our_host_our_origin_and_the_token(tmp_path: Path) -> None:
+    """With one of the three wrong, no route and no method answers, and no dashboard is started."""
+    with served(tmp_path / "serve.log", "--allow-actions") as there:
+        evil = f"evil.example:{there.port}"
+        good = {"Host": there.host, "Origin": f"http://{there.host}", "Cookie": f"{there.cookie}={there.token}"}
+        forged: dict[str, tuple[int, dict[str, str]]] = {
+            "no token": (401, {**good, "Cookie": ""}),
+            "another token": (401, {**good, "Cookie": f"{there.cookie}={'x' * 43}"}),
+            "no ASCII": (401, {**good, "Cookie": f"{there.cookie}=\u00e9"}),
+            "another origin": (403, {**good, "Origin": "http://evil.example"}),
+            "the origin of another port": (403, {**good, "Origin": "http://localhost:1"}),
+            "another name of this machine": (403, {**good, "Origin": f"http://127.0.0.1:{there.port}"}),
+            "a sandboxed page": (403, {**good, "Origin": "null"}),
+            "another host": (403, {**good, "Host": evil}),
+            "a name that points here": (403, {**good, "Host": evil, "Origin": f"http://{evil}"}),
+            "a name that begins like ours": (403, {**good, "Host": f"localhost.evil.example:{there.port}"}),
+            "another page's script": (403, {**good, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}),
+        }
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            for name, (status, headers) in forged.items():
+                for path in PATHS:
+                    more = UPGRADE if path == "/ws" else {}
+                    async with session.get(there.url(path), headers={**headers, **more}) as answer:
+                        assert answer.status == status, f"{name}, {path}"
+                        assert "Set-Cookie" not in answer.headers
+                        assert "Access-Control-Allow-Origin" not in answer.headers
+            for method in ("HEAD", "OPTIONS", "POST", "PUT", "DELETE"):
+                for path in PATHS:
+                    async with session.request(method, there.url(path), headers=forged["no token"][1]) as answer:
+                        assert answer.status == 401, (method, path)
+            async with session.options(there.url("/"), headers=good) as answer:
+                assert answer.status == 405
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await session.ws_connect(there.url("/ws"), headers={**good, "Origin": "http://evil.example"})
+        assert not dashboards(there.port), "none was started"
+
+
+async def test_the_printed_address_opens_it_and_leaves_a_cookie(tmp_path: Path) -> None:
+    with served(tmp_path / "serve.log") as there:
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            url = there.url(f"/?token={there.token}&fontsize=20")
+            async with session.get(url, headers={"Host": there.host}, allow_redirects=False) as answer:
+                assert (answer.status, answer.headers["Location"]) == (303, "/?fontsize=20")
+                cookie = answer.headers["Set-Cookie"]
+            assert there.token in cookie
+            assert "HttpOnly" in cookie
+            assert "SameSite=Strict" in cookie
+            headers = {"Host": there.host, "Cookie": cookie.partition(";")[0], "Origin": f"http://{there.host}"}
+            async with session.get(there.url("/?fontsize=20"), headers=headers) as answer:
+                page = await answer.text()
+                assert answer.status == 200
+                assert answer.headers["X-Frame-Options"] == "DENY"
+            assert f"ws://{there.host}/ws" in page
+            assert there.token not in page
+            for path in ("/static/js/textual.js", "/static/css/xterm.css"):
+                async with session.get(there.url(path), headers=headers) as answer:
+                    assert answer.status == 200
+            async with session.get(there.url("/download/none"), headers=headers) as answer:
+                assert answer.status == 404
+            async with session.ws_connect(there.url("/ws"), headers=headers) as socket:
+                seen = b""
+                while b"Overview" not in seen:
+                    message = await socket.receive(60)
+                    assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
+                    seen += message.data if isinstance(message.data, bytes) else message.data.encode()
+
+
+async def test_another_address_and_another_name_are_given_and_need_the_token_all_the_same(tmp_path: Path) -> None:
+    options = ("--host", "0.0.0.0", "--allow-host", "dash.example")
+    log = tmp_path / "serve.log"
+    with served(log, *options) as there:
+        assert "not encrypted" in log.read_text()
+        token = {"Authorization": f"Bearer {there.token}"}
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            for host, allowed in (
+                ("dash.example", True), ("DASH.example:443", True), (f"127.0.0.1:{there.port}", True),
+                ("localhost", True), ("192.0.2.7", False), ("evil.example", False), ("", False), ("a b", False),
+            ):  # fmt: skip
+                for headers, good in ((token, 200), ({}, 401)):
+                    async with session.get(there.url("/"), headers={**headers, "Host": host}) as answer:
+                        # aiohttp itself refuses a Host that is no name
+                        assert answer.status in ((good,) if allowed else (403, 400)), (host, headers)
+
+
+def dashboards(port: int) -> list[psutil.Process]:
+    """Those that the server on this port has started."""
+    (server,) = {found.pid for found in psutil.net_connections("tcp")
+                 if found.status == psutil.CONN_LISTEN and found.laddr.port == port}  # fmt: skip
+    assert server is not None
+    return psutil.Process(server).children(recursive=True)
 
 
 def listens(port: int) -> bool:

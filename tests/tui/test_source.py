@@ -12,9 +12,10 @@ import horsies_schema
 from horsies import TaskStatus
 from horsies._pg.statements import Statement
 from horsies.ids import new_id
+from horsies.stale import StaleKind
 from horsies_tui.data import facets
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import Count, StaleKind
+from horsies_tui.data.models import Count
 from horsies_tui.data.postgres import APPLICATION_NAME
 from horsies_tui.data.reading import LOOK
 from horsies_tui.data.source import SourceError

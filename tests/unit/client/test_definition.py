@@ -60,7 +60,7 @@ def test_a_task_keeps_what_the_function_was(app: Horsies) -> None:
     assert (definition.location, definition.is_async, definition.is_stub) == (place(receipt), False, False)
     assert definition.options.timeout_ms == 5_000
     assert len(app.registry) == 1
-    assert repr(app) == "<Horsies 1 tasks, PostgresConfig(database_url='postgresql://u@h/d')>"
+    assert repr(app) == "<Horsies 1 task, PostgresConfig(database_url='postgresql://u@h/d')>"
 
 
 def test_an_async_task_and_a_stub(app: Horsies) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast,
 
 from horsies._checks import Checks
 from horsies._loading import load_verbs
+from horsies._text import plural
 from horsies.config import AppConfig, PostgresConfig, QueueMode
 from horsies.errors import ConfigurationError, TaskDefinitionError, UsageError
 from horsies.handle import TaskHandle
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from horsies.broker import PostgresBroker
     from horsies.codec import PayloadLimits
     from horsies.sync import BackgroundLoop
+    from horsies.workflow.defined import Workflows
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.nodes import Node
-    from horsies.workflow.spec import OnError, SuccessPolicy, Workflows, WorkflowSpec
+    from horsies.workflow.spec import OnError, SuccessPolicy, WorkflowSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,7 +73,7 @@ class Horsies:
         self._workflows: Workflows | None = None
 
     def __repr__(self) -> str:
-        return f"<Horsies {len(self.registry)} tasks, {self.config.broker!r}>"
+        return f"<Horsies {plural(len(self.registry), 'task')}, {self.config.broker!r}>"
 
     # -- defining --------------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ class Horsies:
     def workflows(self) -> "Workflows":
         """The workflows that this app has defined, by name."""
         if self._workflows is None:
-            from horsies.workflow.spec import Workflows
+            from horsies.workflow.defined import Workflows
 
             self._workflows = vars(self).setdefault("_first_workflows", Workflows())
         return cast("Workflows", self._workflows)

@@ -36,8 +36,12 @@ class Cargo(Protocol):
 
 def carry(cargo: Cargo, verb: str, write: enqueue.Write[R]) -> R:
     """Write it on the caller's synchronous connection."""
-    execute = foreign.require_sync(foreign.adapt(cargo.connection), verb)
+    road = foreign.adapt(cargo.connection)
+    execute = foreign.require_sync(road, verb)
     try:
+        if cargo.app.database.is_new_road(road.library):
+            enqueue.at_once(_one_place, execute)
+            cargo.app.database.trust_road(road.library)
         return enqueue.at_once(write, execute)
     except HorsiesError:
         raise
@@ -51,12 +55,25 @@ async def carry_async(cargo: Cargo, verb: str, write: enqueue.Write[R]) -> R:
     try:
         if cargo.connection is None:
             return await cargo.app.database.here().write(write, cargo.doubt)
-        return await write(foreign.require_async(foreign.adapt(cargo.connection), verb))
+        road = foreign.adapt(cargo.connection)
+        execute = foreign.require_async(road, verb)
+        if cargo.app.database.is_new_road(road.library):
+            await _one_place(execute)
+            cargo.app.database.trust_road(road.library)
+        return await write(execute)
     except HorsiesError:
         raise
     except Exception as error:
         _tell(error, cargo, verb)
         raise
+
+
+async def _one_place(execute: enqueue.ExecuteAsync) -> None:
+    """The caller's role and search_path are not the app's: what is sent must not end up in another schema's tables.
+    Where there are none at all, the statement itself fails."""
+    from horsies._pg.schema_guard import require_one_place
+
+    await require_one_place(execute, None, or_none=True)
 
 
 def _tell(error: Exception, cargo: Cargo, verb: str) -> None:

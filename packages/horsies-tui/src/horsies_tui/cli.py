@@ -11,7 +11,6 @@ from horsies_tui.data.feed import SLOW_S
 
 DIRECT_URL_VARIABLE = "HORSIES_TUI_DIRECT_URL"
 """From `--serve` to the dashboards that it starts; see `_serve`."""
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def main() -> None:
@@ -57,9 +56,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     parser.add_argument("--read-only", action="store_true", help="look only: no action is offered")
     parser.add_argument("--refresh", type=float, default=SLOW_S, metavar="SECONDS", help="poll (default: %(default)g)")
     parser.add_argument("--demo", action="store_true", help="made-up data; needs no database")
-    serve = parser.add_argument_group("in a browser", "needs horsies-tui[serve]; it has no login")
+    serve = parser.add_argument_group(
+        "in a browser", "needs horsies-tui[serve]; the address that it prints has a token"
+    )
     serve.add_argument("--serve", type=int, nargs="?", const=8000, metavar="PORT", help="serve on PORT (default: 8000)")
-    serve.add_argument("--host", default="localhost", help="default: %(default)s, this machine only")
+    serve.add_argument("--host", default="localhost", help="listen on this address (default: %(default)s only)")
+    serve.add_argument("--allow-host", action="append", default=[], metavar="NAME", dest="allowed_hosts",
+                       help="another name that browsers reach it by, such as a proxy's; can be repeated")  # fmt: skip
     serve.add_argument("--allow-actions", action="store_true", help="serve it with actions, not read-only")
     return parser
 
@@ -76,7 +79,7 @@ def _config(options: argparse.Namespace) -> PostgresConfig:
 
 def _serve(options: argparse.Namespace, config: PostgresConfig | None, prog: str) -> int:
     try:
-        from horsies_tui.serving import serve
+        from horsies_tui.serving import is_loopback, serve
     except ImportError:
         print(f"{prog}: --serve needs another package: pip install 'horsies-tui[serve]'", file=sys.stderr)
         return 2
@@ -92,7 +95,11 @@ def _serve(options: argparse.Namespace, config: PostgresConfig | None, prog: str
             os.environ[DIRECT_URL_VARIABLE] = config.direct_url
         if config.schema is not None:
             arguments += ["--schema", config.schema]
-    if options.host not in LOOPBACK:
-        print(f"{prog}: everybody who reaches {options.host} sees the dashboard: it has no login", file=sys.stderr)
-    serve(arguments, host=options.host, port=options.serve)
+    if not is_loopback(options.host):
+        print(
+            f"{prog}: other machines can reach {options.host}, and what they send and see, token included, is not "
+            "encrypted: put a proxy with TLS in front of it",
+            file=sys.stderr,
+        )
+    serve(arguments, host=options.host, port=options.serve, allowed_hosts=options.allowed_hosts)
     return 0

@@ -1,13 +1,198 @@
-"""The dashboard in a browser: textual-serve starts one of us per visitor and shows it there."""
+"""The dashboard in a browser: textual-serve starts one dashboard per visitor and shows it there.
 
+Every page that the operator's browser opens can send requests to this machine, and a name that its owner points at
+127.0.0.1 makes such a page look like ours. So every request, whatever its route and method, must name this server in
+its Host header, come from one of its own pages (Origin), and bring the token that is printed at the start.
+"""
+
+import ipaddress
+import logging
+import re
+import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
 
-from textual_serve.server import Server
+import aiohttp_jinja2
+from aiohttp import web
+from textual_serve.server import Server, to_int
+
+TOKEN: Final = "token"
+"""The query parameter of the printed URL. A page that was opened with it has a cookie from then on."""
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST: Final = re.compile(r"(\[(?P<v6>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9._-]{1,253}))(:\d{1,5})?", re.IGNORECASE)
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_NEEDS_TOKEN: Final = (
+    "This dashboard needs a token: open the address that `horsies tui --serve` printed at its start.\n"
+)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def serve(arguments: Sequence[str], *, host: str, port: int) -> None:
+def serve(arguments: Sequence[str], *, host: str, port: int, allowed_hosts: Collection[str] = ()) -> None:
     """Until it is interrupted."""
     command = shlex.join([sys.executable, "-m", "horsies_tui", *arguments])
-    Server(command, host=host, port=port, title="horsies").serve()
+    GuardedServer(command, host, port, Guard(host, port, allowed_hosts)).serve()
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in LOOPBACK_NAMES
+
+
+def _is_every_address(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
+
+
+class Guard:
+    """Decides on a request; knows nothing of what is served."""
+
+    def __init__(self, host: str, port: int, allowed_hosts: Collection[str] = (), token: str | None = None) -> None:
+        self.token = token or secrets.token_urlsafe(32)
+        self.cookie = f"horsies_tui_{port}"
+        """With the port: cookies do not know it, and there may be a second dashboard on this machine."""
+        self._every_address = _is_every_address(host)
+        names = {_plain(name) for name in allowed_hosts}
+        if self._every_address or is_loopback(host):
+            names |= LOOPBACK_NAMES
+        if not self._every_address:
+            names.add(_plain(host))
+        self._names = frozenset(names)
+
+    def problem(self, request: web.Request) -> tuple[int, str] | None:
+        """Why a request is refused, as a status and a sentence."""
+        hosts = request.headers.getall("Host", [])
+        if len(hosts) != 1 or not self._is_ours(hosts[0], request):
+            return 403, "This address is not one of the dashboard's. --allow-host NAME allows another name.\n"
+        origins = request.headers.getall("Origin", [])
+        if any(not _is_same(origin, hosts[0]) for origin in origins):
+            return 403, "Only the dashboard's own page may ask for this.\n"
+        is_visit = request.path == "/" and request.headers.get("Sec-Fetch-Mode") == "navigate"
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and not is_visit:
+            return 403, "Only the dashboard's own page may ask for this.\n"
+        if not self._has_token(request):
+            return 401, _NEEDS_TOKEN
+        if request.method not in ("GET", "HEAD"):
+            return 405, "The dashboard's addresses are only read.\n"
+        return None
+
+    def _is_ours(self, host: str, request: web.Request) -> bool:
+        """A name of this server; of one that listens on every address, also the address that was connected to."""
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        name = _plain(found["v6"] or found["name"])
+        return name in self._names or (self._every_address and name == _local_address(request))
+
+    def _has_token(self, request: web.Request) -> bool:
+        scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+        given = [request.query.get(TOKEN), request.cookies.get(self.cookie)]
+        given.append(bearer.strip() if scheme.lower() == "bearer" else None)
+        return any(self._is_token(one) for one in given if one is not None)
+
+    def _is_token(self, given: str) -> bool:
+        return secrets.compare_digest(given.encode(errors="replace"), self.token.encode())
+
+
+def _plain(name: str) -> str:
+    """As names are compared: `LOCALHOST.` is localhost, and an address has one spelling."""
+    name = name.strip("[]").rstrip(".").lower()
+    try:
+        return str(ipaddress.ip_address(name))
+    except ValueError:
+        return name
+
+
+def _local_address(request: web.Request) -> str | None:
+    name = request.transport.get_extra_info("sockname") if request.transport is not None else None
+    if not name:
+        return None
+    address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _is_same(origin: str, host: str) -> bool:
+    return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
+class GuardedServer(Server):
+    """textual-serve's server behind a guard."""
+
+    def __init__(self, command: str, host: str, port: int, guard: Guard) -> None:
+        super().__init__(command, host=host, port=port, title="horsies")  # pyright: ignore[reportUnknownMemberType]
+        self._guard = guard
+
+    def initialize_logging(self) -> None:
+        """Without local variables in tracebacks and without a line per request: both can hold secrets."""
+        logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+
+    async def on_startup(self, app: web.Application) -> None:
+        sys.stdout.write(
+            f"The dashboard is served at {self.address}\n"
+            "The token in it lets anyone in who has it. Ctrl+C ends the server.\n"
+        )
+        sys.stdout.flush()
+
+    @property
+    def address(self) -> str:
+        """What the operator opens, token included."""
+        name = "localhost" if _is_every_address(self.host) else self.host
+        name = f"[{name}]" if ":" in name else name
+        return f"http://{name}:{self.port}/?{TOKEN}={self._guard.token}"
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.append(self._guarded())
+        return app
+
+    def _guarded(self) -> Any:
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            problem = self._guard.problem(request)
+            if problem is not None:
+                return web.Response(status=problem[0], text=problem[1], headers=_HEADERS)
+            if request.path == "/" and TOKEN in request.query:
+                return self._welcome(request)
+            response = await handler(request)
+            if not response.prepared:
+                response.headers.update(_HEADERS)
+            return response
+
+        return guarded
+
+    def _welcome(self, request: web.Request) -> web.Response:
+        """The token goes into a cookie and out of the address, where history and screenshots would show it."""
+        rest = urlencode([(key, value) for key, value in request.query.items() if key != TOKEN])
+        response = web.Response(status=303, headers={**_HEADERS, "Location": f"/?{rest}" if rest else "/"})
+        response.set_cookie(
+            self._guard.cookie, self._guard.token, httponly=True, samesite="Strict", path="/", secure=_is_https(request)
+        )
+        return response
+
+    async def handle_index(self, request: web.Request) -> Any:
+        """The page, with addresses under the name that the visitor uses: a cookie belongs to one name."""
+        scheme, socket = ("https", "wss") if _is_https(request) else ("http", "ws")
+        context = {
+            "font_size": to_int(request.query.get("fontsize", "16"), 16),
+            "app_websocket_url": f"{socket}://{request.host}/ws",
+            "config": {"static": {"url": f"{scheme}://{request.host}/static/"}},
+            "application": {"name": self.title},
+        }
+        return aiohttp_jinja2.render_template("app_index.html", request, context)
+
+
+def _is_https(request: web.Request) -> bool:
+    """Also of a proxy in front that speaks TLS; a forged header only breaks the page of the one who forged it."""
+    return request.scheme == "https" or request.headers.get("X-Forwarded-Proto") == "https"

@@ -15,8 +15,9 @@ from horsies.config.resilience import ResilienceConfig
 
 OnNotify = Callable[[str], None]
 
-# A half-open connection looks healthy for ever; a round trip in the same session is what tells.
-PROBE_EVERY_S = 10.0
+# A half-open connection looks healthy for ever; a round trip in the same session is what tells. Both together are the
+# longest time that a dead LISTEN goes unnoticed: less than ten seconds. Round trips may take up to the second.
+PROBE_EVERY_S = 4.0
 PROBE_TIMEOUT_S = 5.0
 
 
@@ -83,8 +84,12 @@ class Listener:
                     async with asyncio.timeout(PROBE_EVERY_S):  # wait_for would swallow a cancel that meets the loss
                         await lost.wait()
                 except TimeoutError:
-                    await connection.fetchval("SELECT 1", timeout=PROBE_TIMEOUT_S)
+                    # by the simple protocol, in one round trip
+                    await connection.execute("SELECT 1", timeout=PROBE_TIMEOUT_S)
             raise ConnectionError("the connection was lost")
+        except (asyncio.CancelledError, TimeoutError):
+            connection.terminate()  # a goodbye would wait for a server that may not answer
+            raise
         finally:
             await _close(connection)
 

@@ -10,13 +10,12 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-import asyncpg
+from typing import Any, Final, TypeVar
 
 from horsies._pg import log
 from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
+from horsies._pg.driver import Connection, connect
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve_async
 from horsies._pg.enqueue import Write
@@ -31,10 +30,6 @@ from horsies.errors import UsageError
 R = TypeVar("R")
 Action = Callable[[Any], Awaitable[R]]
 
-if TYPE_CHECKING:  # generic in its stubs only
-    Connection = asyncpg.Connection[asyncpg.Record]
-else:
-    Connection = asyncpg.Connection
 
 
 class LoopDatabase:
@@ -106,7 +101,7 @@ class LoopDatabase:
 
     async def connect(self, *, direct: bool = False) -> Connection:
         """A connection outside the pool; its user closes it. `direct`: for LISTEN, past a pooler if there is one."""
-        return await asyncpg.connect(**connect_arguments(await self._resolve(), direct=direct))
+        return await connect(connect_arguments(await self._resolve(), direct=direct))
 
     def listener(self) -> Listener:
         return Listener(partial(self.connect, direct=True), self._resilience, redact=self._config.redact)
@@ -125,7 +120,7 @@ class LoopDatabase:
             if self._pool is None:
                 arguments = connect_arguments(await self._resolve())
                 self._pool = ConnectionPool(
-                    lambda: asyncpg.connect(**arguments),
+                    lambda: connect(arguments),
                     min_size=self._config.pool_min_size,
                     max_size=self._config.pool_max_size,
                     patience_s=arguments.pop("command_timeout", None),  # for the pool to keep
@@ -145,7 +140,17 @@ class Database:
         self._config = config
         self._resilience = resilience
         self._loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
+        self._roads: set[str] = set()
         _databases.add(self)
+
+    def is_new_road(self, library: str) -> bool:
+        """Whether callers' connections of this library were never looked at. With a schema of its own every statement
+        names it, and there is nothing to look at."""
+        return self._config.schema is None and library not in self._roads
+
+    def trust_road(self, library: str) -> None:
+        """The tables that such connections find are the right ones."""
+        self._roads.add(library)
 
     def here(self) -> LoopDatabase:
         """The connections of the running loop."""

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from horsies._pg.refusals import is_undeclared_pooler
+
 _SQLSTATE_CLASSES: Final = frozenset({"08", "53", "57", "40"})
 """Connection; resources (too many connections, disk full); operator intervention (restart); 40001 and 40P01."""
 _SQLSTATES: Final = frozenset(
@@ -26,7 +28,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     sqlstate = getattr(error, "sqlstate", None)
     if isinstance(sqlstate, str):
-        if sqlstate in _NEVER:
+        if sqlstate in _NEVER or is_undeclared_pooler(error):
             return False
         return sqlstate[:2] in _SQLSTATE_CLASSES or sqlstate in _SQLSTATES
     from asyncpg import InterfaceError, InternalClientError
@@ -41,9 +43,10 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """True when the server does not let this role in: a changed password, a role that may no longer log in."""
+    """True when the server does not let this role in, or not do this: a changed password, a role that may no longer log
+    in, a right that was revoked."""
     sqlstate = getattr(error, "sqlstate", None)
-    return isinstance(sqlstate, str) and sqlstate.startswith("28")
+    return isinstance(sqlstate, str) and (sqlstate.startswith("28") or sqlstate == "42501")
 
 
 def is_from_driver(error: BaseException) -> bool:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, parser, run
-from horsies.commands._print import complain, say, say_json, say_table
+from horsies.commands._print import complain, one_line, say, say_json, say_table
 from horsies.config.queues import DEFAULT_QUEUE, queue_name_problem
 from horsies.errors import BrokerError, ConfigurationError
 from horsies.info import QueueStatus
@@ -79,7 +79,7 @@ async def _mark(desk: Desk, options: argparse.Namespace) -> int:
     else:
         past = "paused" if options.verb == "pause" else "resumed"
         for name in done:
-            say(f"{past} {name}")
+            say(f"{past} {one_line(name)}")
         for text in problems:
             complain(text)
     return PROBLEMS if problems else OK
@@ -95,6 +95,6 @@ async def _known(desk: Desk) -> set[str] | None:
 
 def _unknown(name: str, known: set[str]) -> str:
     return (
-        f"queue {name!r} is not paused: no task and no worker has it so far (known are {', '.join(sorted(known))}); "
+        f"queue {name!r} is not paused: no task and no worker has it so far (known are {', '.join(map(one_line, sorted(known)))}); "
         "--force pauses it all the same"
     )

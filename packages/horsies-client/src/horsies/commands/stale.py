@@ -1,4 +1,4 @@
-"""`horsies stale list|fail|requeue`: tasks whose worker has given no sign of life for too long.
+"""`horsies stale list|fail|requeue`: tasks whose worker is gone, or has given no sign of life for too long.
 
 The reaper of any live worker does this by itself; by hand it is for when all of them are gone, or it was switched off.
 """
@@ -10,9 +10,8 @@ from datetime import timedelta
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, confirm, duration, parser, run
 from horsies.commands._print import complain, plural, say, say_json, say_table, span
 from horsies.info import StaleTask
+from horsies.stale import StaleKind
 from horsies.status import TaskStatus
-
-_FIELD = {TaskStatus.CLAIMED: "claimed_stale_threshold_ms", TaskStatus.RUNNING: "running_stale_threshold_ms"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -37,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
         verb = verbs.add(name, text)
         verb.add_argument(
             "--older-than", type=duration, metavar="SPAN",
-            help="silence that counts as stale (default: what the live workers are set to, else 2m for CLAIMED and "
-            "5m for RUNNING tasks)",
+            help="silence that counts as stale (default: everything that a dead worker holds, else the worker's own "
+            "thresholds, which are 2m for CLAIMED and 5m for RUNNING tasks unless set otherwise)",
         )  # fmt: skip
         if name != "list":
             verb.add_argument("ids", nargs="*", metavar="ID", help="only these of them (default: all)")
@@ -48,10 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _list(desk: Desk, options: argparse.Namespace) -> int:
-    found: list[StaleTask] = []
-    for status in (TaskStatus.RUNNING, TaskStatus.CLAIMED):
-        found += await _stale(desk, status, await _threshold(desk, options, status))
-    found.sort(key=lambda task: task.silence, reverse=True)
+    found = [task for task, _ in await _stale(desk, options)]
     if options.json:
         say_json({"tasks": found})
     elif not found:
@@ -62,10 +58,10 @@ async def _list(desk: Desk, options: argparse.Namespace) -> int:
 
 
 async def _act(desk: Desk, options: argparse.Namespace, status: TaskStatus) -> int:
-    threshold = await _threshold(desk, options, status)
-    stale = {task.id: task for task in await _stale(desk, status, threshold)}
+    stale = {task.id: (task, guard) for task, guard in await _stale(desk, options) if task.status is status}
     wanted = list(dict.fromkeys(options.ids)) or list(stale)
-    meant = [task_id for task_id in wanted if task_id in stale]
+    meant = [stale[task_id] for task_id in wanted if task_id in stale]
+    threshold = options.older_than or (await desk.broker.stale_rules()).threshold(StaleKind(status.lower()), None)
     left = {
         task_id: f"it is not {status}, or its worker gave a sign of life within {span(threshold)}"
         for task_id in wanted
@@ -75,14 +71,15 @@ async def _act(desk: Desk, options: argparse.Namespace, status: TaskStatus) -> i
     if not options.dry_run and meant:
         if not options.ids:
             confirm(options.verb, len(meant), "task", yes=options.yes)
-        ms = round(threshold.total_seconds() * 1000)
         verb = (
             desk.broker.mark_stale_tasks_as_failed
             if status is TaskStatus.RUNNING
             else desk.broker.requeue_stale_claimed
         )
-        done = await verb(ms, meant)
-    _tell(options, [stale[task_id] for task_id in meant], done, left)
+        for guard in sorted({guard for _, guard in meant}):
+            ids = [task.id for task, demanded in meant if demanded == guard]
+            done += await verb(int(guard.total_seconds() * 1000), ids)
+    _tell(options, [task for task, _ in meant], done, left)
     if not meant or left:
         return PROBLEMS
     return OK if options.dry_run or done else PROBLEMS
@@ -126,16 +123,14 @@ def _say_stale(tasks: Sequence[StaleTask]) -> None:
     )  # fmt: skip
 
 
-async def _stale(desk: Desk, status: TaskStatus, threshold: timedelta) -> list[StaleTask]:
-    found = await desk.broker.get_stale_tasks(threshold.total_seconds() / 60)
-    return [task for task in found if task.status is status]
-
-
-async def _threshold(desk: Desk, options: argparse.Namespace, status: TaskStatus) -> timedelta:
-    """As given; else the longest that a live worker is set to; else the app's, or the default."""
+async def _stale(desk: Desk, options: argparse.Namespace) -> list[tuple[StaleTask, timedelta]]:
+    """The longest silent first; each with the silence that an action must find again."""
     if options.older_than is not None:
-        return options.older_than
-    field = _FIELD[status]
-    live = [worker for worker in await desk.broker.get_workers() if worker.liveness.is_there]
-    told = [value for worker in live if (value := worker.recovery(field)) is not None]
-    return timedelta(milliseconds=max(told, default=getattr(desk.app.config.recovery, field)))
+        found = await desk.broker.get_stale_tasks(options.older_than.total_seconds() / 60)
+        return [(task, options.older_than) for task in found]
+    return [(task, _rounded(verdict.guard)) for task, verdict in await desk.broker.find_stale()]
+
+
+def _rounded(guard: timedelta) -> timedelta:
+    """Down to seconds, so that the tasks of one dead worker are few statements."""
+    return timedelta(seconds=max(1, int(guard.total_seconds())))

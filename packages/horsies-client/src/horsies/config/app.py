@@ -71,7 +71,9 @@ class AppConfig:
     """A worker brings the schema up to date when it starts. The client never runs DDL."""
 
     unknown_task_grace_ms: int = 300_000
-    """How long a task of an unknown name is handed back before it fails: a rolling deploy may be under way."""
+    """How long a task waits whose name no worker ever registered; then it fails, WORKER_RESOLUTION_ERROR. Counted from
+    when it is ready, while live workers serve its queue: a rolling deploy may be under way. For names that were known
+    before, see `RecoveryConfig.retired_task_grace_ms`."""
 
     def __post_init__(self) -> None:
         checks = Checks("AppConfig")

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 from horsies._operations import QUEUE_BOUND, worker_statuses
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve
+from horsies._pg.schema_guard import places_values
 from horsies._pg.statements import load, qualify
 from horsies.check import notify_round_trip
 from horsies.doctor import reach, server, work
 from horsies.doctor.expected import TABLES
 from horsies.doctor.finding import Facts, Finding, Limits, NotSeen, Pooler, Row, Severity
 from horsies.errors import HorsiesError
+from horsies.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, OVERDUE_AFTER
+from horsies.stale import LISTED, SEEN_WITHIN
 
 if TYPE_CHECKING:
     from horsies.config import AppConfig, PostgresConfig
@@ -48,6 +51,7 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Iterable[Finding]]]] = {
     "stale": work.stale,
     "reaper": work.overdue,
     "retention": work.retention,
+    "schedules": work.schedules,
 }
 
 
@@ -99,12 +103,14 @@ async def _gather(
     ask = _Questions(connection, schema, config.broker.redact, limits.question_ms)
     tasks_table = qualify("horsies_tasks", schema)
     values: dict[str, tuple[Any, ...]] = {
-        "server_facts": (), "revisions": (), "table_facts": (list(TABLES), tasks_table),
+        "server_facts": (), "places": places_values(schema), "revisions": (),
+        "table_facts": (list(TABLES), tasks_table), "old_grants": (tasks_table,),
         "table_sizes": (list(TABLES), tasks_table), "index_facts": (tasks_table,), "trigger_facts": (tasks_table,),
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
-        "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "handed_back": (),
+        "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "missing_names": (),
         "unresolved": (), "in_flight_counts": (), "queue_states": (), "waiting_pairs": (QUEUE_BOUND,),
-        "worker_snapshots": (timedelta(days=1),), "stale_tasks": (timedelta(seconds=1),),
+        "worker_snapshots": (SEEN_WITHIN,), "stale_tasks": (timedelta(seconds=1), [], LISTED),
+        "schedule_facts": (LISTED_FOR, OVERDUE_AFTER, FORGOTTEN_AFTER),
     }  # fmt: skip
     if names is not None:
         values["waiting_names"] = ()
@@ -131,7 +137,7 @@ class _Questions:
         self._redact = redact
         self._statements = {
             name: statement
-            for file in ("doctor.sql", "operate.sql", "recover.sql")
+            for file in ("schema.sql", "doctor.sql", "operate.sql", "recover.sql", "schedules.sql")
             for name, statement in load("horsies._pg", file, schema).items()
         }
 
@@ -212,11 +218,11 @@ async def _pooler(connection: Any, direct: Any, connect: Callable[[], Any], *, d
 
 async def _connect(config: "PostgresConfig", *, direct: bool = False) -> Any:
     """Without named statements: behind a pooler that nobody told us of, those of others would clash with ours."""
-    import asyncpg
+    from horsies._pg.driver import connect
 
     arguments = connect_arguments(config, direct=direct)
     arguments["statement_cache_size"] = 0
-    return await asyncpg.connect(**arguments)
+    return await connect(arguments)
 
 
 async def _value(connection: Any, sql: str) -> Any:

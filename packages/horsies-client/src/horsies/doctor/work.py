@@ -8,10 +8,15 @@ from horsies._operations import QUEUE_BOUND
 from horsies._text import plural, span
 from horsies.config.recovery import RecoveryConfig
 from horsies.doctor.finding import Facts, Finding, Row, Severity
+from horsies.info import StaleTask
+from horsies.schedule_state import LISTED_FOR
+from horsies.stale import StaleKind, StaleRules
 from horsies.status import TaskStatus
 
 OK, WARN, PROBLEM = Severity.OK, Severity.WARN, Severity.PROBLEM
 _DEFAULTS = RecoveryConfig()
+_LATE = timedelta(minutes=1)
+"""A scheduler takes over the row of another release's scheduler after as long."""
 _MANY = 10
 """Findings of one kind that are told one by one."""
 
@@ -49,14 +54,19 @@ def dead_workers(facts: Facts) -> Iterator[Finding]:
             held[row["claimed_by_worker_id"]] = (
                 held.get(row["claimed_by_worker_id"], 0) + row["claimed"] + row["running"]
             )
+    rules = StaleRules(facts.all_workers())
     for worker_id, count in list(held.items())[:_MANY]:
         worker = known.get(worker_id)
         seen = f"last seen {span(worker.age)} ago" if worker is not None else "which has left no trace"
+        by_hand = "`horsies stale list`, then `horsies stale requeue` and `horsies stale fail`"
+        if worker is None:  # then its tasks are stale by their silence alone
+            claimed, running = (span(rules.threshold(kind, None)) for kind in (StaleKind.CLAIMED, StaleKind.RUNNING))
+            by_hand += f"; they list its tasks after {claimed} (CLAIMED) and {running} (RUNNING) of silence"
         yield Finding(
             "dead-workers", PROBLEM, f"{plural(count, 'task')} in the hands of worker {worker_id}, {seen}",
             "they wait until a live worker's reaper takes them back (about 20 s after a crash, at most the stale "
             "thresholds)" if facts.live_workers() else "there is no live worker whose reaper could take them back",
-            "start a worker, or by hand: `horsies stale list`, then `horsies stale requeue` and `horsies stale fail`",
+            f"start a worker, or by hand: {by_hand}",
         )  # fmt: skip
     if not held:
         yield Finding("dead-workers", OK, "no task is in the hands of a worker that is gone")
@@ -126,16 +136,28 @@ def _waiting(row: Row) -> Finding:
 
 def unknown_names(facts: Facts) -> Iterator[Finding]:
     good = True
-    for row in facts.rows("handed_back"):
+    for row in facts.rows("missing_names"):
         good = False
-        yield Finding(
-            "unknown-names", WARN,
-            f"{plural(row['found'], 'waiting task')} named {row['task_name']!r}: claimed and handed back, "
-            f"up to {row['claims']} times",
-            "the workers that met them do not know the name; after unknown_task_grace_ms (5 minutes) they fail, "
-            "WORKER_RESOLUTION_ERROR",
-            "deploy a worker that registers it, or correct the name that is sent",
-        )  # fmt: skip
+        waiting = plural(row["found"], "task") if row["found"] else "tasks"
+        if row["was_known"]:
+            grace = _longest(facts, "retired_task_grace_ms")
+            yield Finding(
+                "unknown-names", WARN,
+                f"{waiting} named {row['task_name']!r}: no live worker knows the name, the last one did "
+                f"{span(row['unknown_for'])} ago",
+                f"they wait for a worker that registers it; each fails, WORKER_RESOLUTION_ERROR, when it has waited "
+                f"for retired_task_grace_ms ({span(grace)})",
+                "start the workers of the app that has it; if it was removed for good, "
+                f"`horsies tasks cancel --task {shlex.quote(row['task_name'])}`",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                "unknown-names", WARN,
+                f"{waiting} named {row['task_name']!r}: no worker ever registered the name; missing for "
+                f"{span(row['missing_for'])}",
+                "they fail, WORKER_RESOLUTION_ERROR, after unknown_task_grace_ms (5 minutes unless set otherwise)",
+                "deploy a worker that registers it, or correct the name that is sent",
+            )  # fmt: skip
     for row in facts.rows("unresolved"):
         good = False
         yield Finding(
@@ -156,24 +178,30 @@ def unknown_names(facts: Facts) -> Iterator[Finding]:
                 "register it, or correct the name that is sent",
             )  # fmt: skip
     if good:
-        yield Finding("unknown-names", OK, "no task was met by workers that do not know its name")
+        yield Finding("unknown-names", OK, "live workers know the names of all tasks that wait")
+
+
+def _longest(facts: Facts, field: str) -> timedelta:
+    """The longest setting of this name among the live workers."""
+    told = [value for worker in facts.live_workers() if (value := worker.recovery(field)) is not None]
+    return timedelta(milliseconds=max(told, default=getattr(_DEFAULTS, field)))
 
 
 # -- what was left behind ------------------------------------------------------------------------
 
 
 def stale(facts: Facts) -> Iterator[Finding]:
-    """Tasks that the reaper should have healed by now."""
+    """Tasks that are stale and that no reaper takes back, or should have by now."""
     live = facts.live_workers()
+    rules = StaleRules(facts.all_workers())
     sweep = max((worker.recovery("check_interval_ms") or 0 for worker in live), default=_DEFAULTS.check_interval_ms)
+    patience = timedelta(milliseconds=2 * sweep)
     counts: dict[TaskStatus, list[timedelta]] = {}
     for row in facts.rows("stale_tasks"):
-        status = TaskStatus(row["status"])
-        field = "claimed_stale_threshold_ms" if status is TaskStatus.CLAIMED else "running_stale_threshold_ms"
-        told = [value for worker in live if (value := worker.recovery(field)) is not None]
-        threshold = max(told, default=getattr(_DEFAULTS, field)) + 2 * sweep
-        if row["silence"] > timedelta(milliseconds=threshold):
-            counts.setdefault(status, []).append(row["silence"])
+        task = StaleTask.from_row(row)
+        verdict = rules.verdict(task)
+        if task.silence > verdict.threshold + patience or (verdict.is_stale and not live):
+            counts.setdefault(task.status, []).append(task.silence)
     for status, silences in counts.items():
         verb = "requeue" if status is TaskStatus.CLAIMED else "fail"
         yield Finding(
@@ -201,6 +229,52 @@ def overdue(facts: Facts) -> Iterator[Finding]:
         "no reaper has swept since: waiters are not told, and stale tasks are not healed either",
         "start a worker; if some run, look in their logs for the reaper",
     )  # fmt: skip
+
+
+def schedules(facts: Facts) -> Iterator[Finding]:
+    yield from schedule_findings(facts.row("schedule_facts"))
+
+
+def schedule_findings(row: Row) -> Iterator[Finding]:
+    """Of the row of `schedule_facts`; the dashboard's alerts say the same."""
+    seen: timedelta | None = row["scheduler_seen"]
+    is_there = seen is not None and seen <= LISTED_FOR
+    start = "start one: `horsies scheduler module:app`, or a worker with --with-scheduler"
+    good = True
+    if row["overdue"]:
+        good = False
+        are = f"{plural(row['overdue'], 'schedule')} {'is' if row['overdue'] == 1 else 'are'} overdue"
+        told = f"{are}, the longest by {span(row['longest'])}: {_named(row['overdue_names'], row['overdue'])}"
+        gone = f"no scheduler is running (the last sign of one is {span(seen)} old), and " if seen is not None else ""
+        yield Finding(
+            "schedules", WARN if is_there and row["longest"] <= _LATE else PROBLEM, told if is_there else gone + told,
+            "no scheduler has sent their tasks: none is running, or the one that runs cannot write",
+            f"{start}; if one runs, look in its log; `horsies schedules pause NAME` silences what should not run",
+        )  # fmt: skip
+    elif row["runs"] and not is_there and seen is not None:
+        good = False
+        yield Finding(
+            "schedules", WARN,
+            f"no scheduler is running: the last sign of one is {span(seen)} old, and the next slot is due in "
+            f"{span(row['next_in'])}",
+            "the slots of the schedules will pass without a run", start,
+        )  # fmt: skip
+    if row["unlisted"]:
+        good = False
+        yield Finding(
+            "schedules", WARN,
+            f"no live scheduler lists {plural(row['unlisted'], 'schedule')}: "
+            f"{_named(row['unlisted_names'], row['unlisted'])}, since {span(row['unlisted_for'])} ago",
+            "removed from the code, or the scheduler of their app is down",
+            "start that scheduler; what was removed is no longer mentioned after a day",
+        )  # fmt: skip
+    if good:
+        said = f"{plural(row['runs'], 'schedule')}, none overdue" if row["known"] else "no schedule is known"
+        yield Finding("schedules", OK, said)
+
+
+def _named(names: Sequence[str], count: int) -> str:
+    return ", ".join(names) + (f" and {count - len(names):,} more" if count > len(names) else "")
 
 
 def retention(facts: Facts) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 from horsies.doctor import Finding
 from horsies.info import QueueStatus, WorkerStatus
+from horsies.schedule_state import ScheduleState, schedule_state
+from horsies.stale import StaleKind
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
 
 
@@ -66,7 +68,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rates per second and waits in seconds, slot by slot, the newest last."""
+    """Rates per second and waits in seconds, slot by slot, the newest last; and the same of the newest moments."""
 
     slot_s: float
     sent: tuple[float, ...]
@@ -74,6 +76,29 @@ class Series:
     failed: tuple[float, ...]
     wait_p50: tuple[float, ...]
     wait_p95: tuple[float, ...]
+    sent_counted_s: float = 0.0
+    """How far back the slots of `sent` are counted; those before that are 0 until a later look has counted them."""
+    done_counted_s: float = 0.0
+    failed_counted_s: float = 0.0
+    """Of failures and waits."""
+    sent_span_s: float = 60.0
+    """The time up to now that `sent_now` covers."""
+    done_span_s: float = 60.0
+    failed_span_s: float = 60.0
+    sent_now: float = 0.0
+    done_now: float = 0.0
+    failed_now: float = 0.0
+    wait_p50_now: float = 0.0
+    wait_p95_now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What ended of late, and how much of it failed."""
+
+    tasks: int
+    failed: int
+    span: timedelta
 
 
 class AlertLevel(StrEnum):
@@ -88,6 +113,8 @@ class Alert:
     level: AlertLevel
     text: str
     screen: str
+    filter: str = ""
+    """Of that screen, as it is typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,15 +254,6 @@ class WorkerDetail:
     finished: tuple[WorkerAttempt, ...]
 
 
-class StaleKind(StrEnum):
-    """Why a task is on the list of stale ones."""
-
-    CLAIMED = "claimed"
-    RUNNING = "running"
-    FINALIZING = "finalizing"
-    """Its result is in hand and not written."""
-
-
 @dataclass(frozen=True, slots=True)
 class StaleTask:
     """A task that nobody has vouched for beyond its worker's own threshold, or that a dead worker holds."""
@@ -252,6 +270,8 @@ class StaleTask:
     held_for: timedelta
     silence: timedelta
     threshold: timedelta
+    guard: timedelta
+    """The silence that an action demands to find again."""
     worker_is_dead: bool
     in_workflow: bool
 
@@ -284,6 +304,7 @@ class Stale:
     dead: tuple[WorkerStatus, ...]
     lost: tuple[LostAttempt, ...]
     is_cut: bool
+    lost_is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +348,7 @@ class WorkflowNode(_FromRow):
     status: NodeStatus
     error_code: str | None
     took: timedelta | None
+    error_message: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", NodeStatus(self.status))
@@ -336,6 +358,8 @@ class WorkflowNode(_FromRow):
 class WorkflowDetail:
     run: WorkflowRow
     nodes: tuple[WorkflowNode, ...]
+    error: str | None = None
+    """Why the run failed or is paused, in one line: which node, its code and its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +378,12 @@ class ScheduleRow(_FromRow):
     last_name: str | None
     is_workflow: bool
     drift: timedelta | None
+    unlisted_for: timedelta
+    scheduler_seen: timedelta
+
+    @property
+    def state(self) -> ScheduleState:
+        return schedule_state(self.next_run_at, self.paused_at, self.late, self.unlisted_for, self.scheduler_seen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,41 +1,43 @@
 """Looks that take more than one statement: the overview, the lists, what is stale. `fetch` runs a named statement."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+from horsies import info as client
 from horsies._operations import worker_statuses
-from horsies.config import RecoveryConfig
-from horsies.info import QueueStatus, WorkerLiveness, WorkerStatus
+from horsies._text import error_in
+from horsies.doctor import Finding
+from horsies.doctor.work import schedule_findings
+from horsies.info import QueueStatus, WorkerStatus
+from horsies.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, OVERDUE_AFTER
+from horsies.stale import StaleRules
 from horsies.status import TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, TaskStatus, WorkflowStatus
-from horsies_tui.data.alerts import alerts
+from horsies_tui.data.alerts import FAILING_SPAN, alerts
 from horsies_tui.data.filters import IN_FLIGHT, Query
 from horsies_tui.data.models import (
     Count,
+    Ends,
     Failing,
     LostAttempt,
     Overview,
     Place,
     Stale,
-    StaleKind,
     StaleTask,
     TaskList,
     TaskRow,
+    WorkflowDetail,
     WorkflowList,
     WorkflowRow,
     worker_name,
 )
-from horsies_tui.data.series import series
-
-Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
+from horsies_tui.data.series import LOOK_ROWS_NOW, Fetch, Rates
 
 COUNT_BOUND: Final = 5_000
 SURELY_BEYOND: Final = 4
 """So many times the bound by the planner's estimate, and nobody counts up to the bound to find that it is reached."""
 QUEUE_BOUND: Final = 500
-SLOTS: Final = 40
-SAMPLE: Final = 40
-"""Ends looked at per slot of the window: 40 x 40 index entries and rows take a few milliseconds."""
 FAILURES_SEEN: Final = 100
 FAILING_SHOWN: Final = 12
 LOOK: Final = 2_500
@@ -49,13 +51,13 @@ WAITING_SHOWN: Final = 25
 """Of a list of everything: so many that are held, so many that wait, then what ended; the rest is one key away."""
 RUNS_COUNTED: Final = 2_000
 STALE_SHOWN: Final = 500
+LOST_SHOWN: Final = 100
 WORKERS_SEEN: Final = timedelta(hours=1)
 _LOST_WINDOW: Final = timedelta(days=1)
-_DEFAULTS: Final = RecoveryConfig()
 
 
 async def overview(
-    fetch: Fetch, window: timedelta, estimates: Callable[[Fetch], Awaitable[Mapping[str, int]]]
+    fetch: Fetch, window: timedelta, rates: Rates, estimates: Callable[[Fetch], Awaitable[Mapping[str, int]]]
 ) -> Overview:
     waiting = await fetch("waiting_pairs", QUEUE_BOUND)
     flying = await fetch("in_flight_counts")
@@ -80,15 +82,21 @@ async def overview(
     for status in (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED):
         seen = ended.get(status, 0)
         counts[status] = Count(max(seen, known.get(status, 0)) if is_cut else seen, is_cut)
-    slot_s = window.total_seconds() / SLOTS
-    curves = series(
-        slot_s, SAMPLE, await fetch("ended_series", slot_s, SLOTS, SAMPLE),
-        await fetch("sent_series", slot_s, SLOTS, SAMPLE),
-    )  # fmt: skip
+    curves = await rates.look(fetch)
     failing = await fetch("failing", window, FAILURES_SEEN, FAILING_SHOWN)
-    return Overview(
-        counts, queues, tuple(workers), curves, alerts(queues, workers), tuple(Failing.from_row(row) for row in failing)
-    )
+    found = alerts(queues, workers, await _recent_ends(fetch), await _schedule_findings(fetch))
+    return Overview(counts, queues, tuple(workers), curves, found, tuple(Failing.from_row(row) for row in failing))
+
+
+async def _recent_ends(fetch: Fetch) -> Ends:
+    (row,) = await fetch("failed_now", FAILING_SPAN.total_seconds(), LOOK_ROWS_NOW)
+    span = timedelta(seconds=row["oldest_s"]) if row["tasks"] >= LOOK_ROWS_NOW else FAILING_SPAN
+    return Ends(row["tasks"], row["failed"], span)
+
+
+async def _schedule_findings(fetch: Fetch) -> list[Finding]:
+    (row,) = await fetch("schedule_facts", LISTED_FOR, OVERDUE_AFTER, FORGOTTEN_AFTER)
+    return list(schedule_findings(row))
 
 
 def status_estimates(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -227,6 +235,19 @@ async def workflows(
     return WorkflowList((*found, *kept), place, looked, counts)
 
 
+def with_errors(detail: WorkflowDetail, rows: Sequence[Mapping[str, Any]]) -> WorkflowDetail:
+    """The run and its nodes with what their errors say. `task_index` None: the run's own."""
+    found = {row["task_index"]: error for row in rows if (error := error_in(row["error"])) is not None}
+    nodes = tuple(
+        replace(node, error_code=node.error_code or error.code, error_message=error.message)
+        if (error := found.get(node.task_index)) is not None
+        else node
+        for node in detail.nodes
+    )
+    run = found.get(None)
+    return replace(detail, nodes=nodes, error=None if run is None else f"{run.code}: {run.message}")
+
+
 async def _workflow_counts(fetch: Fetch, query: Query, since: timedelta | None) -> dict[WorkflowStatus, Count]:
     rows = await fetch("workflow_counts", since, query.name or None, query.id or None, RUNS_COUNTED)
     cut = {row["value"] for row in rows if row["field"] == "read" and row["runs"] >= RUNS_COUNTED}
@@ -237,48 +258,31 @@ async def _workflow_counts(fetch: Fetch, query: Query, since: timedelta | None) 
     }
 
 
-async def stale(fetch: Fetch, workers: Sequence[WorkerStatus]) -> Stale:
-    """By each worker's own thresholds; a worker that told none has the defaults."""
+async def stale(fetch: Fetch, workers: Sequence[WorkerStatus], *, with_reasons: bool = True) -> Stale:
+    """By the client's one rule: each worker's own thresholds, and all that a worker holds that is gone."""
+    rules = StaleRules(workers)
+    rows = await fetch("stale_tasks", rules.smallest, rules.gone, STALE_SHOWN)
     by_id = {one.worker_id: one for one in workers}
-    dead = [one for one in workers if one.liveness is WorkerLiveness.DEAD]
-    dead_ids = [one.worker_id for one in dead]
-    smallest = min(
-        (_threshold(one, kind) for one in [*workers, None] for kind in StaleKind), default=timedelta(seconds=1)
-    )
-    rows = await fetch("silent_tasks", smallest, dead_ids, STALE_SHOWN)
-    found = [_stale_task(row, by_id.get(row["claimed_by_worker_id"])) for row in rows]
+    judged = [(task, rules.verdict(task)) for task in map(client.StaleTask.from_row, rows)]
+    found = [
+        StaleTask(
+            id=task.id, task_name=task.task_name, queue_name=task.queue_name, status=task.status, kind=verdict.kind,
+            worker_id=task.claimed_by_worker_id,
+            worker_name=worker_name(by_id[worker]) if (worker := task.claimed_by_worker_id) in by_id
+            else task.worker_hostname,
+            retry_count=task.retry_count, max_retries=task.max_retries, held_for=task.held_for, silence=task.silence,
+            threshold=verdict.threshold, guard=verdict.guard, worker_is_dead=verdict.worker_is_gone,
+            in_workflow=task.is_workflow_task,
+        )
+        for task, verdict in judged
+        if verdict.is_stale
+    ]  # fmt: skip
+    dead = sorted(rules.dead, key=lambda one: one.age)
     lost: Sequence[Mapping[str, Any]] = ()
-    if dead_ids:
-        lost = await fetch("lost_attempts", dead_ids, _LOST_WINDOW, 100)
+    if dead:
+        name = "lost_attempts" if with_reasons else "lost_attempts_without_reasons"
+        lost = await fetch(name, [one.worker_id for one in dead], _LOST_WINDOW, LOST_SHOWN)
     return Stale(
-        tuple(one for one in found if one.is_over or one.worker_is_dead),
-        tuple(sorted(dead, key=lambda one: one.age)),
-        tuple(LostAttempt.from_row(row) for row in lost),
-        is_cut=len(rows) >= STALE_SHOWN,
-    )
-
-
-def _threshold(worker: WorkerStatus | None, kind: StaleKind) -> timedelta:
-    name = f"{kind}_stale_threshold_ms"
-    told = worker.recovery(name) if worker is not None else None
-    return timedelta(milliseconds=told if told is not None else getattr(_DEFAULTS, name))
-
-
-def _stale_task(row: Mapping[str, Any], worker: WorkerStatus | None) -> StaleTask:
-    kind = StaleKind.FINALIZING if row["is_finalizing"] else StaleKind(row["status"].lower())
-    return StaleTask(
-        id=row["id"],
-        task_name=row["task_name"],
-        queue_name=row["queue_name"],
-        status=TaskStatus(row["status"]),
-        kind=kind,
-        worker_id=row["claimed_by_worker_id"],
-        worker_name=worker_name(worker) if worker is not None else row["worker_hostname"],
-        retry_count=row["retry_count"],
-        max_retries=row["max_retries"],
-        held_for=row["held_for"],
-        silence=row["silence"],
-        threshold=_threshold(worker, kind),
-        worker_is_dead=worker is not None and worker.liveness is WorkerLiveness.DEAD,
-        in_workflow=row["is_workflow_task"],
-    )
+        tuple(found), tuple(dead), tuple(LostAttempt.from_row(row) for row in lost),
+        is_cut=len(rows) >= STALE_SHOWN, lost_is_cut=len(lost) >= LOST_SHOWN,
+    )  # fmt: skip

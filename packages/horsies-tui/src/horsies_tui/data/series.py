@@ -1,42 +1,237 @@
-"""From bounded samples of the slots of a window to rates per second. Pure."""
+"""Rates over a window, counted slot by slot and remembered. Pure but for the statements that `fetch` runs.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+A slot that is over does not change, so it is counted once. One look reads a bounded number of rows: a long window of a
+busy queue is counted over several looks, the newest slots first, and `Series.counted_s` says how far back it has come.
+Nothing is extrapolated: from the first forty ends of a slot, which a batch writes in one instant, no rate follows.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from horsies_tui.data.models import Series
 
-_SHORTEST_S = 0.001
+Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
+
+SLOTS: Final = 40
+SETTLED: Final = timedelta(seconds=5)
+"""A row has the time of its statement and is seen from its commit on: the next look counts younger ones again."""
+FIRST_LOOK: Final = 200
+"""Rows of each slot that the first statement of a look counts at most."""
+LOOK: Final = 20_000
+LOOK_ROWS: Final = 4_000
+"""The same for a statement that goes on with one slot: where the index is enough, and where rows are read."""
+SPENT_S: Final = 0.006
+"""Counting goes on with another statement until it has taken so long; the next look continues."""
+SHOWN_SHARE: Final = 0.2
+"""The slot that is under way is shown once this much of it has passed: a batch in its first instant is no rate."""
+NOW_SPAN: Final = timedelta(seconds=60)
+"""The headlines cover this long, or one slot of a longer window; less when a bounded number of rows covers less."""
+LOOK_NOW: Final = 10_000
+LOOK_ROWS_NOW: Final = 2_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SHORTEST_S: Final = 0.001
+_TICK: Final = timedelta(microseconds=1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def series(slot_s: float, sample: int, ended: Sequence[Mapping[str, Any]], sent: Sequence[Mapping[str, Any]]) -> Series:
-    """`ended` and `sent` are the rows of their statements, slot by slot.
+@dataclass(slots=True)
+class Tally:
+    """Tasks, those of them that failed, and how long they had waited, by the statement's buckets."""
 
-    A slot with fewer rows than the sample was counted whole. A fuller one is measured by how far into it the sample
-    reached: 200 ends within the first two seconds are 100 a second.
-    """
-    rates = [_rate(row, sample, row["covered"]) for row in ended]
-    return Series(
-        slot_s=slot_s,
-        sent=tuple(_rate(row, sample, _reached(row)) for row in sent),
-        done=tuple(rates),
-        failed=tuple(
-            rate * row["failed"] / row["seen"] if row["seen"] else 0.0 for rate, row in zip(rates, ended, strict=True)
-        ),
-        wait_p50=tuple(row["p50"] or 0.0 for row in ended),
-        wait_p95=tuple(row["p95"] or 0.0 for row in ended),
-    )
+    tasks: int = 0
+    failed: int = 0
+    waits: Counter[int] = field(default_factory=Counter[int])
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self.tasks += row["tasks"]
+        self.failed += row.get("failed", 0)
+        if row.get("waited") is not None:
+            self.waits[row["waited"]] += row["tasks"]
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.tasks + other.tasks, self.failed + other.failed, self.waits + other.waits)
+
+    def wait(self, share: float) -> float:
+        """A percentile of the waits in seconds, to within a tenth; 0 when nothing started."""
+        left = share * self.waits.total()
+        for bucket, tasks in sorted(self.waits.items()):
+            left -= tasks
+            if left <= 0:
+                return 0.0 if bucket < _INSTANT else 2 ** ((bucket + 0.5) / 8)
+        return 0.0
 
 
-def _rate(row: Mapping[str, Any], sample: int, reached_s: float | None) -> float:
-    lasted = max(_SHORTEST_S, row["lasted"])
-    if row["seen"] < sample or reached_s is None:
-        return row["seen"] / lasted
-    return row["seen"] / min(lasted, max(_SHORTEST_S, reached_s))
+_INSTANT: Final = -80
+"""Buckets below this are waits of less than a millisecond."""
 
 
-def _reached(row: Mapping[str, Any]) -> float | None:
-    """How far into its slot the last id of the sample was made; None when it is not an id of our making."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a time is in the column that is counted: `low` is excluded from a range and lies just before the time."""
+
+    low: Callable[[datetime], Any]
+    high: Callable[[datetime], Any]
+
+
+def id_at(moment: datetime) -> str:
+    """What the ids that were made from this millisecond on begin with."""
+    digits = f"{(moment - _EPOCH) // _MILLISECOND:012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
+def moment_of(task_id: str | None) -> datetime | None:
+    """When an id was made, by its sender's clock; None when it is not an id of ours."""
     try:
-        return int(str(row["last_id"])[:13].replace("-", ""), 16) / 1000 - row["starts"]
-    except ValueError:
+        return _EPOCH + int((task_id or "")[:13].replace("-", ""), 16) * _MILLISECOND
+    except (ValueError, OverflowError):
         return None
+
+
+BY_END: Final = Bounds(lambda moment: moment - _TICK, lambda moment: moment)
+BY_ID: Final = Bounds(id_at, id_at)
+
+
+@dataclass(slots=True)
+class _Slot:
+    start: datetime
+    end: datetime
+    reached: Any
+    settled: Tally = field(default_factory=Tally)
+    """Up to `reached`."""
+    young: Tally = field(default_factory=Tally)
+    """From there to now; counted anew by every look."""
+    is_whole: bool = False
+    is_behind: bool = False
+    """There is more than was counted so far."""
+
+
+class Slots:
+    """The slots of one window for one column."""
+
+    def __init__(self, slot_s: float, statement: str, bounds: Bounds, look: int) -> None:
+        self._width = timedelta(seconds=slot_s)
+        self._statement = statement
+        self._bounds = bounds
+        self._look = look
+        self._slots: dict[int, _Slot] = {}
+
+    async def count(self, fetch: Fetch, now: datetime) -> None:
+        """Bring every slot up to now, as far as the bounds of one look allow."""
+        newest = (now - _EPOCH) // self._width
+        self._slots = {
+            number: self._slots.get(number) or self._new(number) for number in range(newest, newest - SLOTS, -1)
+        }
+        began = time.monotonic()
+        asked = [slot for slot in self._slots.values() if not slot.is_whole]
+        # a little of those that are new, which is enough where little happened; then those with more, the newest first
+        new = [slot for slot in asked if not slot.is_behind]
+        if new:
+            await self._count(fetch, new, now, FIRST_LOOK)
+        for slot in asked:
+            while slot.is_behind:
+                await self._count(fetch, [slot], now, self._look)
+                if time.monotonic() - began > SPENT_S:
+                    return
+
+    def _new(self, number: int) -> _Slot:
+        start = _EPOCH + number * self._width
+        return _Slot(start, start + self._width, self._bounds.low(start))
+
+    async def _count(self, fetch: Fetch, asked: Sequence[_Slot], now: datetime, look: int) -> None:
+        safe = now - SETTLED
+        ranges: list[tuple[_Slot, bool, Any, Any]] = []
+        for slot in asked:
+            if slot.start < safe:
+                ranges.append((slot, True, slot.reached, self._bounds.high(min(slot.end, safe))))
+            if slot.end > safe:
+                young = (self._bounds.low(max(slot.start, safe)), self._bounds.high(min(slot.end, now + _TICK)))
+                ranges.append((slot, False, *young))
+            slot.young, slot.is_behind = Tally(), False
+        found: dict[int, Tally] = {}
+        reached: dict[int, Any] = {}
+        froms, untils = [one[2] for one in ranges], [one[3] for one in ranges]
+        for row in await fetch(self._statement, froms, untils, look):
+            found.setdefault(row["n"], Tally()).add(row)
+            if row["reached"] is not None:
+                reached[row["n"]] = max(reached.get(row["n"], row["reached"]), row["reached"])
+        for number, (slot, is_settled, _, _) in enumerate(ranges, 1):
+            tally = found.get(number, Tally())
+            is_cut = tally.tasks >= look
+            slot.is_behind |= is_cut
+            if not is_settled:
+                slot.young = tally
+                continue
+            slot.settled += tally
+            until = min(slot.end, safe)
+            slot.reached = reached[number] if is_cut else self._bounds.low(until)
+            slot.is_whole = not is_cut and until == slot.end
+
+    def tallies(self, now: datetime) -> list[tuple[Tally, float] | None]:
+        """The oldest first: what was counted and over how many seconds; None for a slot that is not counted yet. The
+        slot under way is left out in its beginning."""
+        found: list[tuple[Tally, float] | None] = []
+        for slot in sorted(self._slots.values(), key=lambda one: one.start):
+            lasted = min(slot.end, now) - slot.start
+            if lasted < SHOWN_SHARE * self._width:
+                continue
+            tally = slot.settled + slot.young
+            found.append(None if slot.is_behind else (tally, lasted.total_seconds()))
+        return found
+
+
+class Rates:
+    """Counts one window. Keep it: a look continues what the looks before it have counted."""
+
+    def __init__(self, window: timedelta) -> None:
+        self._slot_s = window.total_seconds() / SLOTS
+        self._span = max(NOW_SPAN, timedelta(seconds=self._slot_s))
+        self._sent = Slots(self._slot_s, "sent_ranges", BY_ID, LOOK)
+        self._ended = Slots(self._slot_s, "ended_ranges", BY_END, LOOK)
+        self._failed = Slots(self._slot_s, "failed_ranges", BY_END, LOOK_ROWS)
+
+    async def look(self, fetch: Fetch) -> Series:
+        span_s = self._span.total_seconds()
+        (ends,) = await fetch("ended_now", span_s, LOOK_NOW)
+        now: datetime = ends["now"]
+        (fails,) = await fetch("failed_now", span_s, LOOK_ROWS_NOW)
+        # an id may be a moment ahead of the database's clock
+        (sends,) = await fetch("sent_now", id_at(now - self._span), id_at(now + SETTLED), LOOK_NOW)
+        for slots in (self._ended, self._failed, self._sent):
+            await slots.count(fetch, now)
+        sent, ended, failed = (slots.tallies(now) for slots in (self._sent, self._ended, self._failed))
+        done_s = ends["oldest_s"] if ends["tasks"] >= LOOK_NOW else span_s
+        failed_s = fails["oldest_s"] if fails["tasks"] >= LOOK_ROWS_NOW else span_s
+        oldest = moment_of(sends["oldest_id"]) if sends["tasks"] >= LOOK_NOW else None
+        sent_s = (now - oldest).total_seconds() if oldest is not None else span_s
+        return Series(
+            slot_s=self._slot_s,
+            sent=_curve(sent, lambda tally, lasted: tally.tasks / lasted),
+            done=_curve(ended, lambda tally, lasted: tally.tasks / lasted),
+            failed=_curve(failed, lambda tally, lasted: tally.failed / lasted),
+            wait_p50=_curve(failed, lambda tally, _: tally.wait(0.5)),
+            wait_p95=_curve(failed, lambda tally, _: tally.wait(0.95)),
+            sent_counted_s=self._slot_s * _counted(sent),
+            done_counted_s=self._slot_s * _counted(ended),
+            failed_counted_s=self._slot_s * _counted(failed),
+            sent_span_s=sent_s,
+            done_span_s=done_s,
+            failed_span_s=failed_s,
+            sent_now=sends["tasks"] / max(sent_s, _SHORTEST_S),
+            done_now=ends["tasks"] / max(done_s, _SHORTEST_S),
+            failed_now=fails["failed"] / max(failed_s, _SHORTEST_S),
+            wait_p50_now=fails["p50"] or 0.0,
+            wait_p95_now=fails["p95"] or 0.0,
+        )
+
+
+def _curve(tallies: Sequence[tuple[Tally, float] | None], value: Callable[[Tally, float], float]) -> tuple[float, ...]:
+    return tuple(value(*one) if one is not None else 0.0 for one in tallies)
+
+
+def _counted(tallies: Sequence[object | None]) -> int:
+    """How many of the newest slots are counted without a gap."""
+    return next((place for place, one in enumerate(reversed(tallies)) if one is None), SLOTS)

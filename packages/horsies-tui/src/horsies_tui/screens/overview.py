@@ -1,6 +1,7 @@
 """The first look: how much of what, how fast, which queues, what is wrong."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -8,12 +9,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable
 
+from horsies._text import plural
 from horsies.info import QueueStatus
 from horsies.status import TaskStatus
 from horsies_tui.actions import Action
 from horsies_tui.data.feed import Kinds
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import Failing, Overview
+from horsies_tui.data.models import Failing, Overview, Series
 from horsies_tui.data.source import Target
 from horsies_tui.screens.live import LiveScreen, action_bindings
 from horsies_tui.text import as_json, number, rate, span
@@ -63,8 +65,8 @@ class OverviewScreen(LiveScreen[Overview]):
                 yield Panel(
                     "alerts",
                     LiveTable(Column("text", "", least=20), markable=False, show_header=False, id="alerts"),
-                    empty="Nothing needs attention. Dead or silent workers, unserved, paused and late queues show up "
-                    "here.",
+                    empty="Nothing needs attention. Dead or silent workers, unserved, paused and late queues, many "
+                    "failures and overdue schedules show up here.",
                     id="alerts-panel",
                 )
                 yield Panel(
@@ -100,25 +102,31 @@ class OverviewScreen(LiveScreen[Overview]):
         self.query_one("#failing", LiveTable).show([self._failing(one) for one in data.failing])
         self.query_one("#failing-panel", Panel).face_of(empty=not data.failing)
         there = sum(worker.liveness.is_there for worker in data.workers)
-        slots = sum(worker.processes for worker in data.workers if worker.liveness.is_there)
+        processes = sum(worker.processes for worker in data.workers if worker.liveness.is_there)
         panel = self.query_one("#queues-panel", Panel)
-        panel.border_subtitle = f"{there} workers, {slots} slots"
+        panel.border_subtitle = f"{plural(there, 'worker')}, {plural(processes, 'process', 'processes')}"
 
     def _show_cards(self, data: Overview) -> None:
-        window = self.dash.window.curve_name
         curves = data.series
         for name in ("sent", "done", "failed"):
             curve: tuple[float, ...] = getattr(curves, name)
-            # the last slot has only begun
-            now = curve[-2] if len(curve) > 1 else 0.0
+            past = self._past(curves, getattr(curves, f"{name}_counted_s"))
             self.query_one(f"#{name}", MetricCard).show(
-                rate(now), curve, f"max {rate(max(curve, default=0))} in {window}"
-            )
-        waits = curves.wait_p95
-        last = next((value for value in reversed(waits) if value), 0.0)
-        middle = next((value for value in reversed(curves.wait_p50) if value), 0.0)
-        highest = f", max {_seconds(max(waits, default=0))}" if not self.has_class("-narrow") else ""
-        self.query_one("#wait", MetricCard).show(_seconds(last), waits, f"p50 {_seconds(middle)}{highest}")
+                rate(getattr(curves, f"{name}_now")), curve, f"max {rate(max(curve, default=0))} in {past}",
+                _covers(getattr(curves, f"{name}_span_s")),
+            )  # fmt: skip
+        highest = f", max {_seconds(max(curves.wait_p95, default=0))}" if not self.has_class("-narrow") else ""
+        self.query_one("#wait", MetricCard).show(
+            _seconds(curves.wait_p95_now), curves.wait_p95, f"p50 {_seconds(curves.wait_p50_now)}{highest}",
+            _covers(curves.failed_span_s),
+        )  # fmt: skip
+
+    def _past(self, curves: Series, counted_s: float) -> str:
+        """How far back a curve goes by now: a long window is counted over several looks."""
+        window = self.dash.window
+        if counted_s >= window.span.total_seconds() - curves.slot_s:
+            return window.curve_name
+        return f"{span(timedelta(seconds=counted_s))} …"
 
     def _queue(self, queue: QueueStatus) -> Line:
         paused = queue.paused_at is not None
@@ -171,7 +179,10 @@ class OverviewScreen(LiveScreen[Overview]):
             failed = Query(statuses=frozenset({TaskStatus.FAILED, TaskStatus.EXPIRED}))
             await self._list(failed.narrowed("name", name).narrowed("error", error))
         elif self.data is not None and event.cursor_row < len(self.data.alerts):
-            await self.dash.run_action(f"go('{self.data.alerts[event.cursor_row].screen}')")
+            alert = self.data.alerts[event.cursor_row]
+            if alert.filter:
+                self.dash.queries[alert.screen] = Query.parse(alert.filter)[0]
+            await self.dash.run_action(f"go('{alert.screen}')")
 
     async def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
         event.stop()
@@ -180,6 +191,10 @@ class OverviewScreen(LiveScreen[Overview]):
     async def _list(self, query: Query) -> None:
         self.dash.queries["tasks"] = query
         await self.dash.run_action("go('tasks')")
+
+
+def _covers(seconds: float) -> str:
+    return f"last {seconds:.0f} s" if seconds < 100 else f"last {seconds / 60:.0f} min"
 
 
 def _seconds(value: float) -> str:

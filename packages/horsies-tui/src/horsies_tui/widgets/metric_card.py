@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import Sparkline, Static
 
 
@@ -17,7 +18,9 @@ class MetricCard(Vertical):
         yield Sparkline(summary_function=max)
         yield Static("", classes="foot", markup=False)
 
-    def show(self, value: str, curve: Sequence[float], foot: str) -> None:
-        self.query_one(".value", Static).update(value)
+    def show(self, value: str, curve: Sequence[float], foot: str, covers: str = "") -> None:
+        """`covers`: the time that the number is of, where that is not this moment."""
+        shown = Content.assemble(value, (f"  {covers}", "$text-muted not bold")) if covers else Content(value)
+        self.query_one(".value", Static).update(shown)
         self.query_one(Sparkline).data = list(curve) or None
         self.query_one(".foot", Static).update(foot)

@@ -14,7 +14,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from horsies._text import plural
 from horsies.app import Horsies
+from horsies.schedule_state import LISTED_EVERY
 from horsies.scheduled import ScheduledTask, settle_schedules
 from horsies_worker.child.logs import about
 from horsies_worker.finalizer import is_data_error
@@ -70,6 +72,7 @@ class Scheduler(Service):
         self._outlook: Outlook | None = None
         self._outlook_mono = 0.0
         self._in_vain = 0
+        self._confirm_mono = 0.0
 
     def on_news(self, _name: str) -> None:
         """A schedule was paused, resumed or asked to run."""
@@ -79,6 +82,9 @@ class Scheduler(Service):
 
     async def run_once(self) -> None:
         outlook = await self._look()
+        if time.monotonic() >= self._confirm_mono:
+            await self._session.run(self._state.confirm)
+            self._confirm_mono = time.monotonic() + LISTED_EVERY.total_seconds()
         if not self._has_planned or outlook.known < len(self._tasks) or outlook.orphaned:
             await self._plan(outlook.now)
             outlook = await self._look()
@@ -100,7 +106,7 @@ class Scheduler(Service):
         outlook = self._outlook
         if outlook is None:
             return self._poll_s
-        pause = self._poll_s
+        pause = min(self._poll_s, max(self._confirm_mono - time.monotonic(), EARLY_S))
         if self._in_vain:
             pause = min(pause, FIRST_RETRY_S * 2 ** min(self._in_vain - 1, 16))
         elif outlook.due:
@@ -136,7 +142,7 @@ class Scheduler(Service):
                 level = logging.WARNING if plan.reason is PlanReason.ORPHANED else logging.INFO
                 _log.log(level, "schedule %r %s; next run %s", plan.name, plan.reason, _told(plan.next_run_at))
             if len(fresh) > _SPOKEN:
-                _log.info("and %d more schedules were planned", len(fresh) - _SPOKEN)
+                _log.info("planned as well: %s", plural(len(fresh) - _SPOKEN, "more schedule"))
         # what somebody else has changed meanwhile is looked at again
         self._has_planned = self._has_planned or len(written) == len(plans)
 
@@ -230,7 +236,7 @@ class Scheduler(Service):
         for made in passed[:_SPOKEN]:
             self._tell_passed(made)
         if len(passed) > _SPOKEN:
-            _log.warning("and %d more schedules had slots that were not run", len(passed) - _SPOKEN)
+            _log.warning("slots not run as well: %s", plural(len(passed) - _SPOKEN, "more schedule"))
 
     def _tell_passed(self, made: Move) -> None:
         if made.passed is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from horsies._pg.statements import load
 from horsies.schedule import Overlap
+from horsies.schedule_state import LISTED_EVERY
 from horsies.scheduled import ScheduledTask
 from horsies.send import NewTasks
 from horsies_worker.scheduler.moves import ORPHANED_AFTER, DueRow, Fire, KnownRow, Move, PlannedRow
@@ -44,6 +45,11 @@ class ScheduleState:
     async def outlook(self, connection: Any) -> Outlook:
         row = await connection.fetchrow(self._sql["schedule_outlook"], self._names, self._hashes, ORPHANED_AFTER)
         return Outlook(row["now"], row["known"], row["due"], row["next_due"], row["orphaned"])
+
+    async def confirm(self, connection: Any) -> None:
+        """Say that a live scheduler lists these schedules, where that was not said lately."""
+        half = LISTED_EVERY / 2
+        await connection.execute(self._sql["confirm_schedule_batch"], self._names, self._hashes, half)
 
     # -- planning --------------------------------------------------------------------------------
 

@@ -33,6 +33,21 @@ UPDATE horsies_schedule_state s
   FROM target WHERE s.schedule_name = target.schedule_name
 RETURNING s.schedule_name;
 
+-- name: confirm_schedule_batch :none
+-- params: names, config_hashes, older_than
+-- Says that a live scheduler lists these: without that, nothing tells a schedule that was removed, or whose scheduler is
+-- gone, from one whose slot has not come. A row of another release's timing without a slot is left alone: its age says
+-- when it is orphaned.
+WITH mine AS MATERIALIZED (
+    SELECT s.schedule_name FROM unnest($1::text[], $2::text[]) AS x (name, config_hash)
+      JOIN horsies_schedule_state s ON s.schedule_name = x.name
+     WHERE s.updated_at < statement_timestamp() - $3::interval
+       AND (s.config_hash = x.config_hash OR s.next_run_at IS NOT NULL)
+     ORDER BY s.schedule_name FOR UPDATE OF s SKIP LOCKED
+)
+UPDATE horsies_schedule_state s SET updated_at = statement_timestamp()
+  FROM mine WHERE s.schedule_name = mine.schedule_name;
+
 -- name: schedule_outlook :one
 -- params: names, config_hashes, orphaned_after
 -- All that a look needs to know: is there anything to do, and if not, when? Rows of schedules that this app does not

@@ -1,21 +1,30 @@
--- Finding and healing what a dead or deaf worker left behind, by hand (broker, command line, dashboard).
--- A sign of life is the newest of the state's own start and the heartbeats sent since; only beats of the current
--- attempt count. The in-flight index bounds every scan here to what is claimed or running.
+-- Finding and healing what a dead or deaf worker left behind, by hand (broker, command line, dashboard). The in-flight
+-- index bounds every scan here to what is claimed or running.
+
+-- fragment: last_sign
+-- The last sign of life of a task in hand: the newest of its state's own start, a staged outcome, and the heartbeats of
+-- the current attempt. Its age is the task's silence, for the reaper, `horsies stale`, the doctor and the dashboard.
+greatest(t.claimed_at, t.started_at, t.finalizing_at, (
+    SELECT h.sent_at FROM horsies_heartbeats h
+     WHERE h.task_id = t.id AND h.role = CASE t.status WHEN 'RUNNING' THEN 'runner' ELSE 'claimer' END
+       AND h.sent_at >= coalesce(t.started_at, t.claimed_at)
+     ORDER BY h.sent_at DESC LIMIT 1))
 
 -- name: stale_tasks :many
--- params: threshold
+-- params: threshold, worker_ids, row_limit
+-- Silent for the threshold, or in the hands of one of these workers (those that are gone). Which threshold counts for
+-- which task is the caller's part (horsies.stale): every worker has its own.
 SELECT t.id, t.task_name, t.queue_name, t.status, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid,
        t.claimed_at, t.started_at, t.retry_count, t.max_retries, life.last_sign,
-       statement_timestamp() - life.last_sign AS silence
+       statement_timestamp() - life.last_sign AS silence, t.finalizing_at IS NOT NULL AS is_finalizing,
+       t.is_workflow_task, statement_timestamp() - coalesce(t.started_at, t.claimed_at) AS held_for
   FROM horsies_tasks t
-  CROSS JOIN LATERAL (
-       SELECT greatest(t.claimed_at, t.started_at, t.finalizing_at, (
-              SELECT h.sent_at FROM horsies_heartbeats h
-               WHERE h.task_id = t.id AND h.role = CASE t.status WHEN 'RUNNING' THEN 'runner' ELSE 'claimer' END
-                 AND h.sent_at >= coalesce(t.started_at, t.claimed_at)
-               ORDER BY h.sent_at DESC LIMIT 1)) AS last_sign) AS life
- WHERE t.status IN ('CLAIMED', 'RUNNING') AND life.last_sign < statement_timestamp() - $1::interval
- ORDER BY life.last_sign, t.id;
+ CROSS JOIN LATERAL (SELECT {{last_sign}} AS last_sign) AS life
+ WHERE t.status IN ('CLAIMED', 'RUNNING')
+   AND (t.claimed_by_worker_id = ANY ($2::text[])
+        OR (coalesce(t.started_at, t.claimed_at) < statement_timestamp() - $1::interval
+            AND life.last_sign < statement_timestamp() - $1::interval))
+ ORDER BY life.last_sign, t.id LIMIT $3::int;
 
 -- name: requeue_stale_claimed :many
 -- edge: CLAIMED -> PENDING
@@ -23,10 +32,7 @@ SELECT t.id, t.task_name, t.queue_name, t.status, t.claimed_by_worker_id, t.work
 WITH target AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
      WHERE t.status = 'CLAIMED' AND ($2::text[] IS NULL OR t.id = ANY ($2::text[]))
-       AND greatest(t.claimed_at, (
-           SELECT h.sent_at FROM horsies_heartbeats h
-            WHERE h.task_id = t.id AND h.role = 'claimer' AND h.sent_at >= t.claimed_at
-            ORDER BY h.sent_at DESC LIMIT 1)) < statement_timestamp() - $1::interval
+       AND {{last_sign}} < statement_timestamp() - $1::interval
      ORDER BY t.id FOR UPDATE OF t
 )
 UPDATE horsies_tasks t
@@ -40,14 +46,12 @@ RETURNING t.id;
 -- edge: RUNNING -> FAILED
 -- params: threshold, result, reason, ids
 -- Task row and attempt row in one statement. The generation is not touched: a late write of the lost worker
--- fails on the status, a later claim bumps it. A staged outcome (finalizing) counts as a sign of life.
+-- fails on the status, a later claim bumps it. A staged outcome (finalizing) counts as a sign of life. Of a workflow's
+-- task the workflow has to hear, and no worker ends this one: a worker is told to look.
 WITH target AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
      WHERE t.status = 'RUNNING' AND ($4::text[] IS NULL OR t.id = ANY ($4::text[]))
-       AND greatest(t.started_at, t.finalizing_at, (
-           SELECT h.sent_at FROM horsies_heartbeats h
-            WHERE h.task_id = t.id AND h.role = 'runner' AND h.sent_at >= t.started_at
-            ORDER BY h.sent_at DESC LIMIT 1)) < statement_timestamp() - $1::interval
+       AND {{last_sign}} < statement_timestamp() - $1::interval
      ORDER BY t.id FOR UPDATE OF t
 ), failed AS (
     UPDATE horsies_tasks t
@@ -57,7 +61,7 @@ WITH target AS MATERIALIZED (
       FROM target
      WHERE t.id = target.id AND t.status = 'RUNNING'
     RETURNING t.id, t.retry_count, t.started_at, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid,
-              t.worker_process_name
+              t.worker_process_name, t.is_workflow_task
 ), history AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, outcome, will_retry, started_at, finished_at, error_code,
                                        error_message, failed_reason, worker_id, worker_hostname, worker_pid,
@@ -67,7 +71,7 @@ WITH target AS MATERIALIZED (
       FROM failed
     ON CONFLICT (task_id, attempt) DO NOTHING
 )
-SELECT id FROM failed;
+SELECT id, CASE WHEN is_workflow_task THEN pg_notify('workflow_step', 't:' || id) END AS told FROM failed;
 
 -- name: expired_tasks :many
 -- params: row_limit

@@ -1,5 +1,6 @@
--- What the first screen shows. Counts stop at a bound and become the planner's estimates beyond it; rates are measured
--- on a bounded sample of every slot of the window, so a busy hour costs what a quiet one costs.
+-- What the first screen shows. Counts of states stop at a bound and become the planner's estimates beyond it. Rates are
+-- counted, never extrapolated: a slot of the window is counted once, in steps of a bounded number of rows, and the
+-- dashboard remembers it.
 
 -- name: ended_counts :many
 -- params: bound
@@ -16,49 +17,72 @@ SELECT c.reltuples::float8 AS rows, s.most_common_vals::text::text[] AS statuses
   LEFT JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = 'status'
  WHERE c.oid = to_regclass($1::text);
 
--- name: ended_series :many
--- params: slot_s, slots, sample
--- Slots begin at round times, so that a bar does not change its height while the window moves on.
-WITH slot AS (
-    SELECT n, to_timestamp(floor(extract(epoch FROM statement_timestamp()) / $1::float8) * $1::float8
-                           - $1::float8 * ($2::int - 1 - n)) AS starts
-      FROM generate_series(0, $2::int - 1) AS n
-)
-SELECT slot.n, found.seen, found.failed, found.p50, found.p95,
-       extract(epoch FROM least(statement_timestamp() - slot.starts, make_interval(secs => $1::float8)))::float8 AS lasted,
-       extract(epoch FROM found.last_at - slot.starts)::float8 AS covered
-  FROM slot CROSS JOIN LATERAL (
-       SELECT count(*) AS seen, count(*) FILTER (WHERE sample.status IN ('FAILED', 'EXPIRED')) AS failed,
-              max(sample.terminal_at) AS last_at,
-              percentile_cont(0.5) WITHIN GROUP (ORDER BY sample.waited) AS p50,
-              percentile_cont(0.95) WITHIN GROUP (ORDER BY sample.waited) AS p95
-         FROM (SELECT t.status, t.terminal_at,
-                      greatest(0, extract(epoch FROM t.started_at - t.enqueued_at))::float8 AS waited
-                 FROM horsies_tasks t
-                WHERE t.terminal_at >= slot.starts AND t.terminal_at < slot.starts + make_interval(secs => $1::float8)
-                ORDER BY t.terminal_at LIMIT $3::int) AS sample) AS found
- ORDER BY slot.n;
+-- name: ended_now :one
+-- params: span_s, look
+-- The newest ends within the span, and no more than a bound: `oldest_s` is then the span that they cover. Reads the
+-- index alone.
+SELECT count(*) AS tasks, date_part('epoch', statement_timestamp() - min(newest.terminal_at)) AS oldest_s,
+       statement_timestamp() AS now
+  FROM (SELECT t.terminal_at FROM horsies_tasks t
+         WHERE t.terminal_at > statement_timestamp() - make_interval(secs => $1::float8)
+           AND t.terminal_at <= statement_timestamp()
+         ORDER BY t.terminal_at DESC FETCH FIRST ($2::int) ROWS WITH TIES) AS newest;
 
--- name: sent_series :many
--- params: slot_s, slots, sample
+-- name: failed_now :one
+-- params: span_s, look
+-- The same with what the rows say: how many failed, and how long they had waited for their start.
+SELECT count(*) AS tasks, count(*) FILTER (WHERE newest.status IN ('FAILED', 'EXPIRED')) AS failed,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY newest.waited) AS p50,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY newest.waited) AS p95,
+       date_part('epoch', statement_timestamp() - min(newest.terminal_at)) AS oldest_s
+  FROM (SELECT t.status, t.terminal_at, greatest(0, date_part('epoch', t.started_at - t.enqueued_at)) AS waited
+          FROM horsies_tasks t
+         WHERE t.terminal_at > statement_timestamp() - make_interval(secs => $1::float8)
+           AND t.terminal_at <= statement_timestamp()
+         ORDER BY t.terminal_at DESC FETCH FIRST ($2::int) ROWS WITH TIES) AS newest;
+
+-- name: sent_now :one
+-- params: from_id, until_id, look
 -- No index leads from a time to the tasks that were sent then, but ids do: they begin with the sender's clock (UUIDv7).
-WITH slot AS (
-    SELECT n, (floor(extract(epoch FROM statement_timestamp()) / $1::float8) * $1::float8
-               - $1::float8 * ($2::int - 1 - n)) AS starts
-      FROM generate_series(0, $2::int - 1) AS n
-), bound AS (
-    SELECT n, starts, lpad(to_hex((starts * 1000)::bigint), 12, '0') AS low,
-           lpad(to_hex(((starts + $1::float8) * 1000)::bigint), 12, '0') AS high FROM slot
-)
-SELECT bound.n, found.seen, found.last_id, bound.starts::float8 AS starts,
-       least(extract(epoch FROM statement_timestamp()) - bound.starts, $1::float8)::float8 AS lasted
-  FROM bound CROSS JOIN LATERAL (
-       SELECT count(*) AS seen, max(sample.id) AS last_id
-         FROM (SELECT t.id FROM horsies_tasks t
-                WHERE t.id >= left(bound.low, 8) || '-' || right(bound.low, 4)
-                  AND t.id < left(bound.high, 8) || '-' || right(bound.high, 4)
-                ORDER BY t.id LIMIT $3::int) AS sample) AS found
- ORDER BY bound.n;
+SELECT count(*) AS tasks, min(newest.id) AS oldest_id
+  FROM (SELECT t.id FROM horsies_tasks t WHERE t.id > $1::text AND t.id < $2::text
+         ORDER BY t.id DESC LIMIT $3::int) AS newest;
+
+-- name: ended_ranges :many
+-- params: froms, untils, look
+-- How many ended after `from` and before `until`. A range with more than `look` of them is counted from its beginning up
+-- to `reached`; rows with the same time stay together. Reads the index alone.
+SELECT r.n::int AS n, found.tasks, found.reached
+  FROM unnest($1::timestamptz[], $2::timestamptz[]) WITH ORDINALITY AS r (low, high, n)
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS tasks, max(x.terminal_at) AS reached
+         FROM (SELECT t.terminal_at FROM horsies_tasks t WHERE t.terminal_at > r.low AND t.terminal_at < r.high
+                ORDER BY t.terminal_at FETCH FIRST ($3::int) ROWS WITH TIES) AS x) AS found;
+
+-- name: failed_ranges :many
+-- params: froms, untils, look
+-- The same with what the rows say: how many failed, by how long they had waited (in eighths of a power of two of a
+-- second; NULL: never started).
+SELECT r.n::int AS n, found.waited, found.tasks, found.failed, found.reached
+  FROM unnest($1::timestamptz[], $2::timestamptz[]) WITH ORDINALITY AS r (low, high, n)
+ CROSS JOIN LATERAL (
+       SELECT x.waited, count(*) AS tasks, count(*) FILTER (WHERE x.failed) AS failed, max(x.terminal_at) AS reached
+         FROM (SELECT t.terminal_at, t.status IN ('FAILED', 'EXPIRED') AS failed,
+                      floor(8 / ln(2::float8)
+                            * ln(greatest(date_part('epoch', t.started_at - t.enqueued_at), 0.0005)))::int AS waited
+                 FROM horsies_tasks t WHERE t.terminal_at > r.low AND t.terminal_at < r.high
+                ORDER BY t.terminal_at FETCH FIRST ($3::int) ROWS WITH TIES) AS x
+        GROUP BY x.waited) AS found;
+
+-- name: sent_ranges :many
+-- params: froms, untils, look
+-- What was sent, by id.
+SELECT r.n::int AS n, found.tasks, found.reached
+  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r (low, high, n)
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS tasks, max(x.id) AS reached
+         FROM (SELECT t.id FROM horsies_tasks t WHERE t.id > r.low AND t.id < r.high
+                ORDER BY t.id LIMIT $3::int) AS x) AS found;
 
 -- name: failing :many
 -- params: window, look, row_limit

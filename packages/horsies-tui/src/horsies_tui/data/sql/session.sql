@@ -1,13 +1,12 @@
 -- Who we are here and what we may do; schedules; sizes.
 
 -- name: session :one
--- params: tasks, attempts, queue_state, workflows, schedule_state
+-- params: tasks, attempts, queue_state, workflows, schedule_state, cancel
 -- A role without a right never sees the action that needs it. A standby takes no action at all.
 SELECT current_database() AS database, current_user AS role, current_setting('server_version') AS version,
        pg_is_in_recovery() AS is_standby,
        has_column_privilege($1::text, 'kwargs', 'SELECT') AS sees_arguments,
-       has_column_privilege($1::text, 'cancel_requested_at', 'UPDATE')
-           AND has_column_privilege($1::text, 'status', 'UPDATE') AS may_cancel,
+       has_function_privilege($6::text, 'EXECUTE') AS may_cancel,
        has_column_privilege($1::text, 'retry_count', 'UPDATE')
            AND has_column_privilege($1::text, 'status', 'UPDATE') AS may_retry,
        has_column_privilege($1::text, 'claim_expires_at', 'UPDATE')
@@ -26,7 +25,9 @@ SELECT s.schedule_name, s.next_run_at, s.last_run_at, s.last_task_id, s.run_coun
        CASE WHEN s.paused_at IS NULL AND s.next_run_at < statement_timestamp()
             THEN statement_timestamp() - s.next_run_at END AS late,
        coalesce(t.status, w.status) AS last_status, coalesce(t.task_name, w.name) AS last_name,
-       w.id IS NOT NULL AS is_workflow, t.enqueued_at - s.last_run_at AS drift
+       w.id IS NOT NULL AS is_workflow, t.enqueued_at - s.last_run_at AS drift,
+       statement_timestamp() - s.updated_at AS unlisted_for,
+       min(statement_timestamp() - s.updated_at) OVER () AS scheduler_seen
   FROM horsies_schedule_state s
   LEFT JOIN horsies_tasks t ON t.id = s.last_task_id
   LEFT JOIN horsies_workflows w ON w.id = s.last_task_id
