@@ -19,9 +19,13 @@ demo: setup
 test *args: setup
     {{run}} pytest -n 4 --dist worksteal {{args}}
 
-# the same suite on Debian's PostgreSQL 15
-test-pg15 *args: setup
-    {{run}} python -m tests.support.debian_server {{run}} pytest -n 2 {{args}}
+# the same suite on PostgreSQL 14, 15, 16 or 17: just test-pg 16
+test-pg version *args: setup
+    {{run}} python -m tests.support.other_server {{version}} {{run}} pytest -n 4 --dist worksteal {{args}}
+
+# the same suite on another Python, by version or path: just test-python 3.13
+test-python python *args:
+    UV_PROJECT_ENVIRONMENT=.venv-other uv run --quiet --python {{python}} pytest -n 4 --dist worksteal {{args}}
 
 # the tests of one layer
 test-unit *args: setup

@@ -30,15 +30,16 @@ async def drain(url: str, *, batch: int = BATCH) -> float:
         hints: list[Hint] = []
         while True:
             if hints:  # more of the same, as the worker asks for it
-                rows = await queries.claim_next(claimer, NextRequest(hints[0], batch, ["noop"]), pooled=False)
+                rows = await queries.claim_next(claimer, NextRequest(hints[0], batch, ["noop"], ["noop"]), pooled=False)
             else:
                 request = ClaimRequest(
                     discover=("default",), hints=(), limit=batch, room_sync=0, room_ahead=batch,
-                    room_async=0, prefetch=0, async_names=(), short_names=("noop",), other_names=(),
+                    room_async=0, prefetch=0, async_names=(), short_names=("noop",), other_names=("noop",),
                 )  # fmt: skip
-                rows = await queries.claim(
+                whole = await queries.claim(
                     claimer, request, lease_ms=60_000, queue_caps={}, cluster_cap=None, pooled=False
                 )
+                rows = whole.rows
             if not rows and not hints:
                 await claimed.put([])
                 return

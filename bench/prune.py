@@ -58,14 +58,14 @@ class Load:
                     "SELECT gen_random_uuid()::text, 'noop' FROM generate_series(1, 10)"
                 )
                 asked = time.monotonic()
-                rows = await queries.claim(
+                claimed = await queries.claim(
                     connection, request, lease_ms=120_000, queue_caps={}, cluster_cap=None, pooled=False
                 )
                 self.claims.append(time.monotonic() - asked)
                 await connection.execute(
                     "UPDATE horsies_tasks SET status = 'COMPLETED', result = '{}', completed_at = now(), "
                     "terminal_at = now() WHERE id = ANY ($1)",
-                    [row["id"] for row in rows],
+                    [row["id"] for row in claimed.rows],
                 )
                 await asyncio.sleep(EVERY_S)
         finally:

@@ -36,14 +36,14 @@ async def bare_trips(url: str) -> list[float]:
         while True:
             await news.wait()
             news.clear()
-            rows = await queries.claim(
+            claimed = await queries.claim(
                 server_side, request, lease_ms=1000, queue_caps={}, cluster_cap=None, pooled=False
             )
             now = time.time()
             ends = [
                 Transition(row["id"], row["claim_generation"], 1, TaskStatus.COMPLETED, '{"ok":1}', None, None, None,
                            AttemptOutcome.COMPLETED, 0, 0, now, now, 1, "bare")
-                for row in rows
+                for row in claimed.rows
             ]  # fmt: skip
             await queries.finalize_own(finalizer, ends)
 

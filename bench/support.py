@@ -43,10 +43,10 @@ async def clean(connection: asyncpg.Connection) -> None:
 
 
 @contextmanager
-def worker(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker on the bench's app, up and claiming."""
+def worker(*arguments: str, app: str = "bench.worker_app:app") -> Iterator[subprocess.Popen[bytes]]:
+    """A worker on the bench's app (or another), up and claiming."""
     log = tempfile.NamedTemporaryFile(prefix="horsies-bench-worker-", suffix=".log", delete=False)  # noqa: SIM115
-    command = [sys.executable, "-m", "horsies_worker", "bench.worker_app:app", *arguments]
+    command = [sys.executable, "-m", "horsies_worker", app, *arguments]
     process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 60

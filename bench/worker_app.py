@@ -5,6 +5,15 @@ from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
 app = Horsies(AppConfig(PostgresConfig()))
 
 
+other = Horsies(AppConfig(PostgresConfig()))
+"""Another app on the same database and queue, which does not know the tasks of the first."""
+
+
+@other.task("other")
+def elsewhere(n: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=n)
+
+
 @app.task("noop")
 def noop(n: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=n)

@@ -6,11 +6,17 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import embedding, invariants, postgres, workers
 from tests.support.hands import Hands
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
+
+# How long Hypothesis takes to draw an example says how busy the machine is, nothing about the code. Its other health
+# checks stay on.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:

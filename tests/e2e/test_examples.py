@@ -144,7 +144,8 @@ def test_fastapi(db: Database, shop: Server) -> None:
     waited: list[Any] = []
     waiting = threading.Thread(target=lambda: waited.append(shop.call("GET", f"{receipt}?wait_ms=20000")))
     waiting.start()
-    eventually(lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE query ILIKE 'LISTEN%%'"))
+    listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
+    eventually(lambda: db.value(listening))
     started = time.monotonic()
     finish(db, order["task_id"], ok={"number": "R-1", "total": "12.50"})
     waiting.join(30)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pytest
 
 from horsies_worker.jobs import OutcomeKind
@@ -313,9 +314,20 @@ async def test_signals_for_everybody_do_not_reach_children(tmp_path: Path) -> No
         await eventually_async((tmp_path / "t").exists)
         (pid,) = yard.pids()
         assert os.getpgid(pid) != os.getpgid(0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (
+            signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
+        ):  # fmt: skip
             os.kill(pid, number)
+            os.kill(psutil.Process(pid).ppid(), number)  # the template
         assert ok(await yard.outcome(job)) == pid
+        assert ok(await yard.run("add", a=1, b=1)) == 2
+
+
+async def test_programs_that_user_code_starts_inherit_no_descriptor_of_ours() -> None:
+    async with Yard(processes=2) as yard:
+        await yard.all_ready()
+        found: list[str] = ok(await yard.run("inherited"))
+        assert not [name for name in found if name.startswith(("socket:", "pipe:", "anon_inode:"))]
 
 
 async def test_the_parents_descriptors_do_not_leak() -> None:

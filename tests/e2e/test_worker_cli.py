@@ -171,10 +171,10 @@ def test_the_banner_says_what_matters(project: Path, db: Database) -> None:
         process.wait_up()
         for text in (
             "horsies 0.1.0 worker",
-            "app       shop:app, 1 tasks: version",
+            "app       shop:app, 1 task: version",
             "database  PostgresConfig(",
             "queues    default",
-            "children  1 processes, 7 async tasks each; tasks per child 50",
+            "children  1 process, 7 async tasks each; tasks per child 50",
         ):
             assert text in process.log
         assert process.stop() == ExitCode.CLEAN
@@ -325,3 +325,16 @@ def test_dev_that_is_killed_takes_its_worker_along(project: Path, db: Database) 
         process.kill()
         eventually(lambda: not any(one.is_running() for one in everybody), timeout=40)
         assert "the process that started this worker is gone" in process.log
+
+
+def test_dev_ends_although_its_worker_does_not(project: Path, db: Database) -> None:
+    """A worker that does not answer to signals any more is killed, with its children, when its time is up."""
+    arguments = ("dev", "shop:app", "--no-reload", "--processes=1", "--shutdown-timeout=1")
+    with running(project, *arguments, db=db, command=FRONT_DOOR) as process:
+        process.wait_up()
+        everybody = process.offspring()
+        (child,) = [one for one in everybody if one.ppid() == process.pid]
+        child.suspend()
+        process.signal(signal.SIGHUP)
+        assert process.wait(20) == ExitCode.FAILED
+        eventually(lambda: not any(one.is_running() for one in everybody), timeout=20)

@@ -217,7 +217,7 @@ def test_a_stop_without_a_database(db: Database, tmp_path: Path) -> None:
             leaving.wait_for_log("stopping")
             leaving.terminate()
             assert leaving.wait(15) == ExitCode.DATABASE
-            assert "1 results could not be written" in leaving.log
+            assert "1 result could not be written" in leaving.log
         with worker(db, folder=tmp_path):
             assert str(once.get(LONG_MS).err.error_code) == "WORKER_CRASHED"
     chaos.check()

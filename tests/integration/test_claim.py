@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from horsies_worker.queries import EXPIRED_RESULT, Hint
+from horsies_worker.queries import DUE_LOOK, EXPIRED_RESULT, Hint
 from tests.support import factories, invariants
 from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands, Row
@@ -31,6 +31,10 @@ def fill(db: Database, count: int, **columns: str) -> None:
         f"INSERT INTO horsies_tasks (id, task_name{places})"
         f" SELECT to_char(i, 'FM0000'), 'add'{values} FROM generate_series(1, {count}) AS i"
     )
+
+
+async def next_due(hands: Hands, *queues: str, names: Sequence[str] = ("add",)) -> float | None:
+    return (await hands.queries.next_due(hands.connection, queues, names))[0]
 
 
 def statuses(db: Database) -> dict[str, str]:
@@ -86,12 +90,12 @@ async def test_the_future_is_left_alone_until_it_is_due(db: Database, hands: Han
     factories.task(db, id="later", priority=1, enqueued_at=ahead(seconds=0.4))
     factories.task(db, id="now", priority=100)
     assert ids(await hands.claim()) == ["now"]
-    due = await hands.queries.next_due(hands.connection, ["default"])
+    due = await next_due(hands, "default")
     assert due is not None
     assert 0 < due < 0.4
     await asyncio.sleep(due + 0.001)
     assert ids(await hands.claim()) == ["later"]
-    assert await hands.queries.next_due(hands.connection, ["default"]) is None
+    assert await next_due(hands, "default") is None
 
 
 async def test_the_next_due_time_is_the_first_of_all_queues_and_priorities(db: Database, hands: Hands) -> None:
@@ -99,9 +103,23 @@ async def test_the_next_due_time_is_the_first_of_all_queues_and_priorities(db: D
         factories.task(db, queue_name="mail", priority=priority, enqueued_at=ahead(minutes=minutes))
         factories.task(db, queue_name="mail", priority=priority, enqueued_at=ago(minutes=minutes))
     factories.task(db, queue_name="video", enqueued_at=ahead(minutes=1))
-    assert (await hands.queries.next_due(hands.connection, ["mail"]) or 0) // 1 == 179
-    assert (await hands.queries.next_due(hands.connection, ["mail", "video"]) or 0) // 1 == 59
-    assert await hands.queries.next_due(hands.connection, ["default"]) is None
+    assert (await next_due(hands, "mail") or 0) // 1 == 179
+    assert (await next_due(hands, "mail", "video") or 0) // 1 == 59
+    assert await next_due(hands, "default") is None
+
+
+async def test_the_next_due_time_is_of_a_known_name(db: Database, hands: Hands) -> None:
+    factories.task(db, task_name="ghost", enqueued_at=ahead(minutes=1))
+    assert await next_due(hands, "default") is None
+    factories.task(db, enqueued_at=ahead(minutes=2))
+    assert (await next_due(hands, "default") or 0) // 1 == 119
+
+
+async def test_many_future_tasks_of_unknown_names_are_read_so_far_and_no_further(db: Database, hands: Hands) -> None:
+    fill(db, DUE_LOOK + 1, enqueued_at="now() + i * interval '1 minute'")
+    db.execute("UPDATE horsies_tasks SET task_name = 'ghost'")
+    assert (await next_due(hands, "default") or 0) // 60 == DUE_LOOK - 1
+    assert (await next_due(hands, "default", names=["ghost"]) or 0) // 60 == 0
 
 
 async def test_what_is_overdue_is_consumed_once_and_uses_no_place(db: Database, hands: Hands) -> None:
@@ -150,9 +168,10 @@ NAMES: dict[str, Any] = {"async_names": ["poll"], "short_names": ["noop"], "othe
         ("add poll add poll", {"room_sync": 1, "prefetch": 2}, "R C C -"),
         ("poll add add", {"room_sync": 1, "prefetch": 1}, "C R -"),
         ("noop noop noop", {"room_sync": 1, "room_ahead": 1, "prefetch": 5}, "R R C"),
-        # a name that nobody knows here is claimed, to be handed back; it has no place and needs none
-        ("ghost add", {"room_sync": 1}, "C R"),
-        ("ghost ghost poll", {"room_async": 1, "prefetch": 1}, "C C R"),
+        # a name that is not known here is left in line, and hides nothing
+        ("ghost add", {"room_sync": 1}, "- R"),
+        ("ghost ghost poll", {"room_async": 1, "prefetch": 1}, "- - R"),
+        ("ghost ghost ghost add poll", {"room_sync": 1, "room_async": 1, "limit": 2, "look": 2}, "- - - R R"),
         # the limit is a limit
         ("add add add", {"room_sync": 3, "limit": 2}, "R R -"),
         ("add poll add", {"room_sync": 1, "room_async": 1, "prefetch": 1, "limit": 2}, "R R -"),

@@ -20,7 +20,7 @@ EVER = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 async def more(hands: Hands, limit: int = 100, *, names: Sequence[str] = ("add",), since: datetime = EVER) -> list[Any]:
-    request = NextRequest(Hint("default", 100, since), limit, names)
+    request = NextRequest(Hint("default", 100, since), limit, names, ["add", "poll"])
     return list(await hands.queries.claim_next(hands.connection, request, pooled=False))
 
 
@@ -74,6 +74,15 @@ async def test_what_needs_more_thought_is_left_as_it_is(db: Database) -> None:
     assert [factories.read(db, task) for task in left] == before
     assert factories.read(db, "beyond")["status"] == "PENDING"
     db.execute("UPDATE horsies_tasks SET is_workflow_task = false")  # there is no such workflow
+
+
+async def test_unknown_names_do_not_count_and_are_not_locked(db: Database) -> None:
+    for number in range(5):
+        factories.task(db, id=f"ghost {number}", task_name="ghost", enqueued_at=ago(minutes=9))
+    mine = [factories.task(db, enqueued_at=ago(minutes=minutes)) for minutes in (8, 7)]
+    async with Hands.on(db) as hands, Hands.on(db, "worker-2") as other, hands.connection.transaction():
+        assert [row["id"] for row in await more(hands, 2)] == mine
+        assert len(await other.claim(9, other_names=["ghost"])) == 5
 
 
 async def test_what_others_hold_is_passed_over(db: Database) -> None:

@@ -19,7 +19,7 @@ from psycopg import sql
 
 from horsies import PostgresConfig
 from horsies_worker.identity import Identity
-from horsies_worker.queries import CANCELLED_RESULT, EXPIRED_RESULT, ClaimRequest, Hint, Queries
+from horsies_worker.queries import CANCELLED_RESULT, DUE_LOOK, EXPIRED_RESULT, ClaimRequest, Hint, Queries
 from horsies_worker.session import CLAIM_SETTINGS, Session
 from tests.support import postgres
 from tests.support.postgres import Database
@@ -230,7 +230,7 @@ async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, c
 
 MOMENT = 1_704_067_200.0
 UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
-    "next_due": ((["default"],), 30),
+    "next_due": ((["default"], ["noop"], DUE_LOOK), 30),
     "start_batch": (("w", ["x"], [1], "h", 1, "p", EXPIRED_RESULT), 10),
     "hand_back_batch": (("w", ["x"], [1], timedelta(0), CANCELLED_RESULT), 10),
     "read_held_batch": (("w", ["x"], [1]), 10),
@@ -245,7 +245,7 @@ UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
 }
 # These read what is in flight, whoever's it is (3,000 tasks in 105 pages), and the last beat of what runs for long.
 SWEEP: dict[str, tuple[tuple[Any, ...], int]] = {
-    "requeue_expired_claims": ((timedelta(minutes=2), 500), 130),
+    "requeue_silent_claims": ((timedelta(minutes=2), 500), 130),
     "stale_running": ((timedelta(minutes=5), timedelta(minutes=5), 500), 130),
 }
 
@@ -368,3 +368,28 @@ async def test_dead_entries_behind_a_hint_are_not_walked(table: Database, claime
     shown(table="20 k dead entries", discovery=discovery.pick, hinted=hinted.pick)
     assert hinted.pick <= 119 * MAX_FIFTH
     assert discovery.pick > 4 * hinted.pick
+
+
+async def test_tasks_of_unknown_names_behind_a_hint_or_a_floor_are_not_walked(
+    table: Database, claimer: Prepared
+) -> None:
+    """100,000 ready tasks that another app's workers run, in the same queue and priority, before those that we know."""
+    fill_ready(table, 100_000)
+    table.execute("UPDATE horsies_tasks SET task_name = 'ghost'")
+    table.execute("VACUUM horsies_tasks")
+    fill(table, "enqueued_at", "now() - interval '1 minute' + i * interval '1 ms'", 300)
+    since = table.value("SELECT min(enqueued_at) FROM horsies_tasks WHERE task_name = 'noop'")
+    full = await claimer.claim(100)
+    hinted = await claimer.claim(100, discover=(), hints=[Hint("default", 100, since)])
+    floor = await claimer.claim(100, floor=since)
+    shown(table="100 k of unknown names", full=full.pick, hinted=hinted.pick, floor=floor.pick)
+    assert full.rows == hinted.rows == floor.rows == 100
+    assert hinted.pick <= 123 * MAX_FIFTH
+    assert floor.pick <= 137 * MAX_FIFTH
+    assert full.pick > 20 * hinted.pick
+    one = await claimer.claim(1, floor=since)
+    assert one.pick <= 26 * MAX_FIFTH
+    # nothing there that it could take: only the walk, and no row is locked for it
+    strange = await claimer.claim(100, other_names=["of another release"], floor=since)
+    locks = [node["Actual Rows"] for node in strange.nodes if node["Node Type"] == "LockRows"]
+    assert (strange.rows, sum(locks)) == (0, 0)

@@ -14,7 +14,7 @@ import pytest
 from horsies import AppConfig, CustomQueueConfig, PostgresConfig, QueueMode, ResilienceConfig, TaskError, TaskResult
 from horsies.app import Horsies
 from horsies_worker import lookout as lookout_module
-from horsies_worker.claimer import Claimer, claim_settings
+from horsies_worker.claimer import CAPPED_REST, Claimer, claim_settings
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.identity import Identity
@@ -23,7 +23,6 @@ from horsies_worker.queries import ClaimRequest, NextRequest, Queries
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.session import CLAIM_SETTINGS, Session
 from horsies_worker.starter import Starter
-from horsies_worker.unknown import UnknownNames
 from tests.support import factories, invariants
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.factories import ago, ahead
@@ -69,7 +68,6 @@ class Yard:
     held: Held
     starter: Starter
     finalizer: Finalizer
-    failed: list[str]
     requests: list[ClaimRequest | NextRequest]
 
     def finish(self, *ids: str) -> None:
@@ -86,23 +84,25 @@ class Yard:
 
 @asynccontextmanager
 async def claiming(
-    db: Database, pool: Pool, *, url: str | None = None, grace_ms: int = 300_000, poll_ms: int = 5_000,
-    max_per_worker: int | None = None, hears: bool = False, **config: Any,
+    db: Database, pool: Pool, *, url: str | None = None, poll_ms: int = 5_000,
+    max_per_worker: int | None = None, hears: bool = False, knows_add: bool = True, worker_id: str = "worker-1",
+    **config: Any,
 ) -> AsyncIterator[Yard]:  # fmt: skip
     app = Horsies(
         AppConfig(
             PostgresConfig(url or db.url),
             resilience=ResilienceConfig(reconnect_initial_ms=10, reconnect_max_ms=100, notify_poll_interval_ms=poll_ms),
-            unknown_task_grace_ms=grace_ms,
             **config,
         )
     )
 
     queue = None if app.config.queue_mode is QueueMode.DEFAULT else app.config.queue_names[0]
 
-    @app.task("add", queue_name=queue)
-    def add(a: int, b: int = 0) -> TaskResult[int, TaskError]:
-        return TaskResult(ok=a + b)
+    if knows_add:
+
+        @app.task("add", queue_name=queue)
+        def add(a: int, b: int = 0) -> TaskResult[int, TaskError]:
+            return TaskResult(ok=a + b)
 
     @app.task("noop", queue_name=queue)
     def noop() -> TaskResult[None, TaskError]:
@@ -114,10 +114,10 @@ async def claiming(
         async def poll() -> TaskResult[None, TaskError]:
             return TaskResult(ok=None)
 
-    queries = Queries(None, Identity("worker-1", "host-1", 4711))
+    queries = Queries(None, Identity(worker_id, "host-1", 4711))
     session = Session(app.config.broker, "claim", settings=CLAIM_SETTINGS)
     writing = Session(PostgresConfig(db.url), "finalize", settings=CLAIM_SETTINGS)
-    held, failed = Held(), list[str]()
+    held = Held()
     the_pool: Any = pool
 
     def on_done(keys: Any) -> None:
@@ -131,8 +131,7 @@ async def claiming(
     )
     claimer = Claimer(
         settings, app.config, app.registry, session, queries, the_pool, held, starter, finalizer,
-        UnknownNames(grace_ms, finalizer, fail=lambda row: failed.append(row["id"])),
-        Reconciler(session, queries, held, finalizer, is_ending=lambda _: False), on_contact=lambda: None,
+        Reconciler(session, queries, held, finalizer), on_contact=lambda: None,
     )  # fmt: skip
     requests: list[ClaimRequest | NextRequest] = []
     real = claimer._claim
@@ -147,7 +146,7 @@ async def claiming(
         await listener.add_listener("task_new", lambda *_: claimer.on_news())
     services = [asyncio.create_task(claimer.run()), asyncio.create_task(finalizer.run())]
     try:
-        yield Yard(db, claimer, pool, held, starter, finalizer, failed, requests)
+        yield Yard(db, claimer, pool, held, starter, finalizer, requests)
         assert not any(service.done() for service in services)
     finally:
         claimer.stop()
@@ -400,20 +399,142 @@ async def test_a_cap_is_used_again_as_soon_as_it_is_free(db: Database) -> None:
     assert invariants.check(db, qcap=2) == []
 
 
+@pytest.mark.parametrize("cap", ["queue", "cluster"])
+async def test_a_place_under_a_cap_that_another_worker_frees_is_taken_at_once(db: Database, cap: str) -> None:
+    """Not at the next poll."""
+    queues = [CustomQueueConfig(name="mail", max_concurrency=1 if cap == "queue" else None)]
+    held = factories.task(db, "RUNNING", queue_name="mail", claimed_by_worker_id="worker-2")
+    waiting = factories.task(db, queue_name="mail")
+    config = {"cluster_wide_cap": 1} if cap == "cluster" else {}
+    async with claiming(
+        db, Pool(sync=5), poll_ms=60_000, queue_mode=QueueMode.CUSTOM, custom_queues=queues, **config
+    ) as yard:
+        listener = await asyncpg.connect(db.url)
+        await listener.add_listener("task_done", lambda *_: yard.claimer.on_place_freed())
+        await eventually_async(lambda: yard.claimer._is_capped and yard.claimer._idle)
+        assert yard.pool.ids == []
+        factories.finish(db, held)
+        await yard.has(waiting)
+        yard.finish()
+        await listener.close()
+
+
+async def test_ends_elsewhere_are_no_news_where_no_cap_is_reached(db: Database) -> None:
+    queues = [CustomQueueConfig(name="mail", max_concurrency=9)]
+    async with claiming(db, Pool(sync=5), poll_ms=60_000, queue_mode=QueueMode.CUSTOM, custom_queues=queues) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        before = yard.claimer.statements
+        for _ in range(20):
+            yard.claimer.on_place_freed()
+        await asyncio.sleep(0.1)
+        assert yard.claimer.statements == before
+
+
+async def test_many_ends_elsewhere_do_not_keep_a_capped_claimer_busy(db: Database) -> None:
+    queues = [CustomQueueConfig(name="mail", max_concurrency=1)]
+    factories.task(db, "RUNNING", queue_name="mail", claimed_by_worker_id="worker-2")
+    factories.task(db, queue_name="mail")
+    async with claiming(db, Pool(sync=5), poll_ms=60_000, queue_mode=QueueMode.CUSTOM, custom_queues=queues) as yard:
+        await eventually_async(lambda: yard.claimer._is_capped and yard.claimer._idle)
+        before, began = yard.claimer.statements, time.monotonic()
+        while time.monotonic() - began < 0.5:
+            yard.claimer.on_place_freed()
+            await asyncio.sleep(0.001)
+        # a claim under the lock takes a millisecond at least
+        assert yard.claimer.statements - before <= 2 + 0.5 / (CAPPED_REST * 0.001)
+
+
+# -- names that this process does not know -----------------------------------------------------------------
+
+
+def fill_ghosts(
+    db: Database, count: int, enqueued_at: str = "now() - interval '1 minute'", priority: int = 100
+) -> None:
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, priority, enqueued_at)"
+        f" SELECT 'ghost ' || i, 'ghost', {priority}, {enqueued_at} FROM generate_series(1, {count}) AS i"
+    )
+
+
+async def test_a_worker_that_does_not_know_the_name_takes_nothing_from_one_that_does(db: Database) -> None:
+    db.execute("INSERT INTO horsies_tasks (id, task_name) SELECT i, 'add' FROM generate_series(1, 300) AS i")
+    async with (
+        claiming(db, Pool(sync=50), hears=True, knows_add=False, worker_id="stranger") as stranger,
+        claiming(db, Pool(sync=5), hears=True) as knower,
+    ):
+        while db.value("SELECT count(*) FROM horsies_tasks WHERE status <> 'COMPLETED'"):
+            await eventually_async(lambda: bool(knower.pool.jobs) or knower.claimer._idle, interval=0)
+            knower.finish()
+            await asyncio.wait_for(knower.finalizer.drained(), 30)
+        assert stranger.pool.ids == []
+    assert db.execute("SELECT status, claim_generation, count(*) FROM horsies_tasks GROUP BY 1, 2") == [
+        ("COMPLETED", 1, 300)
+    ]
+
+
+async def test_tasks_of_unknown_names_are_not_touched(db: Database) -> None:
+    tasks = [
+        factories.task(db, task_name="ghost"),
+        factories.task(db, task_name="ghost", good_until=ago(seconds=1), enqueued_at=ago(minutes=1)),
+        factories.task(db, task_name="ghost", enqueued_at=ahead(seconds=0.2)),
+    ]
+    before = [factories.read(db, task) for task in tasks]
+    async with claiming(db, Pool(), poll_ms=1_000, prefetch_buffer=3, claim_lease_ms=60_000) as yard:
+        await hears_of(yard, factories.task(db))
+        await asyncio.sleep(0.3)
+        yard.claimer.on_news()
+        await calm(yard)
+    assert [factories.read(db, task) for task in tasks] == before
+    db.execute("DELETE FROM horsies_tasks WHERE good_until IS NOT NULL")
+
+
+async def test_ready_and_coming_tasks_of_unknown_names_leave_a_worker_at_rest(db: Database) -> None:
+    fill_ghosts(db, 500)
+    db.execute("UPDATE horsies_tasks SET enqueued_at = now() + random() * interval '2 s' WHERE random() < 0.5")
+    async with claiming(db, Pool(), poll_ms=60_000) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        before = yard.claimer.statements
+        await asyncio.sleep(0.5)
+        assert yard.claimer.statements - before <= 2
+
+
+async def test_beside_unknown_names_known_tasks_start_at_once_and_full_scans_are_rare(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout_module, "SLOW_S", 0.0)  # as if there were a hundred thousand of them
+    monkeypatch.setattr(lookout_module, "QUICK_S", 60.0)  # looks from the floor are quick, on a busy machine too
+    monkeypatch.setattr(lookout_module, "SHARE", 1_000_000)
+    fill_ghosts(db, 2_000)
+    real = lookout_module.Lookout.saw
+
+    def saw(self: Any, rows: Any, look: Any, *, took_s: float) -> int:
+        return real(self, rows, look, took_s=took_s if look is lookout_module.Look.FULL else -1.0)
+
+    monkeypatch.setattr(lookout_module.Lookout, "saw", saw)
+    async with claiming(db, Pool(sync=2), poll_ms=60_000) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        for priority in (100, 1, 50, 100, 100):
+            await hears_of(yard, factories.task(db, priority=priority))
+            await eventually_async(lambda: yard.claimer._idle)
+        full = [one for one in yard.requests if isinstance(one, ClaimRequest) and one.discover and one.floor is None]
+        assert len(full) == 1
+
+
+async def test_what_comes_back_behind_the_floor_is_found_by_the_next_full_scan(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout_module, "SLOW_S", 0.0)
+    monkeypatch.setattr(lookout_module, "SHARE", 100)
+    fill_ghosts(db, 500)
+    async with claiming(db, Pool(sync=2), poll_ms=60_000) as yard:
+        await eventually_async(lambda: yard.claimer._idle)
+        task = factories.task(db, enqueued_at=ago(hours=1))
+        yard.claimer.on_news()
+        await yard.has(task, timeout=20)  # not a poll of a minute later
+        yard.finish()
+
+
 # -- trouble ---------------------------------------------------------------------------------------------------
-
-
-async def test_names_that_nobody_knows_go_back_and_fail_after_the_grace(db: Database) -> None:
-    task = factories.task(db, task_name="ghost")
-    async with claiming(db, Pool(), grace_ms=300_000) as yard:
-        await eventually_async(lambda: db.value("SELECT enqueued_at > now() FROM horsies_tasks"))
-        stored = factories.read(db, task)
-        assert (stored["status"], stored["claim_generation"], yard.failed) == ("PENDING", 1, [])
-        assert 3 < (stored["enqueued_at"] - stored["updated_at"]).total_seconds() <= 5
-    db.execute("UPDATE horsies_tasks SET enqueued_at = now()")
-    async with claiming(db, Pool(), grace_ms=0) as yard:
-        await eventually_async(lambda: yard.failed == [task])
-    db.execute("DELETE FROM horsies_tasks")
 
 
 @pytest.mark.parametrize("when", When)
@@ -504,16 +625,15 @@ async def test_as_many_as_were_heard_of_are_taken_at_once(db: Database) -> None:
 
 @pytest.mark.parametrize(
     "elsewhere",
-    [{"priority": 1}, {"task_name": "nobody's"}, {"good_until": ago(seconds=1)}, {"enqueued_at": ago(days=1)}],
+    [{"priority": 1}, {"good_until": ago(seconds=1)}, {"enqueued_at": ago(days=1)}],
 )
 async def test_what_is_not_where_the_last_one_was_is_found_at_once(db: Database, elsewhere: dict[str, Any]) -> None:
-    async with claiming(db, Pool(sync=2), grace_ms=0) as yard:
+    async with claiming(db, Pool(sync=2)) as yard:
         await a_first_one(yard)
         task = factories.task(db, **elsewhere)
         yard.claimer.on_news()
         await eventually_async(lambda: factories.read(db, task)["status"] != "PENDING", timeout=2, interval=0.005)
         yard.finish()
-    db.execute("DELETE FROM horsies_tasks WHERE task_name = 'nobody''s'")
 
 
 async def test_news_of_two_places_are_both_followed(db: Database) -> None:

@@ -58,6 +58,14 @@ def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
 
 
+def test_check_keeps_hostile_names_on_one_line(shop: Shop) -> None:
+    shop.module(APP.replace('"receipt"', r'"receipt\x1b]0;owned\x07\nhorsies: no problems found"'))
+    _, out, err = shop.horsies("check", "shop:app")
+    assert "\x1b" not in out + err
+    assert r"receipt\x1b]0;owned\x07\nhorsies: no problems found" in out
+    assert not any(line.startswith("horsies:") for line in out.splitlines())
+
+
 # -- the front door ------------------------------------------------------------------------------
 
 

@@ -343,7 +343,9 @@ def test_two_transactions_want_one_key(db: Database, send_receipt: Receipt, endi
         mine = send_receipt.with_options(connection=first.connection, unique_key="k").send(1)
         waiting = threading.Thread(target=want)
         waiting.start()
-        eventually(lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid'"))
+        blocked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        blocked += " AND wait_event = 'transactionid'"
+        eventually(lambda: db.value(blocked))
         getattr(first, ending)()
         waiting.join(10)
         second.commit()

@@ -14,6 +14,7 @@ import pytest
 
 import horsies_schema
 from horsies import AppConfig, PostgresConfig
+from horsies._pg.schema_guard import REQUIRED_REVISION
 from horsies.doctor import Finding, Limits, Severity, examine, expected
 from horsies_schema import embedded
 from tests.support import catalog, factories, places, postgres
@@ -199,7 +200,7 @@ def test_an_old_revision(db: Database) -> None:
     horsies_schema.downgrade(db.url, "0007")
     found = [one for one in look(db) if one.severity is not Severity.OK]
     assert [one.severity for one in found] == [Severity.PROBLEM, Severity.WARN]
-    assert found[0].what == "the schema is at revision 0007, this release needs 0009"
+    assert found[0].what == f"the database is at revision 0007, this release needs {REQUIRED_REVISION}"
     assert found[0].fix == "run `horsies-migrate up`"
     assert "nothing can be said before that of: workers" in found[1].what
 
@@ -410,15 +411,32 @@ def test_a_backlog(served: Database) -> None:
 
 
 def test_names_that_no_worker_knows(served: Database) -> None:
-    factories.task(served, task_name="moved", claim_generation=7)
+    factories.task(served, task_name="mispelled")
+    factories.insert(served, "horsies_task_names", task_name="mispelled", missing_since=ago(minutes=2))
     found = only(look(served), "unknown-names", Severity.WARN)
-    assert found.what == "1 waiting task named 'moved': claimed and handed back, up to 7 times"
-    served.execute("DELETE FROM horsies_tasks")
-    factories.task(served, retry_count=9, claim_generation=9)  # retries are not hand-backs
+    assert found.what == "1 task named 'mispelled': no worker ever registered the name; missing for 2 m"
+    served.execute("DELETE FROM horsies_task_names")
+    factories.task(served, claim_generation=9)
     assert trouble(look(served)) == {}
     factories.task(served, "FAILED", task_name="x; rm -rf /", error_code="WORKER_RESOLUTION_ERROR")
     found = only(look(served), "unknown-names", Severity.WARN)
     assert "--task 'x; rm -rf /'`" in found.fix
+
+
+def test_names_that_no_worker_knows_any_more(served: Database) -> None:
+    """An app that was scaled to zero, or a task that was removed: an alarm while its tasks wait."""
+    factories.task(served, task_name="report; x")
+    factories.insert(
+        served, "horsies_task_names", task_name="report; x", first_known_at=ago(days=9), last_known_at=ago(hours=3),
+        missing_since=ago(hours=2),
+    )  # fmt: skip
+    factories.insert(
+        served, "horsies_task_names", task_name="removed", first_known_at=ago(days=9), last_known_at=ago(days=3)
+    )
+    found = only(look(served), "unknown-names", Severity.WARN)
+    assert found.what == "1 task named 'report; x': no live worker knows the name, the last one did 3 h ago"
+    assert "retired_task_grace_ms (1 d)" in str(found.why)
+    assert "--task 'report; x'`" in str(found.fix)
 
 
 def test_names_that_the_app_does_not_register(served: Database, tmp_path: Path) -> None:
@@ -557,6 +575,14 @@ def test_every_role_can_ask(served: Database, accounts: dict[str, str], role: st
     }[role]  # fmt: skip
 
 
+def test_rights_that_an_older_release_granted_are_named(served: Database, accounts: dict[str, str]) -> None:
+    role = urlsplit(accounts["producer"]).netloc.partition("_login")[0]
+    served.execute(f'GRANT UPDATE (result) ON horsies_tasks TO "{role}"')
+    found = only(look(served), "rights", Severity.WARN)
+    assert found.what == f"{role} may overwrite the result of any task"
+    assert "horsies-migrate grants" in found.fix
+
+
 def test_a_viewer_is_still_told_of_a_holder(accounts: dict[str, str], served: Database) -> None:
     with psycopg.connect(served.url, application_name="report") as other:
         other.execute("SELECT pg_current_xact_id()")
@@ -581,7 +607,7 @@ def test_the_verbs_of_a_viewer(served: Database, accounts: dict[str, str], capsy
     assert viewer("tasks", "list").code == 0
     shown = viewer("tasks", "show", failed)
     assert shown.code == 0
-    assert "arguments, progress and result: not visible to this role" in shown.out
+    assert "arguments, progress and result: not visible to this role (messages, arguments and results" in shown.out
     assert "secret" not in shown.out
     assert viewer.json("tasks", "show", failed)["tasks"][0]["payload"] is None
     for arguments in (["workers"], ["queues"], ["stale", "list"], ["tasks", "purge", "--task", "add", "--dry-run"]):

@@ -55,6 +55,7 @@ async def living(db: Database, identity: Identity = VICTIM) -> AsyncIterator[tup
     """A worker's part in it: its row, its lock on a connection that dies with the block, one beat."""
     instance = WorkerInstance(identity, Queries(None, identity), PERIOD_MS)
     connection = await asyncpg.connect(db.url)
+    session = connection.get_server_pid()
     try:
         await instance.register(connection)
         await instance.take_lock(connection)
@@ -62,7 +63,9 @@ async def living(db: Database, identity: Identity = VICTIM) -> AsyncIterator[tup
         yield instance, connection
     finally:
         connection.terminate()
-        await eventually_async(lambda: db.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0)
+        # of this very session: other tests hold advisory locks on the same server
+        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
+        await eventually_async(lambda: db.value(held, session) == 0)
 
 
 async def beat(db: Database, instance: WorkerInstance, identity: Identity = VICTIM) -> str | None:

@@ -30,7 +30,9 @@ async def test_a_restart_of_the_server_loses_neither_sends_nor_waits(place: Path
             handle = await add.send_async(1)
             waiting = asyncio.create_task(handle.get_async())
             await eventually_async(
-                lambda: db.value("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'")
+                lambda: db.value(
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%%'"
+                )
             )
             await asyncio.to_thread(server.stop)
 

@@ -215,7 +215,10 @@ async def test_one_prunes_at_a_time(db: Database) -> None:
 async def test_nothing_is_kept_open_between_two_rounds(db: Database) -> None:
     async with pruning(db) as one:
         await one.run_once()
-        sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '%pruner%'"
+        sessions = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE '%pruner%'"
+        )
         assert db.value(sessions) == 0
 
 

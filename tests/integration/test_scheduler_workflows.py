@@ -21,6 +21,7 @@ def planned(db: Database, *schedules: TaskSchedule) -> Horsies:
     """With the workflows `sums` (two nodes) and `from_here` (which takes a number)."""
     app = make_app(db, schedule=ScheduleConfig(schedules))
     add = add_task(app)
+    app.add = add  # type: ignore[attr-defined]
     first = add.node(node_id="first")(1)
     app.workflow("sums", [first, add.node(node_id="second")(from_node(first))])
 
@@ -70,6 +71,48 @@ async def test_the_arguments_are_those_of_the_definition(db: Database) -> None:
         await scheduler.run_once()
     ((text,),) = db.execute("SELECT coalesce(args, '') || coalesce(kwargs, '') FROM horsies_tasks")
     assert "41" in text
+
+
+async def test_a_schedule_runs_what_it_was_given_and_not_what_was_built_last(db: Database) -> None:
+    app = planned(db, of("from_here", kwargs={"start": 41}))
+    FromHere: Any = app.workflows.definition("from_here")
+    FromHere.build_with(1)
+    async with scheduling(app) as scheduler:
+        FromHere.build_with(2)
+        age(db, "30 minutes")
+        await scheduler.run_once()
+    ((text,),) = db.execute("SELECT coalesce(args, '') || coalesce(kwargs, '') FROM horsies_tasks")
+    assert "41" in text
+
+
+def test_a_schedule_that_could_mean_several_workflows_is_refused(db: Database) -> None:
+    """Without arguments a `build_with` is called without any; what the app has built before is not taken instead."""
+    app = planned(db, of("from_here"), TaskSchedule("t", workflow="dynamic", pattern=Hourly()))
+    FromHere: Any = app.workflows.definition("from_here")
+    FromHere.build_with(1)
+    for n in range(2):
+        app.workflow("dynamic", [app.add.node(node_id="only")(n)])
+    with pytest.raises(ConfigurationError) as caught:
+        settled_schedules(app)
+    assert "missing 1 required positional argument: 'start'" in str(caught.value)
+    assert "app.workflow has built 'dynamic' more than once and differently" in str(caught.value)
+
+
+def test_a_definition_with_nodes_and_a_builder(db: Database) -> None:
+    app = planned(db, of("both"), TaskSchedule("t", workflow="both", pattern=Hourly(), kwargs={"n": 5}))
+    add = app.add
+
+    class Both(WorkflowDefinition[int], app=app, name="both"):
+        own = add.node()(1)
+
+        @classmethod
+        def build_with(cls, n: int) -> Any:
+            return cls.workflow([add.node(node_id="built")(n)])
+
+    Both.build_with(9)
+    plain, given = settled_schedules(app)
+    assert plain.target is Both.build()
+    assert [wired.node_id for wired in given.target.wired] == ["built"]
 
 
 async def test_a_run_that_was_asked_for_and_missed_slots(db: Database) -> None:

@@ -5,7 +5,7 @@ import logging
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
 import asyncpg
@@ -13,12 +13,13 @@ import psycopg
 import pytest
 
 import horsies_schema
-from horsies import Horsies, SchemaError, SendErrorCode, TaskSendError, UsageError
+from horsies import BrokerError, Horsies, SchemaError, SendErrorCode, TaskSendError, UsageError
 from horsies.tasks import TaskFunction
 from tests.support import factories
 from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on, make_app
 from tests.support.chaosproxy import ChaosProxy, Mode, When
 from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
 
 INSERT = r"INSERT INTO horsies_tasks"
 
@@ -106,7 +107,7 @@ async def test_a_server_that_is_down_is_asked_again_within_bounds(
 ) -> None:
     proxy.set(Mode.CUT)
     began = time.monotonic()
-    with pytest.raises(TaskSendError, match="ENQUEUE_FAILED: task 'add': the database gave no answer") as raised:
+    with pytest.raises(TaskSendError, match="ENQUEUE_FAILED: task 'add': there is no connection") as raised:
         await add.send_async(1)
     assert time.monotonic() - began < 10
     assert proxy.accepted == app.config.resilience.send_attempts
@@ -120,7 +121,7 @@ async def test_send_many_while_the_server_is_down(
     db: Database, proxy: ChaosProxy, add: TaskFunction[[int, int], int]
 ) -> None:
     proxy.set(Mode.CUT)
-    with pytest.raises(TaskSendError, match="3 tasks: the database gave no answer") as raised:
+    with pytest.raises(TaskSendError, match="3 tasks: there is no connection") as raised:
         await add.send_many_async([(1,), (2,), (3,)])
     proxy.set(Mode.PASS)
     handles = await raised.value.retry_async()
@@ -226,6 +227,127 @@ async def test_a_failover_that_has_no_primary_yet_is_waited_for(db: Database) ->
             admin.execute(f'ALTER DATABASE "{db.name}" RESET default_transaction_read_only')  # type: ignore[call-overload]
         await raised.value.retry_async()
     assert factories.count(db) == 1
+
+
+# -- what is known ---------------------------------------------------------------------------------
+
+NOT_ENQUEUED = r"it is not enqueued"
+UNKNOWN = r"it may or may not be enqueued"
+
+Failing = Callable[[], Coroutine[Any, Any, Any]]
+
+
+def verbs(app: Horsies) -> dict[str, Failing]:
+    add = add_task(app)
+    spec = app.workflow("one", [add.node()(1)])
+    return {
+        "send": lambda: add.send_async(1),
+        "own id": lambda: add.with_options(task_id=str(uuid.uuid4())).send_async(1),
+        "unique": lambda: add.with_options(unique_key="k").send_async(1),
+        "by name": lambda: app.send_async("elsewhere", 1),
+        "schedule": lambda: add.schedule_async(60, 1),
+        "send_many": lambda: add.send_many_async([(1,), (2,)]),
+        "start": spec.start_async,
+    }
+
+
+VERBS = list(verbs(make_app(UNREACHABLE)))
+REFUSALS = {
+    "read-only": ("ALTER DATABASE {db} SET default_transaction_read_only = on", "ReadOnlySQLTransactionError", True),
+    "disk full": ("53100", "DiskFullError", True),
+    "out of memory": ("53200", "OutOfMemoryError", True),
+    "no rights": ("42501", "InsufficientPrivilegeError", False),
+    "serialization": ("40001", "SerializationError", True),
+}
+
+
+def refuse_by(db: Database, how: str) -> None:
+    if len(how) > 5:
+        db.execute(how.format(db=f'"{db.name}"'))
+        return
+    db.execute(
+        f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{how}'; END $$"
+    )
+    for table in ("tasks", "workflows"):
+        db.execute(f"CREATE TRIGGER refuse BEFORE INSERT ON horsies_{table} EXECUTE FUNCTION refuse()")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_server_that_says_no_has_not_taken_it(db: Database, verb: str, refusal: str) -> None:
+    how, name, retryable = REFUSALS[refusal]
+    refuse_by(db, how)
+    async with async_app_on(db, resilience={"send_attempts": 2}) as app:
+        with pytest.raises(TaskSendError, match=rf"the database refused it \({name}.*{NOT_ENQUEUED}") as raised:
+            await verbs(app)[verb]()
+        assert raised.value.retryable is retryable
+        assert (".retry() is safe" in str(raised.value)) is retryable
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_without_a_connection_nothing_was_sent(db: Database, verb: str) -> None:
+    unknown_role = db.url.replace("postgres@", "nobody_of_this_name@")
+    for url, name in (
+        (UNREACHABLE, "ConnectionRefusedError"),
+        (unknown_role, "InvalidAuthorizationSpecificationError"),
+    ):
+        async with async_app_on(url, resilience={"send_attempts": 2}) as app:
+            with pytest.raises(TaskSendError, match=rf"there is no connection .*{name}.*{NOT_ENQUEUED}"):
+                await verbs(app)[verb]()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_an_answer_that_was_lost_stays_lost(db: Database, proxy: ChaosProxy, verb: str) -> None:
+    """A `.retry()` that is refused a connection says so still: the first one may have been taken all the same."""
+    async with async_app_on(proxy.url, resilience={"send_attempts": 1}) as app:
+        fail = verbs(app)[verb]
+        await add_task(app).send_async(0)
+        proxy.cut_at(r"INSERT INTO horsies_(tasks|workflows)", When.UNANSWERED)
+        with pytest.raises(TaskSendError, match=UNKNOWN) as raised:
+            await fail()
+        proxy.set(Mode.CUT)
+        with pytest.raises(TaskSendError, match=UNKNOWN):
+            await raised.value.retry_async()
+        proxy.set(Mode.PASS)
+        await raised.value.retry_async()
+
+
+async def test_a_session_that_was_ended_in_the_middle_says_unknown(db: Database) -> None:
+    with psycopg.connect(db.url) as other:
+        other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+        async with async_app_on(db, resilience={"send_attempts": 1}) as app:
+            sending = asyncio.create_task(add_task(app).send_async(1))
+            await eventually_async(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted") == 1)
+            db.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
+            with pytest.raises(TaskSendError, match=UNKNOWN):
+                await sending
+
+
+async def test_an_operation_says_as_much(db: Database, proxy: ChaosProxy) -> None:
+    async with async_app_on(UNREACHABLE, resilience={"send_attempts": 1}) as app:
+        with pytest.raises(BrokerError, match="there is no connection to the database"):
+            await app.handle(str(uuid.uuid4())).cancel_async()
+    async with async_app_on(proxy.url, resilience={"send_attempts": 1}) as app:
+        handle = await add_task(app).send_async(1)
+        proxy.cut_at("UPDATE horsies_tasks", When.UNANSWERED)
+        with pytest.raises(BrokerError, match=r"gave no answer .* may or may not be changed"):
+            await handle.cancel_async()
+        db.execute(f'ALTER DATABASE "{db.name}" SET default_transaction_read_only = on')
+    async with async_app_on(db, resilience={"send_attempts": 1}) as app:
+        with pytest.raises(BrokerError, match="the database refused it"):
+            await app.handle(handle.task_id).cancel_async()
+
+
+def test_on_a_connection_of_the_callers(db: Database) -> None:
+    with app_on(db) as app, psycopg.connect(db.url) as connection:
+        add = add_task(app).with_options(connection=connection)
+        connection.execute("SET TRANSACTION READ ONLY")
+        with pytest.raises(TaskSendError, match=r"refused the statement .*; it is not enqueued, roll your transaction"):
+            add.send(1)
+        connection.close()
+        with pytest.raises(TaskSendError, match=r"your connection failed .*; it is enqueued only if your transaction"):
+            add.send(1)
 
 
 # -- the database says no ------------------------------------------------------------------------

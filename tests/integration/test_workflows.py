@@ -280,7 +280,9 @@ async def test_a_step_costs_what_its_nodes_cost(t: SimpleNamespace, db: Database
         "count_down": f"'{workflow_id}', ARRAY[5, 6], ARRAY[true, true]",
         "settle_tasks": f"'{workflow_id}', ARRAY['x', 'y'], '{{}}'",
         "end_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['SKIPPED'], ARRAY['{{}}']",
-        "enqueue_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['z'], '{{}}', 1000000",
+        "enqueue_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['z'], '{{}}', 1000000, '{{}}'",
+        "missing_values": f"'{workflow_id}', ARRAY[3001]",
+        "word_errors": f"'{workflow_id}', ARRAY[3001], ARRAY['{{}}']",
         "ready_nodes": f"'{workflow_id}', 10",
     }
     try:

@@ -60,6 +60,12 @@ def test_show(t: SimpleNamespace, operator: Operator, db: Database) -> None:
     shown = operator("workflows", "show", run.workflow_id).out
     assert "one: DOWN: no " in shown
     assert "\x1b" not in shown
+    db.execute("UPDATE horsies_workflow_tasks SET node_id = E'one\\nhorsies: all is well' WHERE node_id = 'one'")
+    db.execute("UPDATE horsies_workflows SET name = E'sums\\nhorsies: all is well'")
+    for more in ((), ("--mermaid",)):
+        shown = operator("workflows", "show", run.workflow_id, *more).out
+        assert r"one\nhorsies: all is well" in shown
+        assert not any(line.startswith("horsies:") for line in shown.splitlines())
     missing = operator("workflows", "show", "nothing")
     assert (missing.code, missing.err) == (1, "horsies: there is no workflow nothing\n")
     db.execute("DELETE FROM horsies_workflows")

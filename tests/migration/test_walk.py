@@ -89,7 +89,7 @@ def test_a_schema_of_its_own_beside_the_applications_tables(empty_db: Database) 
     assert horsies_schema.current(empty_db.url, schema=name) == horsies_schema.head()
     assert horsies_schema.current(empty_db.url) is None
     tables = empty_db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", name)
-    assert len(tables) == 10
+    assert len(tables) == 12
     assert empty_db.execute("SELECT * FROM horsies_tasks") == []
     horsies_schema.downgrade(empty_db.url, "base", schema=name)
     assert empty_db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", name) == []
@@ -146,7 +146,8 @@ def test_a_killed_migration_leaves_a_whole_revision(empty_db: Database) -> None:
         # 0002 adds a foreign key to the task table and has to wait here
         blocker.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         run = subprocess.Popen([sys.executable, "-m", "horsies_schema.cli", "up", "--url", empty_db.url])
-        eventually(lambda: empty_db.execute("SELECT 1 FROM pg_locks WHERE NOT granted"), describe="the migration waits")
+        waiting = "SELECT 1 FROM pg_locks WHERE relation = 'horsies_tasks'::regclass AND NOT granted"
+        eventually(lambda: empty_db.execute(waiting), describe="the migration waits")
         run.send_signal(signal.SIGKILL)
         run.wait()
     eventually(

@@ -58,10 +58,11 @@ class Hands:
             "discover": ["default"], "hints": (), "limit": limit, "room_sync": limit, "room_ahead": 0, "room_async": 0,
             "prefetch": 0, "async_names": (), "short_names": (), "other_names": ["add"], **request,
         }  # fmt: skip
-        return await self.queries.claim(
+        claimed = await self.queries.claim(
             self.connection, ClaimRequest(**given), lease_ms=lease_ms, queue_caps=queue_caps or {},
             cluster_cap=cluster_cap, pooled=False,
         )  # fmt: skip
+        return claimed.rows
 
     async def start(self, rows: Sequence[Row]) -> dict[str, str]:
         return await self.queries.start(self.connection, keys_of(rows))

@@ -81,6 +81,21 @@ def register(app: Horsies) -> SimpleNamespace:
             return TaskResult(err=TaskError("WANTED"))
         return TaskResult(ok=n + (r.ok_value if r.is_ok() else 1000))
 
+    @app.task("weigh", **common)
+    def weigh(n: int, fails: bool = False, ctx: WorkflowContext | None = None) -> Number:
+        if fails:
+            return TaskResult(err=TaskError("WANTED"))
+        assert ctx is not None
+        return TaskResult(ok=n + sum(result.get("ok", 1000) for result in ctx.results.values()))
+
+    @app.task("listed", **common)
+    def listed(n: int, fails: bool = False) -> TaskResult[list[int], TaskError]:
+        return TaskResult(err=TaskError("WANTED")) if fails else TaskResult(ok=list(range(n % 4)))
+
+    @app.task("each", **common)
+    def each(item: int, n: int, a: int = 0, fails: bool = False) -> Number:
+        return TaskResult(err=TaskError("WANTED")) if fails else TaskResult(ok=item + n + a)
+
     @app.task("join", **common)
     def join(label: str) -> TaskResult[str, TaskError]:
         _trace(label)

@@ -22,6 +22,7 @@ class Plan:
     quorum: int | None = None
     allow_failed: bool = False
     takes: dict[str, int] = field(default_factory=dict)
+    context: list[int] = field(default_factory=list)
     inside: "Graph | None" = None
 
 
@@ -37,6 +38,8 @@ def random_graph(chance: random.Random, depth: int = 0) -> Graph:
     for at in range(chance.randint(1, 4 if depth else 12)):
         waits = sorted(chance.sample(range(at), chance.randint(0, min(at, 3)))) if at else []
         kind = "sub" if depth < 2 and chance.random() < 0.12 else "work"
+        if at and kind == "work" and chance.random() < 0.1:
+            kind = "list"
         plan = Plan(kind, chance.randint(0, 9), chance.random() < 0.2, waits)
         roll = chance.random()
         if waits and roll < 0.2:
@@ -45,13 +48,21 @@ def random_graph(chance: random.Random, depth: int = 0) -> Graph:
             plan.join, plan.quorum = "quorum", chance.randint(1, len(waits))
         elif waits and roll < 0.55:
             plan.allow_failed = True
+        numbers = [other for other in waits if nodes[other].kind not in ("list", "map")]
+        lists = [other for other in waits if nodes[other].kind == "list"]
         if kind == "sub":
             plan.inside = random_graph(chance, depth + 1)
-        elif waits and chance.random() < 0.6:
-            source = chance.choice(waits)
-            if plan.join == "all" and chance.random() < 0.6:
+        elif kind == "work" and lists and plan.join == "all":
+            plan.kind, plan.takes = "map", {"*": chance.choice(lists)}
+            if numbers and chance.random() < 0.7:
+                plan.takes["a"] = chance.choice(numbers)
+        elif kind == "work" and numbers and chance.random() < 0.6:
+            source = chance.choice(numbers)
+            if plan.join != "all":  # a value or result could be taken before its source has ended, a context cannot
+                plan.kind, plan.context = "weigh", chance.sample(numbers, chance.randint(1, len(numbers)))
+            elif chance.random() < 0.6:
                 plan.takes = {"a": source}
-            elif plan.join == "all":  # with another join it may come before its source has ended
+            else:
                 plan.kind, plan.takes = "judge", {"r": source}
         nodes.append(plan)
     policy = None
@@ -66,41 +77,44 @@ def random_graph(chance: random.Random, depth: int = 0) -> Graph:
 class Expected:
     status: str
     states: list[str]
-    values: list[int | None]
-    output: int | None
+    values: list[Any]
+    """None: there is no value, also of a workflow that completed although its output node did not."""
+    output: Any
 
 
 def expect(graph: Graph) -> Expected:
     """The model."""
     states: list[str] = []
-    values: list[int | None] = []
+    values: list[Any] = []
     for plan in graph.nodes:
         ok = sum(states[at] == "COMPLETED" for at in plan.waits)
         needed = {"any": 1, "quorum": plan.quorum}.get(plan.join, len(plan.waits))
         runs = plan.allow_failed or ok >= needed
-        if "a" in plan.takes and states[plan.takes["a"]] != "COMPLETED":
-            runs = False
+        if any(values[source] is None for name, source in plan.takes.items() if name != "r"):
+            runs = False  # the default of the parameter does not count
+        state, value = "COMPLETED", None
         if not runs:
-            states.append("SKIPPED")
-            values.append(None)
+            state = "SKIPPED"
         elif plan.inside is not None:
             inner = expect(plan.inside)
-            # the output of the workflow inside is its last node's; where that is not there, no value is given on
-            done = inner.status == "COMPLETED"
-            states.append("COMPLETED" if done else "FAILED")
-            values.append(inner.output if done else None)
-        elif plan.fails:
-            states.append("FAILED")
-            values.append(None)
+            # the output of the workflow inside is its first node's; where that is not there, no value is given on
+            state, value = inner.status, inner.output if inner.status == "COMPLETED" else None
+        elif plan.fails and not (plan.kind == "map" and not values[plan.takes["*"]]):
+            state = "FAILED"
+        elif plan.kind == "list":
+            value = list(range(plan.value % 4))
+        elif plan.kind == "map":
+            value = [item + plan.value + values[plan.takes.get("a", -1)] if "a" in plan.takes else item + plan.value
+                     for item in values[plan.takes["*"]]]  # fmt: skip
+        elif plan.kind == "weigh":
+            value = plan.value + sum(1000 if values[at] is None else values[at] for at in plan.context)
         else:
-            given = 0
-            if "a" in plan.takes:
-                given = values[plan.takes["a"]] or 0
-            elif "r" in plan.takes:
-                taken = plan.takes["r"]
-                given = (values[taken] or 0) if states[taken] == "COMPLETED" else 1000
-            states.append("COMPLETED")
-            values.append(plan.value + given)
+            given = values[plan.takes["a"]] if "a" in plan.takes else 0
+            if "r" in plan.takes:
+                given = 1000 if values[plan.takes["r"]] is None else values[plan.takes["r"]]
+            value = plan.value + given
+        states.append(state)
+        values.append(value)
     if graph.policy is not None:
         success = any(all(states[at] == "COMPLETED" for at in case) for case in graph.policy)
     else:
@@ -109,7 +123,7 @@ def expect(graph: Graph) -> Expected:
 
 
 def build(app: Horsies, tasks: Any, graph: Graph, name: str) -> WorkflowSpec[Any]:
-    """The graph as a workflow; `tasks` has `work` and `judge`."""
+    """The graph as a workflow; `tasks` has `work`, `judge`, `weigh`, `listed` and `each`."""
     nodes: list[Node[Any]] = []
     for at, plan in enumerate(graph.nodes):
         options: dict[str, Any] = {
@@ -118,10 +132,17 @@ def build(app: Horsies, tasks: Any, graph: Graph, name: str) -> WorkflowSpec[Any
         }  # fmt: skip
         if plan.inside is not None:
             nodes.append(build(app, tasks, plan.inside, f"{name}.{at}").node(**options))
+            continue
+        given: dict[str, Any] = {"n": plan.value, "fails": plan.fails}
+        sources = {parameter: nodes[index] for parameter, index in plan.takes.items() if parameter != "*"}
+        if plan.kind == "map":
+            mapped = tasks.each.node(**options, args_from=sources)
+            nodes.append(mapped.map(nodes[plan.takes["*"]], **given))
         else:
-            sources = {parameter: nodes[index] for parameter, index in plan.takes.items()}
-            task = tasks.judge if plan.kind == "judge" else tasks.work
-            nodes.append(TaskNode(task, kwargs={"n": plan.value, "fails": plan.fails}, args_from=sources, **options))
+            if plan.context:
+                options["workflow_ctx_from"] = [nodes[index] for index in plan.context]
+            task = getattr(tasks, {"list": "listed"}.get(plan.kind, plan.kind))
+            nodes.append(TaskNode(task, kwargs=given, args_from=sources, **options))
     policy = None
     if graph.policy is not None:
         policy = SuccessPolicy([SuccessCase([nodes[at] for at in case]) for case in graph.policy])

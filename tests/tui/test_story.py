@@ -61,7 +61,7 @@ async def test_one_of_two_workers_is_killed_on_default_settings(db: Database, tm
                 await shows(app, pilot, "judged by")
                 await shows(app, pilot, "✗ failed")
                 await go(app, pilot, "1")
-                await shows(app, pilot, "tasks recovered")
+                await shows(app, pilot, " died ")
                 await go(app, pilot, "4")
                 # its survivors ended what it ran; whether that runs again is the operator's to say
                 table(app, "lost").focus()

@@ -77,6 +77,17 @@ class Counting(WorkflowDefinition[int], app=app, name="counting words"):
         return cls.workflow([first, many, last], output=last)
 
 
+class Named(WorkflowDefinition[int], app=app):
+    name = "named by an attribute"
+    first = pages.node()("example.org")
+    last = total_of.node()(from_node(words.node().map(first)))
+
+    class Meta:
+        output = None
+        on_error = "pause"
+
+
+assert_type(Named.build(), WorkflowSpec[int])
 inner = Counting.build_with("example.org").node()
 assert_type(inner, SubWorkflowNode[int])
 assert_type(verdict.node()(result_from(inner)), TaskNode[str])
@@ -85,5 +96,7 @@ Counting.build_with(from_node(summed))  # type: ignore[arg-type]
 
 async def look(context: WorkflowContext) -> None:
     assert_type(context.result_for(found.key), TaskResult[list[str], TaskError])
+    assert_type(context.result_for(found), TaskResult[list[str], TaskError])
+    assert_type(context.result_for(inner), TaskResult[int, TaskError])
     handle = await spec.start_async()
     assert_type(await handle.get_async(), TaskResult[int, TaskError])

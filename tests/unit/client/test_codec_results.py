@@ -17,7 +17,7 @@ from horsies.codec import (
     decode_untyped_result,
     encode_error,
 )
-from horsies.errors import ContractCode, OperationalErrorCode
+from horsies.errors import BUILT_IN_CODES, ContractCode, OperationalErrorCode
 from horsies.result import TaskError, TaskResult
 from tests.support.codecs import (
     INF,
@@ -115,6 +115,17 @@ class TestResults:
             "err": {"error_code": "SMTP_DOWN", "message": "no route", "data": {"host": "mx"}, "retry_after_ms": 1500}
         }
         assert codec.decode_result(outcome.json) == decode_untyped_result(outcome.json) == TaskResult(err=error)
+
+    @pytest.mark.parametrize("code", [*BUILT_IN_CODES, *BUILT_IN_CODES.values()])
+    def test_built_in_codes_are_reserved(self, code: str) -> None:
+        """Made by the task, or passed along from another one's result: the original is kept as data."""
+        given = TaskError(code, "not mine", {"n": 1}, retry_after_ms=7)
+        outcome = codec_for(int, int).encode_outcome(TaskResult(err=given))
+        assert outcome.error is not None
+        assert outcome.error.error_code is ContractCode.RESERVED_ERROR_CODE
+        assert repr(str(code)) in outcome.error.message
+        assert outcome.error.data == {"error_code": str(code), "message": "not mine", "data": {"n": 1}}
+        assert decode_untyped_result(outcome.json).err_value.error_code == "RESERVED_ERROR_CODE"
 
     def test_an_exception_beyond_imagination(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def out_of_memory(*_: object, **__: object) -> t.NoReturn:

@@ -18,7 +18,7 @@ from horsies.config import (
     ResilienceConfig,
     queue_name_problem,
 )
-from horsies.errors import ConfigurationError
+from horsies.errors import BUILT_IN_CODES, ConfigurationError
 from horsies.exceptions import error_code_for
 
 URL = "postgresql://app:s3cr3t-word@db.example/work"
@@ -52,6 +52,7 @@ def test_recovery_defaults_are_those_of_the_contract() -> None:
         "running_stale_threshold_ms": 300_000,
         "finalizing_stale_threshold_ms": 300_000,
         "crashed_worker_recovery_grace_ms": 10_000,
+        "retired_task_grace_ms": 86_400_000,
         "check_interval_ms": 30_000,
         "runner_heartbeat_interval_ms": 30_000,
         "claimer_heartbeat_interval_ms": 30_000,
@@ -75,6 +76,7 @@ LONG = {"claimed_stale_threshold_ms": 3_600_000, "running_stale_threshold_ms": 7
         ("finalizing_stale_threshold_ms", 2_000, 7_200_000, QUICK),
         ("check_interval_ms", 1_000, 600_000, {}),
         ("worker_state_interval_ms", 1_000, 60_000, {}),
+        ("retired_task_grace_ms", 0, 2_592_000_000, {}),
         ("runner_heartbeat_interval_ms", 1_000, 120_000, LONG),
         ("claimer_heartbeat_interval_ms", 1_000, 120_000, LONG),
     ],
@@ -538,6 +540,13 @@ def test_nested_configs_are_checked_by_type_and_not_shown() -> None:
         "AppConfig.resilience",
     ]
     assert "s3cr3t-word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", BUILT_IN_CODES)
+def test_user_code_cannot_produce_built_in_codes(code: str) -> None:
+    assert wheres(app, exception_mapper={ValueError: code}) == ["AppConfig.exception_mapper[ValueError]"]
+    if code != "UNHANDLED_EXCEPTION":
+        assert wheres(app, default_unhandled_error_code=code) == ["AppConfig.default_unhandled_error_code"]
 
 
 def test_exception_mapper_is_checked_and_copied() -> None:

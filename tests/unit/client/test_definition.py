@@ -60,7 +60,7 @@ def test_a_task_keeps_what_the_function_was(app: Horsies) -> None:
     assert (definition.location, definition.is_async, definition.is_stub) == (place(receipt), False, False)
     assert definition.options.timeout_ms == 5_000
     assert len(app.registry) == 1
-    assert repr(app) == "<Horsies 1 tasks, PostgresConfig(database_url='postgresql://u@h/d')>"
+    assert repr(app) == "<Horsies 1 task, PostgresConfig(database_url='postgresql://u@h/d')>"
 
 
 def test_an_async_task_and_a_stub(app: Horsies) -> None:
@@ -187,6 +187,37 @@ def test_a_policy_is_checked_where_it_is_made(app: Horsies) -> None:
 
 
 # -- the app itself ------------------------------------------------------------------------------
+
+
+class SmtpDown(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("TimeoutError", r"exception_mapper=\{TimeoutError: .* has the code 'UNHANDLED_EXCEPTION'"),
+        ("asyncio.TimeoutError", "can never match"),
+        ("smtplib.SMTPException", "can never match"),
+        ("KeyboardInterrupt", "can never match"),
+        ("SmtpDown", "its error code is 'SMTP_DOWN'.*list 'SMTP_DOWN'"),
+        ("TASK_CANCELLED", "no attempt ends with TASK_CANCELLED"),
+        ("WAIT_TIMEOUT", "no attempt ends with WAIT_TIMEOUT"),
+    ],
+)
+def test_a_retry_for_what_no_attempt_ends_with(code: str, told: str) -> None:
+    app = Horsies(AppConfig(PostgresConfig("postgresql://u@h/d"), exception_mapper={SmtpDown: "SMTP_DOWN"}))
+    policy = RetryPolicy.fixed(1, 3, auto_retry_for=["SMTP_DOWN", code])
+    with pytest.raises(TaskDefinitionError, match=f"(?s)auto_retry_for.*{told}"):
+        app.task("receipt", retry_policy=policy)(receipt)
+    assert RetryPolicy.from_json(policy.to_json()) == policy  # a row of an older release stays readable
+
+
+def test_a_retry_for_codes_that_look_like_exceptions_and_are_none() -> None:
+    mapper: dict[type[BaseException], str] = {TimeoutError: "TimeoutError", SmtpDown: "smtp.Error"}
+    app = Horsies(AppConfig(PostgresConfig("postgresql://u@h/d"), exception_mapper=mapper))
+    codes = ["TimeoutError", "smtp.Error", "SmtpError", "TASK_TIMEOUT", "WORKER_CRASHED", "UNHANDLED_EXCEPTION"]
+    app.task("receipt", retry_policy=RetryPolicy.fixed(1, 3, auto_retry_for=codes))(receipt)
 
 
 def test_an_app_takes_a_configuration() -> None:

@@ -92,7 +92,10 @@ def test_a_check_that_cannot_look_says_so_and_silences_no_other() -> None:
     hidden, slow = NotSeen("denied", hidden=True), NotSeen("no answer within 5 s")
     missing = NotSeen("no table", missing=True)
     found = dict.fromkeys(("waiting_pairs", "in_flight_counts", "queue_states", "revisions"), missing)
-    given = Facts(found={"server_facts": [SERVER], "connection_facts": hidden, "overdue": slow, **found}, workers=slow)
+    given = Facts(
+        found={"server_facts": [SERVER], "connection_facts": hidden, "overdue": slow, "places": [], **found},
+        workers=slow,
+    )
     said = judge(given)
     assert next(one for one in said if one.check == "server").severity is Severity.OK
     assert [one.what for one in said if one.check == "connections"] == ["not visible to this role"]

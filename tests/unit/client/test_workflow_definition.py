@@ -1,6 +1,9 @@
 """Graphs are checked where they are written: what is wrong is told all at once, with where, why and how to fix it."""
 
+import hashlib
+import json
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,7 +28,8 @@ from horsies import (
     result_from,
 )
 from horsies.check import check_app, describe
-from horsies.workflow.start import graph
+from horsies.workflow.spec import MAX_LEVELS
+from horsies.workflow.start import MAX_BYTES, Starting, graph
 
 Number = TaskResult[int, TaskError]
 
@@ -111,9 +115,9 @@ def test_static_arguments_stand_beside_injected_ones() -> None:
     one = number.node()(1)
     spec = app.workflow("w", [one, TaskNode(plus, kwargs={"b": 5}, args_from={"a": one})])
     assert graph(spec)["nodes"][1]["kwargs"] == '{"b":5}'
-    shifted = app.workflow("w", [one, plus.node()(from_node(one), 7)])
+    shifted = app.workflow("shifted", [one, plus.node()(from_node(one), 7)])
     assert graph(shifted)["nodes"][1]["kwargs"] == '{"b":7}'
-    many = app.workflow("w", [rest.node()(1, 2)])
+    many = app.workflow("many", [rest.node()(1, 2)])
     assert graph(many)["nodes"][0]["args"] == "[1,2]"
 
 
@@ -213,7 +217,7 @@ def test_map_is_checked() -> None:
 
 
 def test_a_definition_is_a_class() -> None:
-    class Sums(WorkflowDefinition[int], app=app, name="sums"):
+    class Sums(WorkflowDefinition[int], app=app, name="sums of a class"):
         one = number.node()(1)
         two = plus.node()(from_node(one))
         output = two
@@ -221,7 +225,7 @@ def test_a_definition_is_a_class() -> None:
     spec = Sums.build()
     assert [wired.node_id for wired in spec.wired] == ["one", "two"]
     assert spec.output is Sums.two
-    assert app.workflows.get("sums") is spec
+    assert app.workflows.get("sums of a class") is spec
     with pytest.raises(WorkflowDefinitionError, match="it takes the result of"):
 
         class Broken(WorkflowDefinition[int], app=app):
@@ -245,7 +249,8 @@ def test_parameters_reach_through_workflows() -> None:
     middle = Middle.build_with(from_node(top)).node(node_id="middle")
     made = graph(app.workflow("outer", [top, middle], output=middle))
     assert made["nodes"][1]["dependencies"] == [0]
-    assert '\\"args_from\\":{\\"a\\":{\\"at\\":0,\\"up\\":2,\\"bare\\":true}}' in made["nodes"][1]["kwargs"]
+    leaf = made["nodes"][1]["kwargs"]["nodes"][0]["kwargs"]["nodes"][0]
+    assert leaf["args_from"] == {"a": {"at": 0, "up": 2, "bare": True}}
     with pytest.raises(TaskSendError, match="which are not in it"):
         Middle.build_with(from_node(top)).start()
     with pytest.raises(WorkflowDefinitionError, match="which is not in this workflow"):
@@ -298,8 +303,70 @@ def test_a_context_gives_typed_results() -> None:
     ctx = WorkflowContext(
         "w", "me", {"n": {"ok": 5}, "bad": {"err": {"error_code": "DOWN", "message": "", "data": None}}}
     )
-    assert ctx.result_for(node.key).ok == 5
+    assert ctx.result_for(node.key).ok == ctx.result_for(node).ok == 5
+    with pytest.raises(UsageError, match="'n' is neither a node nor a node's key"):
+        ctx.result_for("n")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="has no id yet"):
+        ctx.result_for(number.node()(1))
     other = number.node(node_id="other")(1)
     assert ctx.result_for(other.key).err_value.error_code == "RESULT_NOT_AVAILABLE"
     assert ctx.result_for(number.node(node_id="bad")(1).key).err_value.error_code == "DOWN"
     assert ctx.result_for(text.node(node_id="n")("x").key).err_value.error_code == "RESULT_DESERIALIZATION_ERROR"
+
+
+# -- workflows in workflows --------------------------------------------------------------------------------------
+
+
+def nested(levels: int, *, copies: int = 1) -> WorkflowSpec[int]:
+    """A workflow in a workflow, so many levels deep; each level stands `copies` times in the next."""
+    spec = app.workflow("lowest level", [leaf := number.node(node_id="leaf")(1)], output=leaf)
+    for _ in range(levels - 1):
+        inner = [spec.node(node_id=f"inner {at}") for at in range(copies)]
+        spec = app.workflow("level", inner, output=inner[0])
+    return spec
+
+
+def written(spec: WorkflowSpec[int]) -> int:
+    return len(str(spec.start_statement("00000000-0000-4000-8000-000000000000")[1]))
+
+
+def test_a_nested_workflow_grows_by_its_nodes_and_not_by_its_depth() -> None:
+    sizes = [written(nested(levels)) for levels in (1, 17, 33, 49)]
+    steps = [after - before for before, after in pairwise(sizes)]
+    assert steps[0] < 16 * 2_000
+    assert max(steps) - min(steps) < 200
+
+
+def test_a_nested_workflow_is_refused_before_it_is_built() -> None:
+    assert nested(MAX_LEVELS).levels == MAX_LEVELS
+    with pytest.raises(WorkflowDefinitionError, match=f"{MAX_LEVELS + 1} levels deep, the limit is {MAX_LEVELS}"):
+        nested(MAX_LEVELS + 1)
+    # 2 ** 16 nodes stand in 16 small objects; the next level would have twice as many
+    with pytest.raises(WorkflowDefinitionError, match="nodes, the limit is 100,000"):
+        nested(40, copies=2)
+
+
+def test_a_nested_workflow_with_too_many_bytes_is_refused_before_it_is_built() -> None:
+    spec = app.workflow("lowest level", [text.node(node_id="leaf")("x" * 900_000)])
+    for _ in range(5):
+        spec = app.workflow("level", [spec.node(node_id=f"inner {at}") for at in range(3)])
+    assert spec.least_bytes > MAX_BYTES
+    with pytest.raises(TaskSendError, match="bytes of graph and arguments, the limit is 67,108,864"):
+        spec.start()
+
+
+def test_the_fingerprint_of_an_older_client_is_known() -> None:
+    """It wrote each graph inside as a text."""
+    inner = nested(3).node(node_id="in")
+    items = numbers.node(node_id="items")(3)
+    spec = app.workflow("outer", [inner, items, plus.node(node_id="m").map(items, b=1)])
+
+    def older(made: Any) -> Any:
+        for node in made["nodes"]:
+            if isinstance(node["kwargs"], dict):
+                inside = older(node["kwargs"]) if "nodes" in node["kwargs"] else node["kwargs"]
+                node["kwargs"] = json.dumps(inside, separators=(",", ":"))
+        return made
+
+    text = json.dumps(older(graph(spec)), separators=(",", ":"))
+    assert Starting(spec, None, None)._older_sha() == hashlib.sha256(text.encode()).hexdigest()

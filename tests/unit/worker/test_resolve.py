@@ -24,6 +24,20 @@ def test_every_course_of_events(total: int, join: str, allow: bool) -> None:
             assert all(one is final for one in decided[first:]), (course, decided)
 
 
+@pytest.mark.parametrize(("total", "join"), [*product(range(1, 6), ["any", "quorum"])])
+def test_an_open_context_only_delays(total: int, join: str) -> None:
+    """The end is the one that the join decides; it does not run before the last source of its context has ended."""
+    for quorum in range(1, total + 1) if join == "quorum" else [None]:
+        for course, last in product(product([True, False], repeat=total), range(1, total + 1)):
+            decided = [
+                readiness(Join(join, quorum, False, total, total - ended, sum(course[:ended]), ended < last))
+                for ended in range(total + 1)
+            ]
+            final = Readiness.RUN if sum(course) >= (quorum or 1) else Readiness.SKIP
+            assert decided[-1] is final
+            assert Readiness.RUN not in decided[:last]
+
+
 def test_without_dependencies_it_runs() -> None:
     assert readiness(Join("all", None, False, 0, 0, 0)) is Readiness.RUN
 

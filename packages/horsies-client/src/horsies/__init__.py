@@ -105,6 +105,7 @@ if TYPE_CHECKING:
         WorkflowContext as WorkflowContext,
         WorkflowMeta as WorkflowMeta,
     )
+    from horsies.workflow.definition import WorkflowDefinition as WorkflowDefinition
     from horsies.workflow.handle import WorkflowHandle as WorkflowHandle
     from horsies.workflow.info import WorkflowInfo as WorkflowInfo, WorkflowNodeInfo as WorkflowNodeInfo
     from horsies.workflow.nodes import (
@@ -117,7 +118,6 @@ if TYPE_CHECKING:
     from horsies.workflow.spec import (
         SuccessCase as SuccessCase,
         SuccessPolicy as SuccessPolicy,
-        WorkflowDefinition as WorkflowDefinition,
         WorkflowDefinitionError as WorkflowDefinitionError,
         WorkflowSpec as WorkflowSpec,
     )
@@ -152,12 +152,11 @@ _HOMES = {
     ),
     "tasks": ("AsyncTaskFunction", "TaskCall", "TaskFunction", "TaskStub"),
     "workflow.context": ("NodeKey", "WorkflowContext", "WorkflowMeta"),
+    "workflow.definition": ("WorkflowDefinition",),
     "workflow.handle": ("WorkflowHandle",),
     "workflow.info": ("WorkflowInfo", "WorkflowNodeInfo"),
     "workflow.nodes": ("MapNode", "SubWorkflowNode", "TaskNode", "from_node", "result_from"),
-    "workflow.spec": (
-        "SuccessCase", "SuccessPolicy", "WorkflowDefinition", "WorkflowDefinitionError", "WorkflowSpec",
-    ),
+    "workflow.spec": ("SuccessCase", "SuccessPolicy", "WorkflowDefinitionError", "WorkflowSpec"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

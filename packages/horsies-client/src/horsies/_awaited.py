@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from horsies._checks import shown
+from horsies._loading import load_verbs
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.ids import is_storable_id
 from horsies.result import TaskError, TaskResult
@@ -54,6 +55,7 @@ class Awaited(Generic[T_co]):
         """Wait for the end and return the result. Never raises for what the task, the run or the database did:
         a time-out is an err WAIT_TIMEOUT, also while a run is paused, and a lost database an err BROKER_ERROR.
         A final result is kept here."""
+        load_verbs("get")
         from horsies.sync import refuse_on_a_loop
 
         refuse_on_a_loop("get")

@@ -9,14 +9,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
+from horsies._pg.transient import Doubt, is_from_driver, is_transient
 from horsies.errors import BrokerError, HorsiesError
 from horsies.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.info import (
-    Heartbeat,
     QueueStatus,
     RetryResult,
     StaleTask,
-    TaskAttempt,
     TaskDetail,
     TaskPage,
     TaskState,
@@ -46,6 +45,8 @@ LATE_AFTER: Final = 3
 DEAD_AFTER: Final = 9
 
 _PERMISSION_DENIED: Final = "42501"
+NEEDS_OPERATOR: Final = "not visible to this role (messages, arguments and results need the operator role)"
+"""What a role is told that may not see them."""
 _UNIQUE_VIOLATION: Final = "23505"
 _TIMED_OUT: Final = "57014"
 
@@ -106,8 +107,10 @@ class Operations:
 
     async def get_task_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
         """The state of each of them, by id; what is not there is left out."""
-        rows = await self._look("task_states", sorted(set(task_ids)))
-        return {row["id"]: TaskState.from_row(row) for row in rows}
+        ids = sorted(set(task_ids))
+        rows = await self._look("task_states", ids)
+        taken = {row["id"] for row in await self._look_private("taken_keys", ids) or ()}
+        return {row["id"]: TaskState.from_row({**row, "key_is_taken": row["id"] in taken}) for row in rows}
 
     async def get_task_detail(
         self, task_id: str, max_chars: int | None = 2_000, heartbeats: int = 5
@@ -116,20 +119,12 @@ class Operations:
         rows = await self._look("show_task", task_id)
         if not rows:
             return None
-        try:
-            payload = (await self._look("show_payload", task_id, max_chars if max_chars is not None else 2**30))[0]
-        except BrokerError as error:
-            if getattr(error.__cause__, "sqlstate", None) != _PERMISSION_DENIED:
-                raise
-            payload = None
-        except IndexError:  # purged between the two looks
+        payload = await self._look_private("show_payload", task_id, max_chars if max_chars is not None else 2**30)
+        if payload is not None and not payload:  # purged between the two looks
             return None
-        attempts = await self._look("read_attempts", task_id)
+        attempts = await self._look("show_attempts" if payload is None else "read_attempts", task_id)
         beats = await self._look("show_heartbeats", task_id, heartbeats)
-        return TaskDetail(
-            dict(rows[0].items()), dict(payload.items()) if payload is not None else None,
-            tuple(TaskAttempt.from_row(row) for row in attempts), tuple(Heartbeat.from_row(row) for row in beats),
-        )  # fmt: skip
+        return TaskDetail.of(rows[0], None if payload is None else payload[0], attempts, beats)
 
     async def get_time(self) -> datetime:
         """The time on the database's clock."""
@@ -265,6 +260,15 @@ class Operations:
         """Read, bounded."""
         return await self._act(name, *values, timeout_ms=READ_TIMEOUT_MS, readonly=True)
 
+    async def _look_private(self, name: str, *values: Any) -> Sequence[Any] | None:
+        """Read what a viewer may not: None for such a role."""
+        try:
+            return await self._look(name, *values)
+        except BrokerError as error:
+            if not is_denied(error):
+                raise
+            return None
+
     async def _act(self, name: str, *values: Any, timeout_ms: int, readonly: bool = False) -> Sequence[Any]:
         """One statement in a transaction with bounds of its own: behind a pooler, a session keeps no settings."""
         sql = self._statements[name].sql
@@ -286,12 +290,25 @@ class Operations:
             ) from error
 
     async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
+        doubt = Doubt()
         try:
-            return await self._database.here().run(action)
+            return await self._database.here().run(action, doubt)
         except HorsiesError:
             raise
         except Exception as error:
-            raise BrokerError(self._redact(f"{type(error).__name__}: {error}")) from error
+            told = f"{type(error).__name__}: {error}"
+            if is_denied(error):
+                told += "; grant this role what it lacks: `horsies-migrate grants` prints who may do what"
+            elif is_transient(error) or is_from_driver(error):
+                told = doubt.describe(told)
+                if doubt.may_be_done:
+                    told += "; what it was to change may or may not be changed"
+            raise BrokerError(self._redact(told)) from error
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether the database refused it for want of rights."""
+    return _PERMISSION_DENIED in (getattr(error, "sqlstate", None), getattr(error.__cause__, "sqlstate", None))
 
 
 def worker_statuses(snapshots: Sequence[Mapping[str, Any]], flying: Sequence[Mapping[str, Any]]) -> list[WorkerStatus]:
@@ -345,6 +362,8 @@ def _not_retried(state: TaskState | None) -> RetryResult:
         return RetryResult.SUCCEEDED
     if state.status not in RETRYABLE_STATES:
         return RetryResult.NOT_ENDED
+    if state.is_replaced:
+        return RetryResult.REPLACED
     if state.is_workflow_task:
         return RetryResult.IN_WORKFLOW
     return RetryResult.KEY_TAKEN if state.key_is_taken else RetryResult.CHANGED

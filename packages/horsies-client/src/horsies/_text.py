@@ -1,9 +1,10 @@
 """Text from outside, made fit for a terminal. Tracebacks, names and rows are hostile input: an escape sequence
 in one could retitle the window, rewrite what was printed before, or hide what follows."""
 
+import json
 import re
 from datetime import timedelta
-from typing import Final
+from typing import Final, NamedTuple, cast
 
 # C0 but tab and newline, DEL, C1, zero-width, invisible and bidirectional controls, line separators, halves of
 # surrogate pairs, tags
@@ -16,6 +17,17 @@ _UNFIT: Final = re.compile(
 def printable(text: str) -> str:
     """The text with every control character but tab and newline spelled out, such as `\\x1b`."""
     return _UNFIT.sub(_spelled, text)
+
+
+def one_line(text: str) -> str:
+    """The same for a name: line breaks and tabs are spelled out as well, so that it cannot pass for a line of ours."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+class Lines(str):
+    """Text of several lines, such as a traceback, which a log message may carry as it is."""
+
+    __slots__ = ()
 
 
 def _spelled(found: re.Match[str]) -> str:
@@ -41,6 +53,52 @@ def span(value: timedelta) -> str:
     return sign + " ".join(part for part in parts[:2] if not part.startswith("0 "))
 
 
-def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """`1 task`, `2,000 tasks`; `nouns` for one whose plural has another ending."""
-    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """`1 task`, `2,000 tasks`; `many` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+_ERROR_HEAD: Final = re.compile(
+    r'\{"err":\{"error_code":("(?:[^"\\]|\\.){1,400}"),"message":("(?:[^"\\]|\\.){0,50000}")', re.DOTALL
+)
+
+
+class StoredError(NamedTuple):
+    """What a person wants to know of a stored error."""
+
+    code: str
+    message: str
+    traceback: str | None
+
+    @property
+    def raised(self) -> str | None:
+        """The last line of its traceback: what was raised."""
+        lines = (self.traceback or "").strip().splitlines()
+        return lines[-1].strip() if lines else None
+
+
+def error_in(stored: str | None) -> StoredError | None:
+    """The error in the stored text of a result, also of one that was cut: code and message stand at its beginning."""
+    try:
+        fields = _fields(_fields(json.loads(stored or "null")).get("err"))
+    except (ValueError, RecursionError):  # cut, or not JSON
+        fields = {}
+    if fields:
+        trace = _fields(fields.get("data")).get("traceback")
+        code, message = (_text_or_none(fields.get(name)) or "" for name in ("error_code", "message"))
+        return StoredError(code, message, _text_or_none(trace))
+    head = _ERROR_HEAD.match(stored or "")
+    if head is None:
+        return None
+    try:
+        return StoredError(json.loads(head[1]), json.loads(head[2]), None)
+    except ValueError:
+        return None
+
+
+def _fields(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,11 +1,15 @@
 """`Horsies`: one configuration, one registry, one database. Nothing is opened before the first use."""
 
+import atexit
 import inspect
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from horsies._checks import Checks
+from horsies._loading import load_verbs
+from horsies._text import plural
 from horsies.config import AppConfig, PostgresConfig, QueueMode
 from horsies.errors import ConfigurationError, TaskDefinitionError, UsageError
 from horsies.handle import TaskHandle
@@ -20,9 +24,10 @@ if TYPE_CHECKING:
     from horsies.broker import PostgresBroker
     from horsies.codec import PayloadLimits
     from horsies.sync import BackgroundLoop
+    from horsies.workflow.defined import Workflows
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.nodes import Node
-    from horsies.workflow.spec import OnError, SuccessPolicy, Workflows, WorkflowSpec
+    from horsies.workflow.spec import OnError, SuccessPolicy, WorkflowSpec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,7 +73,7 @@ class Horsies:
         self._workflows: Workflows | None = None
 
     def __repr__(self) -> str:
-        return f"<Horsies {len(self.registry)} tasks, {self.config.broker!r}>"
+        return f"<Horsies {plural(len(self.registry), 'task')}, {self.config.broker!r}>"
 
     # -- defining --------------------------------------------------------------------------------
 
@@ -159,7 +164,7 @@ class Horsies:
     def workflows(self) -> "Workflows":
         """The workflows that this app has defined, by name."""
         if self._workflows is None:
-            from horsies.workflow.spec import Workflows
+            from horsies.workflow.defined import Workflows
 
             self._workflows = vars(self).setdefault("_first_workflows", Workflows())
         return cast("Workflows", self._workflows)
@@ -180,6 +185,9 @@ class Horsies:
         checks = Checks(f"task {name!r} ({location})")
         check_task_name(checks, "name", name)
         options.check(checks)
+        if isinstance(options.retry_policy, RetryPolicy):
+            config = self.config
+            options.retry_policy.check_codes(checks, config.exception_mapper, config.default_unhandled_error_code)
         queues = self.config.queue_names
         if options.queue_name is not None and options.queue_name not in queues:
             checks.add(
@@ -319,6 +327,7 @@ class Horsies:
         """For our siblings: run a coroutine for a caller that has no loop."""
         background = self._background
         if background is None:
+            load_verbs(verb)
             from horsies.sync import BackgroundLoop
 
             # setdefault is atomic: of two threads that come here at once, both get the first one's
@@ -367,3 +376,13 @@ def _refuse_bare(decorator: str, name: object) -> None:
 def _location(fn: object) -> str:
     code = getattr(inspect.unwrap(cast("Callable[..., Any]", fn)) if callable(fn) else fn, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "unknown place"
+
+
+def _close_at_exit() -> None:
+    sync = sys.modules.get("horsies.sync")
+    if sync is not None:
+        sync.close_at_exit()
+
+
+# Here and not at the first use of a verb: functions that the program registers later run earlier, and may still send.
+atexit.register(_close_at_exit)

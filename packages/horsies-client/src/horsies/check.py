@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from horsies.errors import ConfigurationError, HorsiesError
 from horsies.ids import new_id
@@ -142,7 +142,8 @@ def _has_silent_hour(schedule: "TaskSchedule") -> bool:
 def check_workflows(app: "Horsies") -> Iterator[Finding]:
     """Graphs were checked where they are written. What is made by `build_with` is made here, with each of the
     `check_with`, or without parameters where it needs none."""
-    from horsies.workflow.spec import builder_of
+    from horsies.workflow.definition import builder_of
+    from horsies.workflow.spec import WorkflowSpec
 
     for definition in app.workflows.definitions():
         builder = builder_of(definition)
@@ -161,11 +162,17 @@ def check_workflows(app: "Horsies") -> Iterator[Finding]:
             )
             continue
         for arguments in definition.check_with or ({},):
+            what = f"build_with({', '.join(f'{name}=...' for name in arguments)})"
             try:
-                builder(**arguments)
+                built = cast("object", builder(**arguments))
             except Exception as error:  # user code
-                what = f"build_with({', '.join(f'{name}=...' for name in arguments)})"
                 yield _problem(f"workflow {definition.name!r} ({definition.location}): {what}: {_told(error)}")
+                continue
+            if not isinstance(built, WorkflowSpec):
+                yield _problem(
+                    f"workflow {definition.name!r} ({definition.location}): {what} returned "
+                    f"{type(built).__name__}; let it return cls.workflow([...])"
+                )
 
 
 # -- the database --------------------------------------------------------------------------------
@@ -218,12 +225,14 @@ async def _server(connection: Any) -> list[Finding]:
 
 
 async def _schema(connection: Any, schema: str | None) -> list[Finding]:
-    from horsies._pg.schema_guard import require_schema
+    from horsies._pg.schema_guard import HEAD_REVISION, behind, require_schema
 
     try:
-        return [Finding(f"schema: revision {await require_schema(connection, schema)}")]
+        found = await require_schema(connection, schema)
     except HorsiesError as error:
         return [_problem(str(error))]
+    told = f"; {behind(found, schema)}" if found < HEAD_REVISION else ""
+    return [Finding(f"schema: revision {found}{told}")]
 
 
 async def notify_round_trip(connection: Any, listening: Any, patience_s: float) -> float | None:

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from horsies import __version__
-from horsies._text import printable
+from horsies._text import one_line, printable
 
 OK: Final = 0
 PROBLEMS: Final = 1
@@ -86,7 +86,7 @@ def _check(argv: Sequence[str]) -> int:
     except LocatorError as error:
         return _complain(str(error), PROBLEMS)
     for line in check.describe(app):
-        _say(line)
+        _say(one_line(line))
     findings = list(check.check_app(app))
     if options.live:
         import asyncio

@@ -28,6 +28,7 @@ class ContractCode(StrEnum):
     """A task broke the promise of its own signature."""
 
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
+    RESERVED_ERROR_CODE = "RESERVED_ERROR_CODE"
 
 
 class RetrievalCode(StrEnum):
@@ -58,7 +59,8 @@ _FAMILIES = (OperationalErrorCode, ContractCode, RetrievalCode, OutcomeCode)
 BuiltInCode = OperationalErrorCode | ContractCode | RetrievalCode | OutcomeCode
 
 BUILT_IN_CODES: Final[dict[str, BuiltInCode]] = {code.value: code for family in _FAMILIES for code in family}
-"""Reserved: user code must not invent errors under these names."""
+"""Reserved: they say how horsies itself ended an attempt, and recovery and retries rely on them. A task that returns
+one ends with RESERVED_ERROR_CODE instead."""
 
 
 class HorsiesError(Exception):

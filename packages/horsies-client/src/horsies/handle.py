@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horsies._awaited import Awaited, err
+from horsies._loading import load_verbs
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.result import TaskError, TaskResult
 
@@ -120,6 +121,7 @@ async def gather_async(
 
 def gather(handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None) -> list[TaskResult[T, TaskError]]:
     """See `gather_async`."""
+    load_verbs("gather")
     from horsies.sync import refuse_on_a_loop
 
     refuse_on_a_loop("gather")
@@ -154,6 +156,7 @@ def as_completed(
     handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None
 ) -> Iterator[tuple[TaskHandle[T], TaskResult[T, TaskError]]]:
     """See `as_completed_async`."""
+    load_verbs("as_completed")
     from horsies.sync import refuse_on_a_loop
 
     refuse_on_a_loop("as_completed")

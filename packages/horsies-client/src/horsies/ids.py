@@ -2,7 +2,6 @@
 
 import os
 import struct
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -11,7 +10,6 @@ from horsies._checks import shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_lock = threading.Lock()
 _last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of their fraction
 _tails: list[int] = []  # random, and not yet used
 _DRAW: Final = 64
@@ -20,24 +18,31 @@ _DRAW: Final = 64
 
 def new_id() -> str:
     """A fresh id, greater than every earlier one of this process: ids break ties in the order of the queue."""
-    global _last
-    with _lock:
-        _last = max((time.time_ns() << 12) // 1_000_000, _last + 1)
-        return _text(_last, (_tails or _draw(_DRAW)).pop())
+    leading = _advance(1)
+    while True:
+        try:
+            return _text(leading, _tails.pop())
+        except IndexError:
+            _tails.extend(_random(_DRAW))
 
 
 def new_ids(count: int) -> list[str]:
     """So many of them, ascending."""
+    return [_text(leading, tail) for leading, tail in enumerate(_random(count), _advance(count))]
+
+
+def _advance(count: int) -> int:
+    """The leading bits of the next `count` ids: the first of them.
+
+    Without a lock: a signal handler that sends would wait for the one that the interrupted frame holds. Between reading
+    and writing there is no call and no loop, and only after those does CPython run a handler or another thread.
+    Were one to come between all the same, the two ids would differ by their tails, and only their order be open.
+    """
     global _last
-    with _lock:
-        first = max((time.time_ns() << 12) // 1_000_000, _last + 1)
-        _last = first + count - 1
-    return [_text(leading, tail) for leading, tail in enumerate(_random(count), first)]
-
-
-def _draw(count: int) -> list[int]:
-    _tails.extend(_random(count))
-    return _tails
+    now = (time.time_ns() << 12) // 1_000_000
+    first = now if now > _last else _last + 1
+    _last = first + count - 1
+    return first
 
 
 def _random(count: int) -> tuple[int, ...]:
@@ -98,8 +103,6 @@ def is_storable_id(task_id: object) -> bool:
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # another thread of the parent may have held it, and is not here to let go
     _tails.clear()  # the parent will use them
 
 

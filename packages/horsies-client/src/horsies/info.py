@@ -1,13 +1,13 @@
 """What the database knows of a task, an attempt, a stale task, a worker: plain frozen values for people and tools."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from horsies.schedule_state import ScheduleState, schedule_state
-from horsies.status import AttemptOutcome, TaskStatus
+from horsies.status import AttemptOutcome, TaskStatus, WorkflowStatus
 
 if TYPE_CHECKING:
     from horsies.filters import TaskCursor
@@ -195,9 +195,38 @@ class TaskState(_FromRow):
     """Its workflow, or the one that this is a part of, has not ended."""
     key_is_taken: bool
     """A live task holds the same unique key: this one cannot be retried now."""
+    is_replaced: bool
+    """It was a node's task until its workflow was retried; the node has, or will have, another one."""
+    node_id: str | None
+    node_task_id: str | None
+    """The task that the node has now."""
+    root_id: str | None
+    """The outermost run that it is a part of: what is retried."""
+    root_status: str | None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", TaskStatus(self.status))
+
+    @property
+    def why_not_alone(self) -> str | None:
+        """Why it cannot be retried by itself, and what to retry instead; None when it can."""
+        if not (self.is_workflow_task or self.is_replaced):
+            return None
+        where = f"node {self.node_id!r} of workflow {self.root_id}" if self.root_id else "a workflow that is gone"
+        if self.workflow_id != self.root_id:
+            where += f" (in workflow {self.workflow_id} inside it)"
+        if self.is_replaced:
+            now = f"has task {self.node_task_id}" if self.node_task_id else "will have another one"
+            told = f"it belongs to a workflow, as a former task of {where}: that node {now} since it was retried"
+        else:
+            told = f"it belongs to a workflow: retry that, it is {where}"
+        if self.root_id is None:
+            return told
+        if self.root_status == WorkflowStatus.COMPLETED:
+            return f"{told}; the workflow is COMPLETED, start a new run to repeat it"
+        is_live = not WorkflowStatus(self.root_status or "").is_terminal
+        node = f" --node {self.node_id}" if is_live and self.workflow_id == self.root_id else ""
+        return f"{told}; `horsies workflows retry {self.root_id}{node}` runs again what failed in it"
 
 
 class RetryResult(StrEnum):
@@ -210,6 +239,8 @@ class RetryResult(StrEnum):
     """It is COMPLETED; there is nothing to repeat."""
     IN_WORKFLOW = "IN_WORKFLOW"
     """It is a node of a workflow, and is retried through that."""
+    REPLACED = "REPLACED"
+    """It was a node's task until its workflow was retried, and is not run again; retry the workflow."""
     KEY_TAKEN = "KEY_TAKEN"
     """Another live task has its unique key."""
     CHANGED = "CHANGED"
@@ -231,7 +262,8 @@ class Heartbeat(_FromRow):
 
 @dataclass(frozen=True, slots=True)
 class TaskDetail:
-    """Everything about one task. `payload` is None for a role that may not see arguments and results."""
+    """Everything about one task. For a role that may not see messages, arguments and results `payload` is None, and so
+    are the task's `failed_reason` and `unique_key` and the messages of its attempts."""
 
     task: Mapping[str, Any]
     """The row, by column, without what `payload` has."""
@@ -240,6 +272,25 @@ class TaskDetail:
     attempts: tuple[TaskAttempt, ...]
     heartbeats: tuple[Heartbeat, ...]
     """The newest few, newest first."""
+
+    @classmethod
+    def of(
+        cls,
+        task: Mapping[str, Any],
+        private: Mapping[str, Any] | None,
+        attempts: Iterable[Mapping[str, Any]],
+        heartbeats: Iterable[Mapping[str, Any]],
+    ) -> Self:
+        """From the rows of `show_task`, `show_payload` (None: not for this role), `read_attempts` or `show_attempts`,
+        and `show_heartbeats`."""
+        payload = None if private is None else dict(private.items())
+        told = {name: None if payload is None else payload.pop(name) for name in ("failed_reason", "unique_key")}
+        return cls(
+            {**dict(task.items()), **told},
+            payload,
+            tuple(TaskAttempt.from_row(row) for row in attempts),
+            tuple(Heartbeat.from_row(row) for row in heartbeats),
+        )
 
 
 class WorkerLiveness(StrEnum):

@@ -14,9 +14,9 @@ D = TypeVar("D")
 class TaskError:
     """Why a task has no value.
 
-    `error_code` is a string of your own choosing ("SMTP_DOWN") or one of the built-in codes, which
-    compare equal to their text. `data` is any JSON value. `retry_after_ms` asks for the next attempt
-    at that distance instead of the policy's, within the policy's budget.
+    `error_code` is a string of your own choosing ("SMTP_DOWN"), or one of the built-in codes, which
+    compare equal to their text and which no task can return. `data` is any JSON value. `retry_after_ms` asks
+    for the next attempt at that distance instead of the policy's, within the policy's budget.
     """
 
     __match_args__ = ("error_code", "message", "data")

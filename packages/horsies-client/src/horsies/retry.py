@@ -4,6 +4,7 @@ A policy travels in the task's row (`task_options`), so that the worker honours 
 wrote. A row is hostile input: `from_json` trusts nothing, and no policy can overflow or wait for ever.
 """
 
+import builtins
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Self, cast
 
 from horsies._checks import Checks, shown
-from horsies.errors import BuiltInCode, ConfigurationError
+from horsies.errors import BUILT_IN_CODES, BuiltInCode, ConfigurationError, OutcomeCode, RetrievalCode
 
 MAX_RETRIES: Final = 1_000
 MAX_DELAY_MS: Final = 30 * 24 * 3_600_000
@@ -178,6 +179,29 @@ class RetryPolicy:
         """Is this error one that is tried again? Says nothing about the retries that are left."""
         return str(error_code) in self.auto_retry_for
 
+    def check_codes(self, checks: Checks, mapper: Mapping[type[BaseException], str], default_code: str) -> None:
+        """Add every listed code that no attempt can end with in an app with this mapping of exceptions.
+
+        Not a part of the policy's own checks: a row may hold such a list, and then it only matches nothing.
+        """
+        possible = {*mapper.values(), default_code}
+        mapped = {exception.__name__: code for exception, code in mapper.items()}
+        for code in self.auto_retry_for:
+            name = code.rpartition(".")[2]
+            if code in possible:
+                continue
+            if name in mapped:
+                why = f"{code!r} is the name of an exception; its error code is {mapped[name]!r}"
+                checks.add("retry_policy", f"auto_retry_for: {why}", f"list {mapped[name]!r}")
+            elif _is_exception_name(code):
+                why = f"{code!r} is the name of an exception, not an error code, and can never match"
+                fix = f'map it, AppConfig(exception_mapper={{{name}: "SOME_CODE"}}), and list that code'
+                unmapped = f"an exception that is not mapped has the code {default_code!r}"
+                checks.add("retry_policy", f"auto_retry_for: {why}", f"{fix}; {unmapped}")
+            elif BUILT_IN_CODES.get(code) in _NEVER_OF_AN_ATTEMPT:
+                why = f"no attempt ends with {code}, so it can never match"
+                checks.add("retry_policy", f"auto_retry_for: {why}", "remove it")
+
     def delay_ms(self, retry_number: int, random: Callable[[], float]) -> int:
         """Wait before retry `retry_number` (1 is the first). `random` gives numbers in [0, 1)."""
         if retry_number < 1:
@@ -230,6 +254,19 @@ class RetryPolicy:
                 f"a retry policy lacks {sorted(missing)} and does not know {shown(sorted(map(str, unknown)))}"
             )
         return cls(**cast("dict[str, Any]", fields))
+
+
+_NEVER_OF_AN_ATTEMPT: Final = frozenset({*RetrievalCode, *OutcomeCode} - {OutcomeCode.TASK_TIMEOUT})
+"""They say what became of a task or a workflow, or of the look for its result; a retry follows an attempt."""
+
+
+def _is_exception_name(code: str) -> bool:
+    """`TimeoutError`, `asyncio.TimeoutError`, `requests.ConnectionError`."""
+    module, _, name = code.rpartition(".")
+    known = getattr(builtins, name, None)
+    if isinstance(known, type) and issubclass(known, BaseException):
+        return True
+    return bool(module) and name.isidentifier() and name.endswith(("Error", "Exception"))
 
 
 def _is_number(value: object) -> bool:

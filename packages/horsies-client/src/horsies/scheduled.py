@@ -7,21 +7,22 @@ an unknown task or queue, arguments that do not fit, a time zone that does not e
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from horsies._checks import Checks
+from horsies._checks import Checks, shown
 from horsies.codec import EncodeError
 from horsies.errors import ConfigurationError, HorsiesError, Problem
 from horsies.ids import derived_id, new_id
 from horsies.options import SendOptions
 from horsies.schedule import Cron, TaskSchedule
 from horsies.send import NewTasks, TaskSendError, plan
-from horsies.workflow.spec import builder_of
+from horsies.workflow.defined import static_of
+from horsies.workflow.definition import builder_of
+from horsies.workflow.spec import WorkflowSpec
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
-    from horsies.workflow.spec import WorkflowSpec
 
 CronProblem = Callable[[str], str | None]
 """What a library that knows cron has against an expression."""
@@ -85,28 +86,38 @@ def _settle(
 
 
 def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks) -> "WorkflowSpec[Any] | None":
-    """Built once: what it is given does not change from slot to slot."""
-    definition = next((one for one in app.workflows.definitions() if one.name == name), None)
+    """Built once: what it is given does not change from slot to slot, nor with what else the app builds."""
+    definition = app.workflows.definition(name)
     builder = builder_of(definition) if definition is not None else None
-    spec = app.workflows.get(name)
-    if builder is not None and (schedule.kwargs or spec is None):
+    spec: object
+    if builder is not None and (schedule.kwargs or definition is None or static_of(definition) is None):
         try:
-            spec = builder(**schedule.kwargs)
+            spec = cast("object", builder(**schedule.kwargs))
         except (TypeError, HorsiesError) as error:
             checks.add("kwargs", str(error), f"give what build_with of workflow {name!r} takes")
             return None
     elif schedule.kwargs:
         checks.add("kwargs", f"workflow {name!r} takes none", "give its definition a build_with, or leave them out")
         return None
+    elif app.workflows.is_rebuilt(name):
+        why = f"app.workflow has built {name!r} more than once and differently, so that the schedule could mean any"
+        checks.add("workflow", why, "write a WorkflowDefinition with a build_with, and give its arguments as kwargs")
+        return None
+    else:
+        spec = app.workflows.get(name)
     if spec is None:
         checks.add("workflow", f"no workflow {name!r} is defined", "import the module that defines it, or rename")
         return None
+    if not isinstance(spec, WorkflowSpec):
+        checks.add("workflow", f"build_with of {name!r} returned {shown(spec)}", "let it return cls.workflow([...])")
+        return None
+    found = cast("WorkflowSpec[Any]", spec)
     try:
-        spec.start_statement(new_id())
+        found.start_statement(new_id())
     except TaskSendError as error:
         checks.add("workflow", str(error), "see its definition")
         return None
-    return spec
+    return found
 
 
 def _row(app: "Horsies", schedule: TaskSchedule, task_name: str, checks: Checks) -> NewTasks | None:

@@ -1,10 +1,11 @@
 """One send under way: the tasks, and the road they take (the app's pool, or the caller's connection)."""
 
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from horsies._pg import enqueue, foreign
+from horsies._pg.transient import Doubt, is_from_driver, is_transient, sqlstate
 from horsies.errors import HorsiesError
 from horsies.handle import TaskHandle
 from horsies.send import NewTasks, SendErrorCode, TaskSendError
@@ -27,14 +28,20 @@ class Cargo(Protocol):
     def connection(self) -> Any: ...
     @property
     def ids(self) -> Sequence[str]: ...
+    @property
+    def doubt(self) -> Doubt: ...
     def label(self) -> str: ...
     def resend(self, verb: str, /) -> "Resend": ...
 
 
 def carry(cargo: Cargo, verb: str, write: enqueue.Write[R]) -> R:
     """Write it on the caller's synchronous connection."""
-    execute = foreign.require_sync(foreign.adapt(cargo.connection), verb)
+    road = foreign.adapt(cargo.connection)
+    execute = foreign.require_sync(road, verb)
     try:
+        if cargo.app.database.is_new_road(road.library):
+            enqueue.at_once(_one_place, execute)
+            cargo.app.database.trust_road(road.library)
         return enqueue.at_once(write, execute)
     except HorsiesError:
         raise
@@ -47,8 +54,13 @@ async def carry_async(cargo: Cargo, verb: str, write: enqueue.Write[R]) -> R:
     """Write it through the app's pool, or on the caller's asynchronous connection."""
     try:
         if cargo.connection is None:
-            return await cargo.app.database.here().write(write)
-        return await write(foreign.require_async(foreign.adapt(cargo.connection), verb))
+            return await cargo.app.database.here().write(write, cargo.doubt)
+        road = foreign.adapt(cargo.connection)
+        execute = foreign.require_async(road, verb)
+        if cargo.app.database.is_new_road(road.library):
+            await _one_place(execute)
+            cargo.app.database.trust_road(road.library)
+        return await write(execute)
     except HorsiesError:
         raise
     except Exception as error:
@@ -56,20 +68,28 @@ async def carry_async(cargo: Cargo, verb: str, write: enqueue.Write[R]) -> R:
         raise
 
 
+async def _one_place(execute: enqueue.ExecuteAsync) -> None:
+    """The caller's role and search_path are not the app's: what is sent must not end up in another schema's tables.
+    Where there are none at all, the statement itself fails."""
+    from horsies._pg.schema_guard import require_one_place
+
+    await require_one_place(execute, None, or_none=True)
+
+
 def _tell(error: Exception, cargo: Cargo, verb: str) -> None:
     """Turn what the driver raised into what the caller is told; the driver's exception stays as the cause."""
-    from horsies._pg.transient import is_from_driver, is_transient
-
     spoken = getattr(error, "orig", None) or error  # SQLAlchemy's own text quotes all the parameters
     told = cargo.app.config.broker.redact(f"{type(spoken).__name__}: {spoken}")
     retryable = False
     if cargo.connection is not None:
-        why = f"your connection refused the statement ({told}); roll your transaction back"
-    elif is_transient(error):
-        why = f"the database gave no answer ({told}); it may or may not be enqueued, .retry() is safe"
-        retryable = True
-    elif is_from_driver(error):
-        why = f"the database refused it ({told})"
+        if sqlstate(error) is not None:
+            why = f"your connection refused the statement ({told}); it is not enqueued, roll your transaction back"
+        else:
+            why = f"your connection failed ({told}); it is enqueued only if your transaction was committed"
+    elif is_transient(error) or is_from_driver(error):
+        retryable = is_transient(error)
+        known = "may or may not be" if cargo.doubt.may_be_done else "is not"
+        why = f"{cargo.doubt.describe(told)}; it {known} enqueued{', .retry() is safe' if retryable else ''}"
     else:
         return  # a bug of ours: not the database's word
     raise TaskSendError(
@@ -92,6 +112,7 @@ class Sending(Generic[T]):
     is_fresh: bool
     """Whether the ids are new to everybody. Once a statement is out they are not: its answer may get lost, and may
     have been a yes."""
+    doubt: Doubt = field(default_factory=Doubt)
 
     # -- verbs -----------------------------------------------------------------------------------
 

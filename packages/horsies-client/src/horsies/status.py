@@ -20,7 +20,8 @@ class TaskStatus(StrEnum):
     COMPLETED = "COMPLETED"
     """User code returned `TaskResult(ok=...)`."""
     FAILED = "FAILED"
-    """User code returned an err, raised, timed out, or its process died, and no retry is left."""
+    """User code returned an err, raised, timed out, or its process died, and no retry is left; or no worker knows its
+    name."""
     CANCELLED = "CANCELLED"
     """Somebody asked for it to stop, before or during its run."""
     EXPIRED = "EXPIRED"
@@ -104,8 +105,9 @@ _S = TaskStatus
 TRANSITIONS: Final[frozenset[Edge]] = frozenset(
     # the client's send, also by a schedule or a workflow
     _edges(None, _S.PENDING)
-    # a claim may start the task in the same write when a slot is free, and ends what is overdue
-    | _edges(_S.PENDING, _S.CLAIMED, _S.RUNNING, _S.EXPIRED, _S.CANCELLED)
+    # a claim may start the task in the same write when a slot is free, and ends what is overdue; FAILED: no live
+    # worker has known its name for the grace
+    | _edges(_S.PENDING, _S.CLAIMED, _S.RUNNING, _S.EXPIRED, _S.CANCELLED, _S.FAILED)
     # PENDING: hand-back or a stale claim; user code never ran
     | _edges(_S.CLAIMED, _S.RUNNING, _S.PENDING, _S.EXPIRED, _S.CANCELLED)
     # PENDING: a retry, or handed ahead and provably never started

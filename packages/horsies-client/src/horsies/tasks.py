@@ -7,6 +7,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from horsies._checks import Checks, shown
+from horsies._loading import CODEC, load
 from horsies.errors import ConfigurationError, HorsiesError
 from horsies.handle import TaskHandle
 from horsies.options import SendOptions, check_task_name
@@ -233,6 +234,7 @@ class NamedSender:
         return await self._sending(task_name, args, kwargs).send_async("send")
 
     def _sending(self, task_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sending[Any]:
+        load("send", CODEC)
         from horsies.codec import EncodeError, encode_untyped_call
 
         limits = self._app.payload_limits

@@ -5,15 +5,19 @@ locked and with its search_path set), or a URL in HORSIES_DATABASE_URL (the deve
 """
 
 import os
-from typing import cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, cast
 
 from alembic import context
+from alembic.runtime.migration import MigrationContext, MigrationInfo
 from sqlalchemy import Connection
 
 from horsies_schema.models import Base
 
 # users have an `alembic_version` of their own
 VERSION_TABLE = "horsies_alembic_version"
+_BREAKING_SINCE: Final = "0013"
+"""The revision that gave the version table its column `breaking`."""
 
 
 def run() -> None:
@@ -25,6 +29,7 @@ def run() -> None:
             version_table=VERSION_TABLE,
             transaction_per_migration=True,
             literal_binds=True,
+            on_version_apply=_record_breaking,
         )
         with context.begin_transaction():
             context.run_migrations()
@@ -51,6 +56,26 @@ def _migrate(connection: Connection) -> None:
         # killed half-way keeps what it finished
         transaction_per_migration=True,
         compare_server_default=True,
+        on_version_apply=_record_breaking,
     )
     with context.begin_transaction():
         context.run_migrations()
+
+
+def breaking_number(marks: Iterable[tuple[str, bool]]) -> str | None:
+    """Of revisions, each with whether it says `breaking = True`: the newest that does."""
+    return max((revision for revision, breaks in marks if breaks), default=None)
+
+
+def _record_breaking(
+    ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], run_args: Mapping[str, Any]
+) -> None:
+    """After each step, up or down: code that is older than the newest breaking revision finds out, and stops."""
+    for head in heads:
+        if str(head) < _BREAKING_SINCE:
+            continue
+        found = breaking_number(
+            (script.revision, getattr(script.module, "breaking", False))
+            for script in context.script.iterate_revisions(head, "base")
+        )
+        ctx.execute(f"UPDATE {VERSION_TABLE} SET breaking = {'NULL' if found is None else repr(found)}")

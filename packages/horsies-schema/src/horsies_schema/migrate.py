@@ -25,6 +25,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from horsies_schema.environment import VERSION_TABLE
+from horsies_schema.models import Base
 
 T = TypeVar("T")
 
@@ -95,9 +96,10 @@ async def check_async(url: str, *, schema: str | None = None) -> None:
         _require_suitable(connection, for_writing=False)
         found = _revision(connection)
         if found != head():
-            state = f"is at revision {found}" if found else "has no horsies tables"
+            option = f" --schema {schema}" if schema else ""
+            state = f"is at revision {found}, this release" if found else "has no horsies tables, this package"
             raise MigrationError(
-                f"the database {state}, this package needs {head()}: run `horsies-migrate up`", ExitCode.BEHIND
+                f"the database {state} needs {head()}: run `horsies-migrate up{option}`", ExitCode.BEHIND
             )
 
     await _connected(url, schema, work)
@@ -267,16 +269,64 @@ def _require_suitable(connection: Connection, *, for_writing: bool) -> None:
     version, encoding, in_recovery = connection.exec_driver_sql(
         "SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), pg_is_in_recovery()"
     ).one()
-    found = _revision(connection)
-    connection.rollback()
     problem = unsuitable(version, encoding, in_recovery=in_recovery and for_writing)
-    if problem is None and found is not None and found not in _known_revisions():
-        problem = (
-            f"the database is at revision {found}, which is newer than this package knows (its newest is {head()}): "
-            "install the horsies-schema that made it"
-        )
+    if problem is None:
+        _go_home(connection)
+        found = _revision(connection)
+        if found is None:
+            problem = _taken_names(connection)
+        elif found not in _known_revisions():
+            problem = (
+                f"the database is at revision {found}, which is newer than this package knows (its newest is "
+                f"{head()}{_breaking(connection)}): install the horsies-schema that made it"
+            )
+    connection.rollback()
     if problem is not None:
         raise MigrationError(problem, ExitCode.UNSUITABLE)
+
+
+def _go_home(connection: Connection) -> None:
+    """Work in the schema that holds the tables, wherever the role's own search_path would put new ones: with a schema
+    of the role's name, `"$user"` comes first, and a later revision's tables would be made there."""
+    homes = connection.exec_driver_sql(
+        "SELECT n.nspname FROM unnest(current_schemas(false)) WITH ORDINALITY AS path (name, place)"
+        " JOIN pg_namespace n ON n.nspname = path.name JOIN pg_class c ON c.relnamespace = n.oid"
+        f" WHERE c.relname = '{VERSION_TABLE}' ORDER BY path.place"
+    ).scalars()
+    match homes.all():
+        case []:
+            return
+        case [home]:
+            connection.exec_driver_sql(f"SET search_path TO {quote_identifier(home)}")
+            connection.commit()
+        case several:
+            raise MigrationError(
+                f"the schemas {' and '.join(map(repr, several))} both hold horsies tables, and this role's search_path "
+                "names both: say which one is meant with --schema",
+                ExitCode.UNSUITABLE,
+            )
+
+
+def _taken_names(connection: Connection) -> str | None:
+    """Why the tables cannot be made where other tables have their names already."""
+    taken = connection.exec_driver_sql(
+        "SELECT c.relname FROM pg_class c WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema()))"
+        f" AND c.relname IN ({', '.join(repr(name) for name in sorted(Base.metadata.tables))}) ORDER BY 1"
+    ).scalars()
+    names = taken.all()
+    if not names:
+        return None
+    schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+    return (
+        f"schema {schema!r} holds tables of these names that horsies-migrate did not make ({', '.join(names)}): they "
+        "are left as they are; use a schema of its own with `horsies-migrate up --schema NAME` and "
+        "PostgresConfig(schema=NAME)"
+    )
+
+
+def _breaking(connection: Connection) -> str:
+    found = connection.exec_driver_sql(f"SELECT to_jsonb(v) ->> 'breaking' FROM {VERSION_TABLE} v").scalar()
+    return f", and code that does not know {found} cannot work with it" if found and found > head() else ""
 
 
 def unsuitable(version_num: int, encoding: str, *, in_recovery: bool) -> str | None:

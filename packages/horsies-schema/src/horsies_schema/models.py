@@ -87,6 +87,7 @@ class Task(Base):
     enqueue_sha: Mapped[str | None] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    former_node_id: Mapped[str | None] = mapped_column(String(36))
 
     __table_args__ = (
         PrimaryKeyConstraint("id", name="pk_horsies_tasks"),
@@ -256,6 +257,8 @@ class WorkerInstance(Base):
     judged_dead_at: Mapped[datetime | None]
     judged_by: Mapped[str | None] = mapped_column(String(255))
     recovered_at: Mapped[datetime | None]
+    names_sha: Mapped[str | None] = mapped_column(String(64))
+    queues: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
 
     __table_args__ = (
         PrimaryKeyConstraint("worker_id", name="pk_horsies_worker_instances"),
@@ -269,6 +272,40 @@ class WorkerInstance(Base):
             "worker_id",
             postgresql_where=text("stopped_at IS NULL AND recovered_at IS NULL"),
         ),
+        {"postgresql_with": {"fillfactor": 50}},
+    )
+
+
+class TaskSet(Base):
+    """The task names that one release registers. See migration 0012."""
+
+    __tablename__ = "horsies_task_sets"
+
+    sha: Mapped[str] = mapped_column(String(64))
+    names: Mapped[list[str]] = mapped_column(ARRAY(Text))
+    recorded_at: Mapped[datetime] = mapped_column(server_default=text("statement_timestamp()"))
+
+    __table_args__ = (PrimaryKeyConstraint("sha", name="pk_horsies_task_sets"),)
+
+
+class TaskName(Base):
+    """When live workers knew a task name, and since when tasks wait for a worker that knows it."""
+
+    __tablename__ = "horsies_task_names"
+
+    task_name: Mapped[str] = mapped_column(String(255))
+    first_known_at: Mapped[datetime | None]
+    last_known_at: Mapped[datetime | None]
+    missing_since: Mapped[datetime | None]
+
+    __table_args__ = (
+        PrimaryKeyConstraint("task_name", name="pk_horsies_task_names"),
+        CheckConstraint(
+            "(first_known_at IS NULL) = (last_known_at IS NULL)"
+            " AND coalesce(first_known_at, missing_since) IS NOT NULL",
+            name="ck_horsies_task_names_times",
+        ),
+        Index("ix_horsies_task_names_missing", "missing_since", postgresql_where=text("missing_since IS NOT NULL")),
         {"postgresql_with": {"fillfactor": 50}},
     )
 
@@ -337,6 +374,7 @@ class Workflow(Base):
     completed_at: Mapped[datetime | None]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
     nodes_left: Mapped[int] = mapped_column(server_default="0")
+    paused_inside: Mapped[bool] = mapped_column(server_default=false())
 
     __table_args__ = (
         PrimaryKeyConstraint("id", name="pk_horsies_workflows"),

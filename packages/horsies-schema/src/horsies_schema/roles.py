@@ -1,71 +1,101 @@
 """Least-privilege roles, printed as SQL for a database owner to read and run."""
 
+from typing import Final
+
 from horsies_schema.environment import VERSION_TABLE
-from horsies_schema.migrate import quote_identifier
+from horsies_schema.migrate import head, quote_identifier
 from horsies_schema.models import Base
 
-# A viewer sees that a task exists and how it fares, not what it was told or what it answered.
-_PRIVATE = {
-    "horsies_tasks": {"args", "kwargs", "result", "progress", "task_options"},
-    "horsies_workflow_tasks": {"args", "kwargs", "args_from", "result", "error", "task_options"},
-    "horsies_workflows": {"result", "error"},
+# A viewer sees states, counts, codes and names: not what a task was told, what it answered, nor a message that quotes
+# either. A hash of arguments is no secret's cover: few values are tried quickly.
+PRIVATE: Final = {
+    "horsies_tasks": frozenset(
+        {"args", "kwargs", "result", "progress", "task_options", "failed_reason", "unique_key", "enqueue_sha"}
+    ),
+    "horsies_task_attempts": frozenset({"error_message", "failed_reason"}),
+    "horsies_workflow_tasks": frozenset({"args", "kwargs", "args_from", "result", "error", "task_options"}),
+    "horsies_workflows": frozenset({"result", "error", "enqueue_sha", "success_policy"}),
+    "horsies_schedule_state": frozenset({"config_hash"}),
 }
 
-# What cancelling a task writes; a producer can end a task before it runs, not rewrite what it does.
-_CANCEL_COLUMNS = (
-    "status", "claimed", "claimed_at", "claimed_by_worker_id", "claim_expires_at", "result", "error_code",
-    "failed_reason", "terminal_at", "cancel_requested_at", "updated_at",
+# What describes a new task. Its state, owner and outcome have defaults, which a producer cannot override.
+SENT_COLUMNS: Final = (
+    "id", "task_name", "queue_name", "priority", "args", "kwargs", "sent_at", "enqueued_at", "good_until",
+    "max_retries", "task_options", "unique_key", "enqueue_sha",
 )  # fmt: skip
 
+# Evaluated by every INSERT and UPDATE with the rights of the role that writes.
+CHECK_FUNCTION: Final = "horsies_task_is_sound"
+# They run with the rights of the owner of the tables.
+START: Final = "horsies_start_workflow(jsonb)"
+CANCEL: Final = ("horsies_cancel_tasks(text[])", "horsies_cancel_workflow(text)")
+# It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
+STOP: Final = "horsies_stop_workflows(text[], text, text, text, text)"
+
 # The claim's plan depends on these; behind a transaction pooler a session cannot keep them, a role can.
-_CLAIM_SETTINGS = (
+_CLAIM_SETTINGS: Final = (
     "jit = off", "plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off",
     "enable_mergejoin = off", "enable_bitmapscan = off", "enable_material = off",
 )  # fmt: skip
 
 
 def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
-    """SQL that creates `<prefix>producer`, `worker`, `viewer` and `operator` and grants each what it needs."""
+    """SQL that creates `<prefix>producer`, `worker`, `viewer` and `operator` and grants each what it needs.
+
+    It takes back first what an older release granted, all in one transaction: run it again after every upgrade.
+    """
     place = quote_identifier(schema or "public")
     tables = sorted(Base.metadata.tables)
 
     def on(*names: str) -> str:
         return ", ".join(f"{place}.{name}" for name in names)
 
-    producer, worker, viewer, operator = (
+    producer, worker, viewer, operator = roles = [
         quote_identifier(prefix + name) for name in ("producer", "worker", "viewer", "operator")
-    )
+    ]
+    everyone = ", ".join(roles)
     lines = [
         "-- Roles without login: grant them to the accounts that your services use,",
         f"-- for example: CREATE ROLE web LOGIN PASSWORD '...' IN ROLE {producer};",
+        "-- Run it as the owner of the tables, and again after every upgrade of the schema.",
+        "BEGIN;",
+        f"DO $$ BEGIN IF (SELECT version_num FROM {on(VERSION_TABLE)}) < '{head()}' THEN",
+        f"    RAISE 'these grants are for revision {head()}, the database is behind: run `horsies-migrate up` first';",
+        "END IF; END $$;",
     ]
-    for role in (producer, worker, viewer, operator):
+    for role in roles:
         literal = role.replace('""', '"')[1:-1].replace("'", "''")
-        lines += [
+        lines.append(
             f"DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{literal}') "
-            f"THEN CREATE ROLE {role} NOLOGIN; END IF; END $$;",
-            f"GRANT USAGE ON SCHEMA {place} TO {role};",
-            f"GRANT SELECT ON {on(VERSION_TABLE)} TO {role};",
-        ]
+            f"THEN CREATE ROLE {role} NOLOGIN; END IF; END $$;"
+        )
     lines += [
         "",
+        "-- take back what an older release granted, columns included",
+        f"REVOKE ALL ON {on(VERSION_TABLE, *tables)} FROM {everyone};",
+        f"REVOKE ALL ON FUNCTION {on(START, STOP, *CANCEL)} FROM PUBLIC, {everyone};",
+        f"GRANT USAGE ON SCHEMA {place} TO {everyone};",
+        f"GRANT SELECT ON {on(VERSION_TABLE)} TO {everyone};",
+        "",
         "-- producer: send tasks, start workflows, wait for results, cancel",
-        f"GRANT SELECT, INSERT ON {on('horsies_tasks', 'horsies_workflows', 'horsies_workflow_tasks')} TO {producer};",
-        f"GRANT SELECT ON {on('horsies_task_attempts')} TO {producer};",
-        f"GRANT UPDATE ({', '.join(_CANCEL_COLUMNS)}) ON {on('horsies_tasks')} TO {producer};",
+        f"GRANT INSERT ({', '.join(SENT_COLUMNS)}) ON {on('horsies_tasks')} TO {producer};",
+        f"GRANT SELECT ON {on('horsies_tasks', 'horsies_task_attempts', 'horsies_workflows', 'horsies_workflow_tasks')}"
+        f" TO {producer};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, *CANCEL)} TO {producer};",
         "",
         "-- worker: claim, run, finish, recover and prune; migrations need the owner, so either run",
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, *CANCEL)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
         *(f"--   ALTER ROLE <login account> SET {setting};" for setting in _CLAIM_SETTINGS),
         "",
-        "-- viewer: everything but arguments, results and progress",
+        "-- viewer: states, counts, codes and names; no messages, arguments and results",
     ]
     for name in tables:
         columns = [
-            column.name for column in Base.metadata.tables[name].columns if column.name not in _PRIVATE.get(name, ())
+            column.name for column in Base.metadata.tables[name].columns if column.name not in PRIVATE.get(name, ())
         ]
         lines.append(f"GRANT SELECT ({', '.join(columns)}) ON {on(name)} TO {viewer};")
     lines += [
@@ -77,5 +107,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         f"GRANT INSERT ON {on('horsies_task_attempts')} TO {operator};",
         f"GRANT INSERT, UPDATE ON {on('horsies_queue_state')} TO {operator};",
         f"GRANT UPDATE (paused_at, run_requested_at, updated_at) ON {on('horsies_schedule_state')} TO {operator};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, *CANCEL)} TO {operator};",
+        "COMMIT;",
     ]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,83 @@
 -- The horsies schema at revision 0014, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
+CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM 1 FROM public.horsies_tasks t
+      WHERE t.id = ANY (ids) AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE;
+    -- A worker that holds the claim finds zero rows when it wants to start the task: user code never runs. No worker
+    -- ends this task, so the worker that steps the workflow of a node is told to look.
+    RETURN QUERY WITH ended AS (
+        UPDATE public.horsies_tasks t
+           SET status = 'CANCELLED', claimed = false, claim_expires_at = NULL, error_code = 'TASK_CANCELLED',
+               result = '{"err":{"error_code":"TASK_CANCELLED","message":"cancelled before it started","data":null}}',
+               failed_reason = 'cancelled before it started', cancel_requested_at = statement_timestamp(),
+               terminal_at = statement_timestamp(), updated_at = statement_timestamp()
+         WHERE t.id = ANY (ids) AND t.status IN ('PENDING', 'CLAIMED')
+        RETURNING t.id, t.is_workflow_task
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('workflow_step', 't:' || ended.id) FROM ended WHERE ended.is_workflow_task
+    )
+    SELECT ended.id::text, 'CANCELLED' FROM ended WHERE (SELECT count(*) FROM told) >= 0;
+    -- RUNNING stays RUNNING: only its worker can stop it. It is told at once, and finds the mark if it did not listen.
+    RETURN QUERY WITH asked AS (
+        UPDATE public.horsies_tasks t
+           SET cancel_requested_at = coalesce(t.cancel_requested_at, statement_timestamp()),
+               updated_at = statement_timestamp()
+         WHERE t.id = ANY (ids) AND t.status = 'RUNNING'
+        RETURNING t.id
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('task_cancel', asked.id) FROM asked
+    )
+    SELECT asked.id::text, 'REQUESTED' FROM asked WHERE (SELECT count(*) FROM told) >= 0;
+END
+$$;
+
+CREATE FUNCTION public.horsies_cancel_workflow(workflow_id text) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+    ended constant text :=
+        '{"err":{"error_code":"WORKFLOW_CANCELLED","message":"the workflow was cancelled","data":null}}';
+    never_started constant text := '{"err":{"error_code":"TASK_CANCELLED","message":'
+        '"its workflow was cancelled before it started","data":null}}';
+    tree text[];
+    seen int := -1;
+    root record;
+BEGIN
+    LOOP  -- until it finds no more: the holder of a row that was waited for may have launched another run inside
+        WITH RECURSIVE inside AS (
+            SELECT w.id FROM public.horsies_workflows w WHERE w.id = $1
+            UNION ALL
+            SELECT c.id FROM inside JOIN public.horsies_workflows c ON c.parent_workflow_id = inside.id
+        ), locked AS MATERIALIZED (
+            SELECT w.id FROM public.horsies_workflows w
+             WHERE w.id = ANY (ARRAY(SELECT inside.id FROM inside)) ORDER BY w.depth, w.id FOR NO KEY UPDATE
+        )
+        SELECT coalesce(array_agg(locked.id::text), '{}') INTO tree FROM locked;
+        EXIT WHEN cardinality(tree) = seen;
+        seen := cardinality(tree);
+    END LOOP;
+    SELECT w.status, w.parent_workflow_id INTO root FROM public.horsies_workflows w WHERE w.id = $1;
+    IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') THEN
+        RETURN false;
+    END IF;
+    PERFORM public.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended);
+    IF root.parent_workflow_id IS NOT NULL THEN
+        PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
+    END IF;
+    RETURN true;
+END
+$_$;
+
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
     LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
     first_id text;
@@ -34,6 +109,7 @@ $$;
 
 CREATE FUNCTION public.horsies_notify_workflow_changes() RETURNS trigger
     LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 BEGIN
     PERFORM pg_notify('workflow_done', NEW.id);
@@ -41,8 +117,108 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN QUERY WITH fresh AS (
+        INSERT INTO public.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,
+                                                definition_key, enqueue_sha, sent_at, started_at, nodes_left)
+        VALUES (run ->> 'id', run ->> 'name', 'RUNNING', run ->> 'on_error', (run ->> 'output')::int,
+                nullif(run -> 'success_policy', 'null'), run ->> 'definition_key', run ->> 'enqueue_sha',
+                (run ->> 'sent_at')::timestamptz, statement_timestamp(), jsonb_array_length(run -> 'nodes'))
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    ), given AS MATERIALIZED (
+        SELECT fresh.id AS workflow_id, x.*, cardinality(x.dependencies) = 0 AS is_first,
+               cardinality(x.dependencies) = 0 AND x.sub_name IS NULL AS is_enqueued
+          FROM fresh CROSS JOIN ROWS FROM (jsonb_to_recordset(run -> 'nodes') AS (
+               id text, node_id text, task_name text, args text, kwargs text, queue_name text, priority int,
+               dependencies int[], dependents int[], args_from jsonb, ctx_from varchar[], join_type text,
+               min_success int, allow_failed boolean, task_options text, max_retries int, good_until timestamptz,
+               ttl float8, sub_name text, task_id text, first_kwargs text)) WITH ORDINALITY
+               AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
+                     ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl,
+                     sub_name, task_id, first_kwargs, number)
+    ), node AS (
+        INSERT INTO public.horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs,
+               queue_name, priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success,
+               allow_failed_deps, task_options, max_retries, good_until, ttl, is_subworkflow, sub_workflow_name,
+               deps_left, status, task_id)
+        SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name,
+               g.priority, g.dependencies, g.dependents, g.args_from, g.ctx_from, g.join_type, g.min_success,
+               g.allow_failed, g.task_options, g.max_retries, g.good_until, make_interval(secs => g.ttl),
+               g.sub_name IS NOT NULL, g.sub_name, cardinality(g.dependencies),
+               CASE WHEN g.is_enqueued THEN 'ENQUEUED' WHEN g.is_first THEN 'READY' ELSE 'PENDING' END,
+               CASE WHEN g.is_enqueued THEN g.task_id END
+          FROM given g
+    ), task AS (
+        INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at,
+                                            good_until, max_retries, task_options, is_workflow_task)
+        SELECT g.task_id, g.task_name, g.queue_name, g.priority, g.args, coalesce(g.first_kwargs, g.kwargs),
+               (run ->> 'sent_at')::timestamptz, statement_timestamp(),
+               coalesce(g.good_until, statement_timestamp() + make_interval(secs => g.ttl)), g.max_retries,
+               g.task_options, true
+          FROM given g WHERE g.is_enqueued
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('workflow_step', 'w:' || fresh.id) FROM fresh
+         WHERE EXISTS (SELECT FROM given g WHERE g.is_first AND NOT g.is_enqueued)
+    )
+    SELECT fresh.id::text FROM fresh WHERE (SELECT count(*) FROM told) >= 0;
+END
+$$;
+
+CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text) RETURNS SETOF text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN QUERY WITH run AS (
+        UPDATE public.horsies_workflows w
+           SET error = run_error, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
+               nodes_left = 0, status = new_status
+         WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED')
+        RETURNING w.id
+    ), live AS MATERIALIZED (
+        SELECT n.ctid AS tid, n.task_id FROM run
+          JOIN public.horsies_workflow_tasks n ON n.workflow_id = run.id
+           AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
+    ), task AS MATERIALIZED (
+        SELECT t.id, live.tid FROM live JOIN public.horsies_tasks t ON t.id = live.task_id
+         WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
+    ), stopped AS (
+        UPDATE public.horsies_tasks t
+           SET claimed = false, claim_expires_at = CASE WHEN t.status = 'RUNNING' THEN t.claim_expires_at END,
+               status = CASE WHEN t.status = 'RUNNING' THEN t.status ELSE 'CANCELLED' END,
+               result = CASE WHEN t.status = 'RUNNING' THEN t.result ELSE task_error END,
+               error_code = CASE WHEN t.status = 'RUNNING' THEN t.error_code ELSE 'TASK_CANCELLED' END,
+               terminal_at = CASE WHEN t.status <> 'RUNNING' THEN statement_timestamp() END,
+               cancel_requested_at = statement_timestamp(), updated_at = statement_timestamp()
+          FROM task WHERE t.id = task.id
+        RETURNING t.id, t.status, task.tid
+    ), unstarted AS (
+        -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
+        SELECT live.tid FROM live WHERE live.task_id IS NULL
+        UNION ALL
+        SELECT stopped.tid FROM stopped WHERE stopped.status = 'CANCELLED'
+    ), node AS (
+        UPDATE public.horsies_workflow_tasks n
+           SET error = node_error, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
+               status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
+          FROM unstarted u WHERE n.ctid = u.tid
+    ), told AS MATERIALIZED (
+        SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
+    ), stepped AS MATERIALIZED (
+        SELECT run.id, pg_notify('workflow_step', 'w:' || run.id) FROM run
+    )
+    SELECT stepped.id::text FROM stepped WHERE (SELECT count(*) FROM told) >= 0;
+END
+$$;
+
 CREATE FUNCTION public.horsies_task_is_sound(task_name character varying, queue_name character varying, unique_key character varying, priority integer, status character varying, claimed boolean, claimed_by_worker_id character varying, claimed_at timestamp with time zone, claim_expires_at timestamp with time zone, claim_generation integer, started_at timestamp with time zone, good_until timestamp with time zone, worker_pid integer, finalizing_at timestamp with time zone, completed_at timestamp with time zone, failed_at timestamp with time zone, terminal_at timestamp with time zone, result text, error_code text, retry_count integer, max_retries integer, manual_retries integer) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
 DECLARE
     sound boolean;
@@ -99,7 +275,8 @@ END
 $_$;
 
 CREATE TABLE public.horsies_alembic_version (
-    version_num character varying(32) NOT NULL
+    version_num character varying(32) NOT NULL,
+    breaking character varying(32)
 );
 
 CREATE TABLE public.horsies_heartbeats (
@@ -175,6 +352,21 @@ ALTER TABLE public.horsies_task_attempts ALTER COLUMN id ADD GENERATED BY DEFAUL
     CACHE 1
 );
 
+CREATE TABLE public.horsies_task_names (
+    task_name character varying(255) NOT NULL,
+    first_known_at timestamp with time zone,
+    last_known_at timestamp with time zone,
+    missing_since timestamp with time zone,
+    CONSTRAINT ck_horsies_task_names_times CHECK ((((first_known_at IS NULL) = (last_known_at IS NULL)) AND (COALESCE(first_known_at, missing_since) IS NOT NULL)))
+)
+WITH (fillfactor='50');
+
+CREATE TABLE public.horsies_task_sets (
+    sha character varying(64) NOT NULL,
+    names text[] NOT NULL,
+    recorded_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL
+);
+
 CREATE TABLE public.horsies_tasks (
     id character varying(36) NOT NULL,
     task_name character varying(255) NOT NULL,
@@ -215,6 +407,7 @@ CREATE TABLE public.horsies_tasks (
     enqueue_sha character varying(64),
     created_at timestamp with time zone DEFAULT now() NOT NULL,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    former_node_id character varying(36),
     CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
@@ -231,6 +424,8 @@ CREATE TABLE public.horsies_worker_instances (
     judged_dead_at timestamp with time zone,
     judged_by character varying(255),
     recovered_at timestamp with time zone,
+    names_sha character varying(64),
+    queues text[],
     CONSTRAINT ck_horsies_worker_instances_period CHECK ((period_ms > 0)),
     CONSTRAINT ck_horsies_worker_instances_verdict CHECK ((((judged_dead_at IS NULL) = (judged_by IS NULL)) AND ((recovered_at IS NULL) OR (judged_dead_at IS NOT NULL))))
 )
@@ -331,6 +526,7 @@ CREATE TABLE public.horsies_workflows (
     completed_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     nodes_left integer DEFAULT 0 NOT NULL,
+    paused_inside boolean DEFAULT false NOT NULL,
     CONSTRAINT ck_horsies_workflows_completed_at CHECK (((completed_at IS NOT NULL) = ((status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))),
     CONSTRAINT ck_horsies_workflows_on_error CHECK (((on_error)::text = ANY ((ARRAY['fail'::character varying, 'pause'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflows_parent CHECK ((((parent_workflow_id IS NULL) = (parent_task_index IS NULL)) AND ((parent_workflow_id IS NULL) = (depth = 0)) AND (depth >= 0))),
@@ -351,6 +547,12 @@ ALTER TABLE ONLY public.horsies_schedule_state
 
 ALTER TABLE ONLY public.horsies_task_attempts
     ADD CONSTRAINT pk_horsies_task_attempts PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_task_names
+    ADD CONSTRAINT pk_horsies_task_names PRIMARY KEY (task_name);
+
+ALTER TABLE ONLY public.horsies_task_sets
+    ADD CONSTRAINT pk_horsies_task_sets PRIMARY KEY (sha);
 
 ALTER TABLE ONLY public.horsies_tasks
     ADD CONSTRAINT pk_horsies_tasks PRIMARY KEY (id);
@@ -381,6 +583,8 @@ CREATE INDEX ix_horsies_heartbeats_task ON public.horsies_heartbeats USING btree
 CREATE INDEX ix_horsies_task_attempts_error_code ON public.horsies_task_attempts USING btree (error_code) WHERE (error_code IS NOT NULL);
 
 CREATE INDEX ix_horsies_task_attempts_finished_at ON public.horsies_task_attempts USING btree (finished_at DESC);
+
+CREATE INDEX ix_horsies_task_names_missing ON public.horsies_task_names USING btree (missing_since) WHERE (missing_since IS NOT NULL);
 
 CREATE INDEX ix_horsies_tasks_claim ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE ((status)::text = 'PENDING'::text);
 

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from math import inf
 from typing import Any
 
@@ -21,7 +22,7 @@ from horsies_worker.claims import ClaimedTask, claimed_task
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.jobs import Room
-from horsies_worker.lookout import Lookout
+from horsies_worker.lookout import Look, Lookout
 from horsies_worker.pool import ChildPool
 from horsies_worker.queries import ClaimRequest, NextRequest, Queries
 from horsies_worker.reconciler import Reconciler
@@ -30,7 +31,6 @@ from horsies_worker.session import Session
 from horsies_worker.starter import Starter
 from horsies_worker.streak import Streak
 from horsies_worker.syncpoints import reached
-from horsies_worker.unknown import UnknownNames
 
 _log = logging.getLogger("horsies.worker")
 
@@ -44,6 +44,9 @@ than this: at 5 ms, a round trip that took longer was made slower still by those
 FRUITLESS = 3
 """After so many notifications that led to nothing, wait a few random milliseconds: others are faster anyway."""
 HERD_S = 0.010
+CAPPED_REST = 10
+"""After a claim that a cap kept empty, ends of other workers' tasks are no reason to claim for so many times as long as
+it took: every end announces itself, and every such claim counts under the one lock of the caps."""
 BLOCKED_S = 0.1
 """A task that is ours to start, and whose row somebody holds: look again this soon."""
 
@@ -97,7 +100,6 @@ class Claimer:
         held: Held,
         starter: Starter,
         finalizer: Finalizer,
-        unknown: UnknownNames,
         reconciler: Reconciler,
         *,
         on_contact: Callable[[], None],
@@ -105,14 +107,12 @@ class Claimer:
     ) -> None:
         self._on_workflow_task_ended = on_workflow_task_ended
         self._settings = settings
-        self._registry = registry
         self._session = session
         self._queries = queries
         self._pool = pool
         self._held = held
         self._starter = starter
         self._finalizer = finalizer
-        self._unknown = unknown
         self._reconciler = reconciler
         self._on_contact = on_contact
         self._poll_s = config.resilience.notify_poll_interval_ms / 1000
@@ -120,20 +120,26 @@ class Claimer:
         self._wake = asyncio.Event()
         self._lookout = Lookout()
         self._put_off_s: float | None = None
+        self._looked_at = self._took_s = 0.0
         self._due_at = inf
         self._idle = False
         self._missed_room = False
         self._stopped = False
         self._stopping = asyncio.Event()
         self._is_blocked = False
+        self._look = Look.FULL
+        self._is_capped = False
+        self._place_timer: asyncio.TimerHandle | None = None
         self._paused: set[str] = set()
         self._pauses_known = False
         self._fruitless = 0
         self._heard = 0
         self._was_full = False
         self._none_sync = self._none_async = False
-        self._async_names = [task.name for task in registry if task.is_async and not task.is_stub]
-        self._sync_names = [task.name for task in registry if not task.is_async and not task.is_stub]
+        # Only these are claimed: tasks of other names are left in line for the workers that know them.
+        self._known = {task.name: task for task in registry if not task.is_stub}
+        self._async_names = [name for name, task in self._known.items() if task.is_async]
+        self._sync_names = [name for name, task in self._known.items() if not task.is_async]
         self._streak = Streak(self._sync_names, self._async_names)
         # places under a cap must be counted, and a buffer be filled: work for a whole claim
         self._may_repeat = not settings.queue_caps and settings.cluster_cap is None and not settings.prefetch
@@ -163,6 +169,17 @@ class Claimer:
         else:
             # "just now" may be a look that is over: the one on its way may find work and no room for it
             self._missed_room = True
+
+    def on_place_freed(self) -> None:
+        """A task ended in another worker: if a cap kept the last claim from taking more, there may be a place now."""
+        if self._is_capped and self._place_timer is None:
+            delay = max(0.0, self._looked_at + (1 + CAPPED_REST) * self._took_s - time.monotonic())
+            self._place_timer = asyncio.get_running_loop().call_later(delay, self._look_for_place)
+
+    def _look_for_place(self) -> None:
+        self._place_timer = None
+        if self._is_capped:
+            self.look_everywhere()
 
     def on_queue_state(self, _payload: str = "") -> None:
         """A queue was paused or resumed."""
@@ -324,11 +341,12 @@ class Claimer:
         queues = [name for name in self._settings.queues if name not in self._paused]
         if limit <= 0 or not queues:
             return None
-        discover = self._lookout.looks_everywhere()
-        if not discover and len(self._lookout.hints) == 1:
+        self._look = self._lookout.next_look()
+        if self._look is Look.HINTS and len(self._lookout.hints) == 1:
             repeated = self._next_request(room, limit)
             if repeated is not None:
                 return repeated
+        discover = self._look is not Look.HINTS
         known = self._pool.short_names() if room.ahead else frozenset[str]()
         short = [name for name in self._sync_names if name in known]
         kinds = bool(self._async_names) + bool(short) + (len(short) < len(self._sync_names))
@@ -344,6 +362,7 @@ class Claimer:
             short_names=short,
             other_names=self._sync_names,
             look=LOOK if kinds > 1 and not self._was_full else 0,
+            floor=self._lookout.floor if self._look is Look.FLOOR else None,
         )
 
     def _next_request(self, room: Room, limit: int, *, at_most: int | None = None) -> NextRequest | None:
@@ -354,14 +373,14 @@ class Claimer:
 
     async def _claim(self, request: ClaimRequest | NextRequest) -> Sequence[Mapping[str, Any]]:
         await reached("before_claim")
-        began = time.monotonic()
+        self._looked_at = began = time.monotonic()
         rows = await self._session.run(lambda connection: self._ask(connection, request))
-        took_s = time.monotonic() - began
+        self._took_s = took_s = time.monotonic() - began
         self.statements += 1
         self._on_contact()
         # more of the same is alike by that statement's own conditions: one row stands for all
         told = rows[:1] if isinstance(request, NextRequest) else rows
-        pairs = self._lookout.saw(told, everywhere=bool(request.discover), took_s=took_s)
+        pairs = self._lookout.saw(told, self._look if request.discover else Look.HINTS, took_s=took_s)
         self._streak.saw(told)
         if isinstance(request, ClaimRequest) and (pairs > 1 or request.look):
             # they come back by queue and by kind; what is handed ahead runs in this order
@@ -373,7 +392,7 @@ class Claimer:
         settings, pooled = self._settings, self._session.pooled
         if isinstance(request, NextRequest):
             return await self._queries.claim_next(connection, request, pooled=pooled)
-        return await self._queries.claim(
+        claimed = await self._queries.claim(
             connection,
             request,
             lease_ms=settings.lease_ms,
@@ -381,6 +400,8 @@ class Claimer:
             cluster_cap=settings.cluster_cap,
             pooled=pooled,
         )
+        self._is_capped = claimed.is_capped
+        return claimed.rows
 
     def _dispatch(self, rows: Sequence[Mapping[str, Any]]) -> None:
         running: list[ClaimedTask] = []
@@ -400,11 +421,7 @@ class Claimer:
                     extra=about(row["id"], row["task_name"]),
                 )  # fmt: skip
                 continue
-            definition = self._registry.get(row["task_name"])
-            if definition is None or definition.is_stub:
-                self._unknown.met(row)
-                continue
-            task = claimed_task(row, definition, run_ahead=self._settings.run_ahead)
+            task = claimed_task(row, self._known[row["task_name"]], run_ahead=self._settings.run_ahead)
             (running if row["status"] == "RUNNING" else waiting).append(task)
         if self._stopped:
             # the claim was on its way when the worker was told to leave
@@ -426,7 +443,14 @@ class Claimer:
         queues = [name for name in self._settings.queues if name not in self._paused]
         if not idle or self._stopped or not queues:
             return poll
-        due = await self._session.run(lambda connection: self._queries.next_due(connection, queues))
+        due, asked_at = await self._session.run(
+            lambda connection: self._queries.next_due(connection, queues, list(self._known))
+        )
+        if not self._is_capped:  # else tasks that wait for a place would be left behind the floor
+            self._lookout.found_nothing(asked_at - timedelta(seconds=time.monotonic() - self._looked_at))
+            self._streak.begin_at(self._lookout.floor)
+        if (wait_s := self._lookout.wait_s()) is not None:
+            poll = min(poll, wait_s)
         if due is None:
             self._due_at = inf
             return poll

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +10,13 @@ from horsies.errors import HorsiesError
 from horsies.locate import LocatorError, full_locator, load_app
 from horsies_worker.child.template import descriptors
 from horsies_worker.exit_codes import ExitCode
+from horsies_worker.health import HealthError, default_health_file, read_mark
 from horsies_worker.options import (
     LOG_FORMATS,
     LOG_LEVELS,
     ProcessOptions,
     SchedulerOptions,
     WorkerOptions,
-    default_health_file,
 )
 from horsies_worker.running import complain, run_worker
 
@@ -65,10 +64,12 @@ def scheduler_main(argv: Sequence[str] | None = None) -> int:
         SchedulerOptions(
             locator=given.app,
             database_timeout_s=given.database_timeout,
+            shutdown_timeout_s=given.shutdown_timeout,
             log_level=given.loglevel,
             log_format=given.log_format,
             health_file=given.health_file,
         ),
+        owns_process=True,
     )
 
 
@@ -90,7 +91,12 @@ def dev_main(argv: Sequence[str] | None = None) -> int:
     arguments = [item for item in (argv if argv is not None else sys.argv[2:]) if item not in ours]
     if not given.no_scheduler:
         arguments.append("--with-scheduler")
-    return run_dev(_without_watch(arguments), [Path(item) for item in given.watch or ["."]], reload=not given.no_reload)
+    return run_dev(
+        _without_watch(arguments),
+        [Path(item) for item in given.watch or ["."]],
+        reload=not given.no_reload,
+        shutdown_timeout_s=given.shutdown_timeout,
+    )
 
 
 def health_main(argv: Sequence[str] | None = None) -> int:
@@ -112,11 +118,10 @@ def health_main(argv: Sequence[str] | None = None) -> int:
 
 def _health_problem(file: Path, max_age: float, role: str) -> str | None:
     try:
-        pid = int(file.read_text())
-        age = time.time() - file.stat().st_mtime
+        pid, age = read_mark(file)
     except FileNotFoundError:
         return f"no {role} has written {file}"
-    except (OSError, ValueError) as error:
+    except (OSError, HealthError) as error:
         return f"{file} cannot be read: {error}"
     try:
         os.kill(pid, 0)
@@ -157,10 +162,6 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-memory-per-child-mb", type=int, metavar="MB", help="replace a child above this resident size")
     add("--max-child-age", type=float, metavar="SECONDS", help="replace a child after so long")
     add("--no-run-ahead", action="store_true", help="never hand very short tasks to a child ahead of time")
-    add(
-        "--shutdown-timeout", type=float, default=default.shutdown_timeout_s, metavar="SECONDS",
-        help="time for running tasks after the first signal; a second one hurries (default: %(default)s)",
-    )  # fmt: skip
     add("--with-scheduler", action="store_true", help="serve the app's schedules too, in this process")
     _add_process_arguments(parser, default)
 
@@ -173,6 +174,10 @@ def _add_process_arguments(parser: argparse.ArgumentParser, default: ProcessOpti
         metavar="SECONDS",
         help="give up when the database is away at start for so long",
     )
+    add(
+        "--shutdown-timeout", type=float, default=default.shutdown_timeout_s, metavar="SECONDS",
+        help="time for the whole stop after the first signal; a second one hurries (default: %(default)s)",
+    )  # fmt: skip
     add("--loglevel", default=default.log_level, choices=LOG_LEVELS, type=str.upper, help="default: %(default)s")
     add("--log-format", default=default.log_format, choices=LOG_FORMATS, help="default: %(default)s")
     add(

@@ -9,18 +9,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from math import inf
 from pathlib import Path
 from types import FrameType
 
 from horsies.errors import HorsiesError
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.running import OWNER_PIPE, complain
+from horsies_worker.stopping import HURRY_S, SHORTEST_S
 
 _LOOK_EVERY_S = 0.5
+_LATE_S = 2.0
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"})
 
 
-def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bool) -> int:
+def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bool, shutdown_timeout_s: float) -> int:
     """Run `horsies worker <arguments>` with a database, again and again, until Ctrl-C."""
     if not os.environ.get("HORSIES_DATABASE_URL"):
         from horsies_schema import embedded
@@ -33,8 +36,8 @@ def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bo
         sys.stderr.write(
             f"horsies dev: embedded PostgreSQL, HORSIES_DATABASE_URL={os.environ['HORSIES_DATABASE_URL']}\n"
         )
-    runner = _Runner([sys.executable, "-m", "horsies_worker", *arguments])
-    for number in (signal.SIGINT, signal.SIGTERM):
+    runner = _Runner([sys.executable, "-m", "horsies_worker", *arguments], shutdown_timeout_s)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, runner.on_signal)
     try:
         return runner.run(directories if reload else ())
@@ -44,16 +47,25 @@ def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bo
 
 
 class _Runner:
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], shutdown_timeout_s: float) -> None:
         self._command = command
+        self._shutdown_timeout_s = shutdown_timeout_s
+        self._kill_at = inf
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._leaving = False
 
     def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        hurry = self._leaving or number == signal.SIGQUIT
         self._leaving = True
+        self._tell_to_stop(hurry=hurry)
+
+    def _tell_to_stop(self, *, hurry: bool = False) -> None:
+        """The worker bounds its own stop; one that does not keep the bound is killed a little later."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(signal.SIGQUIT if hurry else signal.SIGTERM)
+            left = HURRY_S if hurry else max(self._shutdown_timeout_s, SHORTEST_S)
+            self._kill_at = min(self._kill_at, time.monotonic() + left + _LATE_S)
 
     def run(self, directories: Sequence[Path]) -> int:
         seen = _fingerprint(directories)
@@ -61,7 +73,10 @@ class _Runner:
         while True:
             code = self._wait(_LOOK_EVERY_S)
             if self._leaving:
-                return self._wait(None) or ExitCode.CLEAN
+                code = self._wait_ended() or ExitCode.CLEAN
+                if code == -signal.SIGKILL:
+                    return ExitCode.FAILED
+                return max(code, ExitCode.CLEAN)  # our own signal ends a worker that has not taken it over yet
             if not directories:
                 if code is not None:
                     return code
@@ -88,15 +103,25 @@ class _Runner:
         if self._pipe is not None:
             os.close(self._pipe)
         self._pipe = ours
+        self._kill_at = inf
 
     def _end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._wait(None)
+        self._tell_to_stop()
+        self._wait_ended()
 
-    def _wait(self, timeout: float | None) -> int | None:
+    def _wait_ended(self) -> int | None:
+        while self._process is not None:
+            code = self._wait(_LOOK_EVERY_S)
+            if code is not None:
+                return code
+            if time.monotonic() > self._kill_at:
+                sys.stderr.write("horsies dev: the worker does not stop, killing it\n")
+                self._process.kill()
+        return None
+
+    def _wait(self, timeout: float) -> int | None:
         if self._process is None:
-            time.sleep(timeout or 0)
+            time.sleep(timeout)
             return None
         try:
             return self._process.wait(timeout)

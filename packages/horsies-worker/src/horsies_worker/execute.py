@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from horsies.codec import DEFAULT_LIMITS, PayloadLimits, encode_error
+from horsies.codec import PayloadLimits, encode_error
 from horsies.context import TaskStopped
 from horsies.errors import OperationalErrorCode, OutcomeCode
 from horsies.exceptions import error_code_for
@@ -46,8 +46,7 @@ class Executor:
 
     def __init__(self, app: AppLike) -> None:
         self._app = app
-        limit = app.config.payload_max_bytes
-        self._limits = PayloadLimits(min(DEFAULT_LIMITS.warn_bytes, limit), limit)
+        self._limits = PayloadLimits(app.config.payload_warn_bytes, app.config.payload_max_bytes)
 
     def call(self, job: ReceivedJob) -> Report:
         """Run a `def` task. Only TaskStopped comes out; the runner knows why it was raised."""

@@ -5,8 +5,10 @@ outlives the worker or vanishes under it; so it is only taken on a connection th
 """
 
 import asyncio
+import hashlib
 import logging
 import uuid
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from horsies_worker.identity import Identity
@@ -25,10 +27,21 @@ _TRY_EVERY_S: Final = 0.1
 
 
 class WorkerInstance:
-    def __init__(self, identity: Identity, queries: Queries, period_ms: int) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        queries: Queries,
+        period_ms: int,
+        *,
+        queues: Sequence[str] = (),
+        names: Iterable[str] = (),
+    ) -> None:
+        """`queues` that it serves, and the `names` of the tasks that it can run."""
         self._identity = identity
         self._queries = queries
         self._period_ms = period_ms
+        self._queues = list(queues)
+        self._names = sorted(set(names))
         # half of a random id: keys of two workers do not meet
         self._key = int.from_bytes(uuid.UUID(identity.worker_id).bytes[:8], "big", signed=True)
         self.lock_key: int | None = None
@@ -36,7 +49,11 @@ class WorkerInstance:
         self.backend_pid: int | None = None
 
     async def register(self, connection: Any) -> None:
-        await connection.execute(self._queries.sql("register_instance"), self._identity.worker_id, self._period_ms)
+        sha = hashlib.sha256("\0".join(self._names).encode()).hexdigest()
+        await connection.execute(
+            self._queries.sql("register_instance"), self._identity.worker_id, self._period_ms, self._queues, sha,
+            self._names,
+        )  # fmt: skip
 
     async def close(self, connection: Any) -> None:
         await connection.execute(self._queries.sql("close_instance"), self._identity.worker_id)

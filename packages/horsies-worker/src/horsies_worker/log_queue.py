@@ -8,9 +8,11 @@ import copy
 import logging
 import queue
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final
+
+from horsies._text import Lines, one_line, plural, printable
 
 _MAX_LINES: Final = 10_000
 _FAREWELL_S: Final = 2.0
@@ -28,17 +30,34 @@ class _Front(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         told = copy.copy(record)
-        told.msg = self.format(record)
+        if record.name.partition(".")[0] == "horsies":
+            told.args = _inert(record.args)
+            told.msg = printable(self.format(told))
+        else:
+            told.msg = self.format(record)
         told.args = told.exc_info = told.exc_text = told.stack_info = None
         try:
             self._lines.put_nowait(told)
             if self._dropped:
                 count, self._dropped = self._dropped, 0
                 logging.getLogger("horsies.worker").warning(
-                    "%d log lines were dropped: the log sink was blocked", count
+                    "%s dropped: the log sink was blocked", plural(count, "log line")
                 )
         except queue.Full:
             self._dropped += 1
+
+
+def _inert(args: "tuple[object, ...] | Mapping[str, object] | None") -> Any:
+    """Names of tasks, queues and workers, and what errors say, are hostile input: none may begin a line of its own."""
+    if args is None or isinstance(args, tuple):
+        return tuple(map(_inert_one, args or ()))
+    return {name: _inert_one(value) for name, value in args.items()}
+
+
+def _inert_one(value: object) -> object:
+    if isinstance(value, Lines) or not isinstance(value, str | BaseException):
+        return value
+    return one_line(str(value))
 
 
 def _write(lines: "queue.Queue[logging.LogRecord | None]", handlers: Sequence[logging.Handler]) -> None:

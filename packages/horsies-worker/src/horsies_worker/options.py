@@ -1,8 +1,6 @@
 """What a worker or a scheduler is told on its command line, checked."""
 
 import os
-import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +8,12 @@ from pathlib import Path
 from horsies._checks import Checks
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
+from horsies_worker.health import HealthFile, default_health_file
 from horsies_worker.jobs import ChildSpec
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOG_FORMATS = ("text", "json")
-
-
-def default_health_file(role: str = "worker") -> Path:
-    """One process of a kind per container is the rule; several on one machine name their own."""
-    mark = "" if role == "worker" else f"-{role}"
-    name = f"horsies-health-{os.getuid()}{mark}"
-    return Path(os.environ.get("HORSIES_HEALTH_FILE") or Path(tempfile.gettempdir()) / name)
+MAX_SHUTDOWN_S = 86_400
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,25 +21,25 @@ class ProcessOptions:
     """What every long-running process of ours is told."""
 
     database_timeout_s: float | None = None
+    shutdown_timeout_s: float = 30.0
+    """Bound on the whole stop."""
     log_level: str = "INFO"
     log_format: str = "text"
     health_file: Path | None = field(default_factory=default_health_file)
-    _touched: float = 0.0
+    _health: HealthFile | None = None
 
     def check_process(self, checks: Checks) -> None:
         checks.word("log_level", self.log_level, LOG_LEVELS)
         checks.word("log_format", self.log_format, LOG_FORMATS)
+        if not 0 <= self.shutdown_timeout_s <= MAX_SHUTDOWN_S:
+            why = f"{self.shutdown_timeout_s:g} s is out of range"
+            checks.add("shutdown_timeout", why, f"choose 0 to {MAX_SHUTDOWN_S:,} seconds")
 
     def touch_health_file(self) -> None:
-        """The mark that `horsies health` reads: the database answered just now. At most once a second."""
-        now = time.monotonic()
-        if self.health_file is None or now - self._touched < 1.0:
-            return
-        self._touched = now
-        try:
-            self.health_file.write_text(f"{os.getpid()}\n")
-        except OSError:
-            self.health_file = None  # a read-only file system: there is nobody to tell
+        """The mark that `horsies health` reads: the database answered just now."""
+        if self._health is None:
+            self._health = HealthFile(self.health_file)
+        self._health.touch()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,8 +83,6 @@ class WorkerOptions(ProcessOptions):
     max_child_age_s: float | None = None
     run_ahead: bool = True
     with_scheduler: bool = False
-    shutdown_timeout_s: float = 30.0
-    drain_timeout_s: float = 30.0
 
     def child_spec(self) -> ChildSpec:
         return ChildSpec(
@@ -116,9 +107,6 @@ class WorkerOptions(ProcessOptions):
         checks.integer("max_tasks_per_child", self.max_tasks_per_child, 1, optional=True)
         checks.integer("max_memory_per_child_mb", self.max_memory_per_child_mb, 1, optional=True)
         self.check_process(checks)
-        for name, value in (("shutdown_timeout", self.shutdown_timeout_s), ("drain_timeout", self.drain_timeout_s)):
-            if value < 0:
-                checks.add(name, f"{value} is negative", "give a number of seconds")
         known = app.config.queue_names
         for name in self.queues or ():
             if name not in known:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from typing import Any, Final
 
+from horsies._text import Lines
 from horsies.errors import HorsiesError
 from horsies_worker.child_process import ChildProcess
 from horsies_worker.distribution import Distribution
@@ -443,7 +444,7 @@ class ChildPool:
             self._call(self._on_fatal, message)
             return
         wait = _BACKOFF_S * 2 ** (self._failures - 1)
-        logger.error("a child could not be started, next try in %.1f s: %s", wait, text)
+        logger.error("a child could not be started, next try in %.1f s: %s", wait, Lines(text))
         self._retry = self._loop.call_later(wait, self._on_retry)
 
     def _on_retry(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from horsies._text import plural
 from horsies.config import AppConfig
 from horsies_worker.queries import PRUNE_LOCK, Queries
 from horsies_worker.service import Service
@@ -57,7 +58,9 @@ class Pruner(Service):
             await self._session.close()
             for what, count in gone.items():
                 if count:
-                    _log.info("pruner: %d old %s deleted", count, what.replace("_", " "))
+                    _log.info(
+                        "pruner: old records deleted: %s", plural(count, what.removesuffix("s").replace("_", " "))
+                    )
 
     async def _rounds(self) -> AsyncIterator[tuple[str, int]]:
         settings = self._settings
@@ -70,10 +73,16 @@ class Pruner(Service):
         if settings.worker_state_retention_hours is not None:
             async for count in self._drain("worker_instances", settings.worker_state_retention_hours):
                 yield "worker_instances", count
+            async for count in self._drain("task_sets", settings.worker_state_retention_hours):
+                yield "task_sets", count
         if settings.terminal_record_retention_hours is None:
             return
         async for count in self._walk("tasks", settings.terminal_record_retention_hours, _BEGINNING):
             yield "tasks", count
+        # a name that is forgotten has the short grace of one that no worker ever knew: not before the long one is over
+        retired_h = 2 * settings.retired_task_grace_ms // 3_600_000
+        async for count in self._drain("task_names", max(settings.terminal_record_retention_hours, retired_h)):
+            yield "task_names", count
         for what in ("workflow_nodes", "workflows"):
             async for count in self._drain(what, settings.terminal_record_retention_hours):
                 yield what, count

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from horsies._pg.statements import Statement, load
 from horsies.codec import encode_error
@@ -21,6 +21,9 @@ PRUNE_LOCK: Final = 0x7072756E
 EXPIRED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_EXPIRED, "its good_until passed before it could start"))
 CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before it started"))
 UNRETRIED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before its next attempt"))
+
+DUE_LOOK: Final = 1_000
+"""Future tasks of one (queue, priority) that are read to find the first one of a known name."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -48,8 +51,11 @@ class ClaimRequest:
     async_names: Sequence[str]
     short_names: Sequence[str]
     other_names: Sequence[str]
+    """All names that are not async, the short ones too. What is in neither list is left in line."""
     look: int = 0
     """How many tasks to look at when the first ones may be of a kind that has no room; at least `limit`."""
+    floor: datetime | None = None
+    """With `discover`: begin here in every (queue, priority); None for a full scan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +64,21 @@ class NextRequest:
 
     hint: Hint
     limit: int
-    names: Sequence[str]
+    names: Sequence[str] | None
+    """What to take; None for all that is known. Other tasks of `known` are not taken, and count against `limit`."""
+    known: Sequence[str]
 
     @property
     def discover(self) -> Sequence[str]:
         return ()
+
+
+class Claimed(NamedTuple):
+    """What a claim brought."""
+
+    rows: Rows
+    is_capped: bool = False
+    """It brought nothing, and a cap was exhausted: tasks may wait for a place under it."""
 
 
 class Queries:
@@ -76,6 +92,7 @@ class Queries:
             **load("horsies_worker", "upkeep.sql", schema),
             **load("horsies_worker", "workflows.sql", schema),
             **load("horsies_worker", "liveness.sql", schema),
+            **load("horsies_worker", "names.sql", schema),
             **load("horsies_worker", "prune.sql", schema),
             **load("horsies._pg", "control.sql", schema),
         }
@@ -94,20 +111,21 @@ class Queries:
         queue_caps: Mapping[str, int],
         cluster_cap: int | None,
         pooled: bool,
-    ) -> Rows:
+    ) -> Claimed:
+        caps = (list(queue_caps), list(queue_caps.values()), cluster_cap)
         values = (
             list(request.discover), request.limit,
             [hint.queue_name for hint in request.hints], [hint.priority for hint in request.hints],
             [hint.since for hint in request.hints],
-            list(queue_caps), list(queue_caps.values()), cluster_cap,
+            *caps,
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
             timedelta(milliseconds=lease_ms), list(request.async_names), list(request.short_names),
             list(request.other_names), request.room_async, request.room_sync, request.room_ahead, request.prefetch,
-            EXPIRED_RESULT, max(request.look, request.limit),
+            EXPIRED_RESULT, max(request.look, request.limit), request.floor,
         )  # fmt: skip
         capped = bool(queue_caps) or cluster_cap is not None
         if not capped and not pooled:
-            return await connection.fetch(self.sql("claim_batch"), *values)
+            return Claimed(await connection.fetch(self.sql("claim_batch"), *values))
         async with connection.transaction(isolation="read_committed"):
             if pooled:
                 await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
@@ -115,12 +133,21 @@ class Queries:
                 # a frozen claimer must not stop the fleet: give up after a second and come again
                 await connection.execute("SET LOCAL lock_timeout = '1s'")
                 await connection.fetchval(self.sql("lock_caps"), CAPS_LOCK)
-            return await connection.fetch(self.sql("claim_batch"), *values)
+            rows = await connection.fetch(self.sql("claim_batch"), *values)
+            if rows or not capped:
+                return Claimed(rows)
+            # Under the lock only ends change the count: places that are free now are free for the second claim too,
+            # so when it finds nothing either, nothing waits. Without it, an end between the two would look like that.
+            if await connection.fetchval(self.sql("is_capped"), *caps):
+                return Claimed(rows, is_capped=True)
+            return Claimed(await connection.fetch(self.sql("claim_batch"), *values))
 
     async def claim_next(self, connection: Any, request: NextRequest, *, pooled: bool) -> Rows:
         values = (
-            request.hint.queue_name, request.hint.priority, request.hint.since, request.limit, list(request.names),
+            request.hint.queue_name, request.hint.priority, request.hint.since, request.limit,
+            None if request.names is None else list(request.names),
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+            list(request.known),
         )  # fmt: skip
         if not pooled:
             return await connection.fetch(self.sql("claim_next_batch"), *values)
@@ -128,8 +155,12 @@ class Queries:
             await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
             return await connection.fetch(self.sql("claim_next_batch"), *values)
 
-    async def next_due(self, connection: Any, queues: Sequence[str]) -> float | None:
-        return await connection.fetchval(self.sql("next_due"), list(queues))
+    async def next_due(
+        self, connection: Any, queues: Sequence[str], names: Sequence[str]
+    ) -> tuple[float | None, datetime]:
+        """Seconds until the first future task of these names, and the time of the asking."""
+        row = await connection.fetchrow(self.sql("next_due"), list(queues), list(names), DUE_LOOK)
+        return row["due_s"], row["asked_at"]
 
     async def start(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
         """Status by id of the ones that were still ours: RUNNING, or EXPIRED."""

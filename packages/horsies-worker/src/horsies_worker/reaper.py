@@ -22,6 +22,8 @@ from horsies_worker.syncpoints import reached
 _log = logging.getLogger("horsies.worker")
 
 BATCH: Final = 500
+UNHURRIED: Final = timedelta(minutes=1)
+"""The grace of workflows where the setting says 0: no hurry, but nothing stays half done for ever."""
 
 
 class Reaper(Service):
@@ -44,6 +46,7 @@ class Reaper(Service):
         self._recovery = recovery
         self._session = session
         self._queries = queries
+        self._look_now = True
         self._in_contact_since: float | None = None
         self._last_answer = 0.0
         # A fault that keeps us waiting keeps the beats of the living waiting as well. What it may last before they look
@@ -55,6 +58,12 @@ class Reaper(Service):
             )
             / 4000
         )
+
+    def look_at_workflows(self) -> None:
+        """Look at once, and without a grace, for workflows that stopped half-way: a worker died, or notifications may
+        have been missed."""
+        self._look_now = True
+        self.wake()
 
     async def run_once(self) -> None:
         try:
@@ -95,7 +104,7 @@ class Reaper(Service):
             requeued: list[Any] = []
             if settings.auto_requeue_stale_claimed and self._may_judge(settings.claimed_stale_threshold_ms):
                 threshold = threshold_of(settings, StaleKind.CLAIMED)
-                requeued = await self._ask(connection, "requeue_expired_claims", threshold, BATCH)
+                requeued = await self._ask(connection, "requeue_silent_claims", threshold, BATCH)
             stale: list[Any] = []
             if settings.auto_fail_stale_running and self._may_judge(settings.running_stale_threshold_ms):
                 stale = await self._ask(
@@ -108,7 +117,7 @@ class Reaper(Service):
                 if not self._may_judge(settings.running_stale_threshold_ms):
                     stale = []  # that very statement was held up
                 stale = await self._recovery.end(connection, stale, "no sign of life")
-            halted = await self._halted_workflows(connection)
+            halted, is_full = await self._halted_workflows(connection)
         # tasks of workflows among them: nobody else has seen these ends
         self._on_ended([row["id"] for row in (*expired, *stale)])
         if halted:
@@ -117,14 +126,15 @@ class Reaper(Service):
         for what, rows in (("expired", expired), ("requeued a stale claim of", requeued), ("recovered", stale)):
             for row in rows:
                 _log.warning("reaper: %s task %s", what, row["id"], extra=about(row["id"]))
-        return max(len(expired), len(requeued), len(stale)) == BATCH
+        return max(len(expired), len(requeued), len(stale)) == BATCH or is_full
 
-    async def _halted_workflows(self, connection: Any) -> list[str]:
-        """Those whose progress was not applied within the grace. No judgement of anybody: a step finds out for itself
-        what is missing, and does nothing where nothing is."""
-        if not self._settings.crashed_worker_recovery_grace_ms:
-            return []
-        grace = timedelta(milliseconds=self._settings.crashed_worker_recovery_grace_ms)
+    async def _halted_workflows(self, connection: Any) -> tuple[list[str], bool]:
+        """Those whose progress was not applied within the grace, and whether there may be more. No judgement of
+        a worker: a step finds out for itself what is missing, and does nothing where nothing is."""
+        grace = timedelta(milliseconds=self._settings.crashed_worker_recovery_grace_ms) or UNHURRIED
+        if self._look_now:
+            self._look_now = False
+            grace = timedelta(0)
         rows = await self._ask(connection, "unadvanced_workflows", grace, BATCH)
-        rows += await self._ask(connection, "unsettled_stopped_workflows", grace, BATCH)
-        return [row["id"] for row in rows]
+        stopped = await self._ask(connection, "unsettled_stopped_workflows", grace, BATCH)
+        return [row["id"] for row in (*rows, *stopped)], len(rows) == BATCH

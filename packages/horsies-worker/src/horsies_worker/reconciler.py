@@ -6,9 +6,9 @@ crash although its user code never ran.
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Final
 
+from horsies._text import plural
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.queries import Queries
@@ -22,21 +22,11 @@ LOOK_EVERY_S: Final = 5.0
 class Reconciler:
     """Runs inside the claimer, between two claims: none is on its way then."""
 
-    def __init__(
-        self,
-        session: Session,
-        queries: Queries,
-        held: Held,
-        finalizer: Finalizer,
-        *,
-        is_ending: Callable[[str], bool],
-    ) -> None:
-        """`is_ending`: tasks that are on their way to an end without being held."""
+    def __init__(self, session: Session, queries: Queries, held: Held, finalizer: Finalizer) -> None:
         self._session = session
         self._queries = queries
         self._held = held
         self._finalizer = finalizer
-        self._is_ending = is_ending
         self._next_look = 0.0
         self._until = 0.0
 
@@ -56,8 +46,8 @@ class Reconciler:
         lost = [
             (task_id, generation)
             for task_id, generation in rows
-            if self._held.find(task_id, generation) is None and task_id not in known and not self._is_ending(task_id)
+            if self._held.find(task_id, generation) is None and task_id not in known
         ]
         if lost:
-            _log.warning("%d tasks were claimed by a statement whose answer was lost; handing them back", len(lost))
+            _log.warning("a claim whose answer was lost took %s: handing back", plural(len(lost), "task"))
             self._finalizer.give_back(lost)

@@ -28,7 +28,8 @@ _KIND_OF: Final[Mapping[str, OutcomeKind]] = {
     OutcomeCode.TASK_CANCELLED: OutcomeKind.CANCELLED,
     OutcomeCode.TASK_TIMEOUT: OutcomeKind.TIMEOUT,
 }
-"""A staged row keeps the result alone; these codes are reserved, so they tell how the attempt ended."""
+"""A staged row keeps the result alone; these codes are reserved, so they tell how the attempt ended. A task of an older
+release may have returned one itself: it counts as cancelled only where the row says that this was asked for."""
 
 
 class Recovery:
@@ -105,12 +106,15 @@ def _staged(row: Mapping[str, Any]) -> Outcome | None:
         return None
     error = result.err
     code = None if error is None else str(error.error_code)
+    kind = OutcomeKind.OK if code is None else _KIND_OF.get(code, OutcomeKind.ERR)
+    if kind is OutcomeKind.CANCELLED and row["cancel_requested_at"] is None:
+        kind = OutcomeKind.ERR
     return Outcome(
-        kind=OutcomeKind.OK if code is None else _KIND_OF.get(code, OutcomeKind.ERR),
+        kind=kind,
         result=text,
         error_code=code,
         error_message=None if error is None else error.message,
-        failed_reason=error.message if error is not None and code in _KIND_OF else None,
+        failed_reason=error.message if error is not None and kind is not OutcomeKind.ERR else None,
         retry_after_ms=None if error is None else error.retry_after_ms,
         started_mono=0.0,
         finished_mono=0.0,

@@ -56,9 +56,8 @@ class Reporter(Service):
     async def run_once(self) -> None:
         values = self._values()
         statement = self._queries.sql("insert_snapshot")
-        mine = await self._session.run(
-            lambda connection: connection.fetchval(statement, *values, timeout=max(1.0, self._interval_s))
-        )
+        bound = max(1.0, self._interval_s) * self._session.patience
+        mine = await self._session.run(lambda connection: connection.fetchval(statement, *values, timeout=bound))
         if mine is None:
             self._on_judged()
 

@@ -3,20 +3,22 @@
 import asyncio
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
+from math import inf
 from typing import Any
 
-from horsies._text import printable
+from horsies._text import plural, printable
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError, SchemaError
+from horsies_worker import signals
 from horsies_worker.child.logs import configure_logging
 from horsies_worker.database import DatabaseGone
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.log_queue import queued_logging
 from horsies_worker.options import WorkerOptions
+from horsies_worker.stopping import Watchdog
 from horsies_worker.template_start import fork_template
 from horsies_worker.worker import ChildrenCannotStart, Worker
 
@@ -38,17 +40,30 @@ def run_worker(app: Horsies, options: WorkerOptions, *, found_open: Collection[i
     except ConfigurationError as error:
         complain(str(error))
         return ExitCode.CONFIGURATION
-    worker = Worker(app, options)
-    owner = _owner_pipe()
+    process = _WorkerProcess(app, options)
     if found_open is not None:
-        worker.pool.adopt(fork_template(app, worker.pool.spec, found_open))
-    return run_until_stopped(app, partial(_serve, worker, owner), "the worker failed")
+        pool = process.worker.pool
+        pool.adopt(fork_template(app, pool.spec, found_open))
+    code = run_until_stopped(app, process.serve, "the worker failed", process.watchdog)
+    if found_open is None:
+        process.watchdog.arm(inf)  # called from a program that may go on
+    return code
 
 
-def run_until_stopped(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> ExitCode:
-    """Run a long-lived coroutine to its end, with a log that cannot block it; tell what ended it."""
+def run_until_stopped(
+    app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str, watchdog: Watchdog
+) -> ExitCode:
+    """Run a long-lived coroutine to its end, with a log that cannot block it; tell what ended it. The watchdog stays
+    armed: it bounds the exit of the interpreter as well."""
+    ended: list[tuple[ExitCode, str]] = []
+
+    async def serve_to_the_end() -> None:
+        ended.append(await _outcome(app, serve, failure))
+        watchdog.ends_with(*ended[0])  # closing the loop may take long, if a look-up of a host name hangs
+
     with queued_logging() as output:
-        code, last_words = _run(app, serve, failure)
+        loop_runner()(serve_to_the_end())
+    code, last_words = ended[0]
     if output.is_blocked:
         os._exit(code)  # the interpreter's own exit flushes the log and would wait for ever
     if last_words:
@@ -56,9 +71,9 @@ def run_until_stopped(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None
     return code
 
 
-def _run(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> tuple[ExitCode, str]:
+async def _outcome(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> tuple[ExitCode, str]:
     try:
-        loop_runner()(serve())
+        await serve()
     except (SchemaError, DatabaseGone, ChildrenCannotStart, ConfigurationError) as error:
         return _CODES[type(error)], app.config.broker.redact(str(error))
     except Exception:
@@ -79,23 +94,44 @@ def complain(text: str) -> None:
     sys.stderr.write(f"horsies: {printable(text)}\n")
 
 
-async def _serve(worker: Worker, owner: int | None) -> None:
-    loop = asyncio.get_running_loop()
-    while True:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, worker.stop)
-        if owner is not None:
-            loop.add_reader(owner, _leave_with_owner, loop, owner, worker)
-        banner(worker)
+class _WorkerProcess:
+    """One worker after another: one that was judged dead goes on under another id."""
+
+    def __init__(self, app: Horsies, options: WorkerOptions) -> None:
+        self.watchdog = Watchdog(self._cut_short)
+        self.worker = Worker(app, options, on_deadline=self.watchdog.arm)
+        self._owner = _owner_pipe()
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        # they stay ours until the loop is closed: an impatient second one must not end a clean stop
+        signals.handle(loop, stop=self._stop, hurry=partial(self._stop, hurry=True))
+        if self._owner is not None:
+            loop.add_reader(self._owner, self._leave_with_owner, loop, self._owner)
         try:
-            await worker.run()
+            while True:
+                banner(self.worker)
+                await self.worker.run()
+                if not self.worker.is_judged:
+                    return
+                self.watchdog.arm(inf)
+                self.worker = Worker(self.worker.app, self.worker.options, on_deadline=self.watchdog.arm)
         finally:
-            # the signals stay ours until the loop is closed: an impatient second one must not end a clean stop
-            if owner is not None:
-                loop.remove_reader(owner)
-        if not worker.is_judged:
-            return
-        worker = Worker(worker.app, worker.options)
+            if self._owner is not None:
+                loop.remove_reader(self._owner)
+
+    def _stop(self, *, hurry: bool = False) -> None:
+        self.worker.stop(hurry=hurry)
+
+    def _leave_with_owner(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
+        loop.remove_reader(owner)  # at its end it stays readable
+        _log.warning("the process that started this worker is gone: leaving as well")
+        self.worker.stop()
+
+    def _cut_short(self) -> tuple[ExitCode, str]:
+        if self.worker.unwritten:
+            return ExitCode.DATABASE, self.worker.told_unwritten()
+        return ExitCode.FAILED, "the stop took longer than it may, and is cut short"
 
 
 def _owner_pipe() -> int | None:
@@ -105,12 +141,6 @@ def _owner_pipe() -> int | None:
         return None
     os.set_inheritable(int(number), False)
     return int(number)
-
-
-def _leave_with_owner(loop: asyncio.AbstractEventLoop, owner: int, worker: Worker) -> None:
-    loop.remove_reader(owner)  # at its end it stays readable
-    _log.warning("the process that started this worker is gone: leaving as well")
-    worker.stop()
 
 
 def banner(worker: Worker) -> None:
@@ -130,12 +160,12 @@ def banner(worker: Worker) -> None:
         if value is not None
     ]
     _log.info("horsies %s worker %s on %s", __version__, worker.identity.worker_id, worker.identity.hostname)
-    _log.info("  app       %s, %d tasks: %s", options.locator, len(names), shown)
+    _log.info("  app       %s, %s: %s", options.locator, plural(len(names), "task"), shown)
     _log.info("  database  %r", app.config.broker)
     _log.info("  queues    %s", ", ".join(options.queues or app.config.queue_names))
     _log.info(
-        "  children  %d processes, %d async tasks each%s", options.processes, options.async_concurrency,
-        "; " + ", ".join(limits) if limits else "",
+        "  children  %s, %s each%s", plural(options.processes, "process", "processes"),
+        plural(options.async_concurrency, "async task"), "; " + ", ".join(limits) if limits else "",
     )  # fmt: skip
     if options.with_scheduler:
         _log.info("  schedules %s", told_schedules(app))

@@ -5,11 +5,11 @@ finalize never keeps a heartbeat waiting. Errors go to the caller; a connection 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-import asyncpg
-
+from horsies._pg.driver import connect
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.transient import is_transient
 from horsies.config import PostgresConfig
@@ -29,6 +29,9 @@ CLAIM_SETTINGS: Final = {
 }
 # A statement of ours that takes longer hangs on a lock or a dead connection; it is tried again under its fence.
 STATEMENT_TIMEOUT_S: Final = 15.0
+MAX_PATIENCE: Final = 4
+MAX_CONNECT_PATIENCE: Final = 2
+"""Less: what a silent partition swallowed is lost, and only the next try gets through when it is over."""
 # The server's own bounds. A statement whose client has given up must not be carried out minutes later; and a worker
 # that is frozen inside a transaction must not keep the lock of the caps or of the sweep from the whole fleet.
 LIMITS: Final = {"statement_timeout": "20s", "idle_in_transaction_session_timeout": "5s"}
@@ -45,6 +48,22 @@ SET_LOCAL_LIMITS: Final = set_local(LIMITS)
 SET_LOCAL_CLAIM_SETTINGS: Final = set_local({**LIMITS, **CLAIM_SETTINGS})
 
 
+async def close(connection: Any, timeout_s: float = 2.0) -> None:
+    """Close politely; a server that does not answer in time is left without a word."""
+    if connection is None or connection.is_closed():
+        return
+    try:
+        await connection.close(timeout=timeout_s)
+    except Exception:  # broken already
+        connection.terminate()
+
+
+def is_cancelled() -> bool:
+    """Whether the running task has been told to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Session:
     """`run` one action at a time on a connection of its own."""
 
@@ -54,6 +73,9 @@ class Session:
         self._settings = settings or {}
         self._connection: Any = None
         self._lock = asyncio.Lock()
+        self.patience = 1
+        """How many times as long as usual to wait for an answer. A retry with the bound that was just too short would
+        be too short again, on a line of 3 s round trips."""
 
     @property
     def pooled(self) -> bool:
@@ -62,25 +84,27 @@ class Session:
     async def run(self, action: Callable[[Any], Awaitable[R]]) -> R:
         """Run `action(connection)`. After an error that may have broken the session, the next run opens another."""
         async with self._lock:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await self._open()
             try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._open()
                 return await action(self._connection)
             except BaseException as error:
+                if isinstance(error, TimeoutError):
+                    self.patience = min(2 * self.patience, MAX_PATIENCE)
                 if isinstance(error, asyncio.CancelledError) or is_transient(error):
-                    self._drop()
+                    self.drop()
+                if isinstance(error, Exception) and is_cancelled():
+                    # A service that is told to end must end, even if its cancellation met an error on the way out.
+                    raise asyncio.CancelledError from error
                 raise
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = 2.0) -> None:
         async with self._lock:
             connection, self._connection = self._connection, None
-            if connection is not None and not connection.is_closed():
-                try:
-                    await connection.close(timeout=2)
-                except Exception:  # broken already
-                    connection.terminate()
+            await close(connection, timeout_s)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """End the connection without a word; an action that uses it fails."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
@@ -92,5 +116,12 @@ class Session:
         if not self._config.pooler:
             settings.update(LIMITS)
             settings.update(self._settings)
-        arguments["command_timeout"] = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
-        return await asyncpg.connect(**arguments)
+        usual = arguments["timeout"]
+        bound = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
+        arguments["command_timeout"] = self.patience * bound
+        arguments["timeout"] = min(self.patience, MAX_CONNECT_PATIENCE) * usual
+        began = time.monotonic()
+        connection = await connect(arguments)
+        if time.monotonic() - began < usual / 4:
+            self.patience = 1  # the line is quick again
+        return connection

@@ -5,6 +5,8 @@ and one kind, the next rows are probably like these; if they are not, the answer
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from horsies_worker.jobs import Room
@@ -17,6 +19,7 @@ class Streak:
         self._async_names = async_names
         self._async = frozenset(async_names)
         self._sync = frozenset(sync_names)
+        self._known = [*sync_names, *async_names]
         self._hint: Hint | None = None
         self._is_async = False
         self._names: frozenset[str] = frozenset()
@@ -39,6 +42,11 @@ class Streak:
     def forget(self) -> None:
         self._hint = None
 
+    def begin_at(self, floor: datetime | None) -> None:
+        """Nothing is left before this time: do not walk it again."""
+        if self._hint is not None and floor is not None and self._hint.since < floor:
+            self._hint = replace(self._hint, since=floor)
+
     def next_request(
         self, room: Room, most: int, *, short: Collection[str], paused: Collection[str]
     ) -> NextRequest | None:
@@ -53,4 +61,6 @@ class Streak:
         else:
             names, places = self._sync_names, room.sync
         limit = min(most, places)
-        return NextRequest(hint, limit, names) if limit > 0 else None
+        # a thousand names need not be sent twice
+        taken = None if len(names) == len(self._known) else names
+        return NextRequest(hint, limit, taken, self._known) if limit > 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -70,7 +71,8 @@ class Template:
             self._loop.call_later(0.01, self._collect)
 
     async def wait_closed(self) -> None:
-        await asyncio.to_thread(self._process.wait, 5.0)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # killed, and stuck in the kernel
+            await asyncio.to_thread(self._process.wait, 5.0)
 
     def _on_readable(self) -> None:
         try:
@@ -79,6 +81,8 @@ class Template:
             return
         except OSError:
             data, descriptors = b"", []
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
         self._pidfds.extend(descriptors)
         if not data:
             self._on_lost()

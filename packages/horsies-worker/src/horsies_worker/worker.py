@@ -1,30 +1,31 @@
 """One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
 
-listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows    upkeep, reaper, judge, pruner, reporter beside
+listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows
+beside: upkeep, reaper, names, judge, pruner, reporter
 """
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from horsies._pg import channels
 from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
+from horsies._text import plural
 from horsies.app import Horsies
-from horsies.codec import encode_error
-from horsies.errors import HorsiesError, OperationalErrorCode
-from horsies.options import TaskOptions
-from horsies.result import TaskError
+from horsies.errors import HorsiesError
 from horsies_worker.child.logs import about
 from horsies_worker.claimer import Claimer, claim_settings
 from horsies_worker.clock import DatabaseClock
-from horsies_worker.database import DatabaseGone, connect_listener, connect_ready
+from horsies_worker.database import DatabaseGone, connect_listener, connect_ready, refusals_told
 from horsies_worker.decide import decide
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
@@ -32,6 +33,7 @@ from horsies_worker.identity import Identity
 from horsies_worker.instance import WorkerInstance
 from horsies_worker.jobs import Job, Outcome, OutcomeKind
 from horsies_worker.judge import Judge
+from horsies_worker.names import TaskNames
 from horsies_worker.options import WorkerOptions
 from horsies_worker.pool import ChildPool
 from horsies_worker.pruner import Pruner
@@ -40,9 +42,9 @@ from horsies_worker.reaper import Reaper
 from horsies_worker.reconciler import Reconciler
 from horsies_worker.recovery import Recovery
 from horsies_worker.reporter import Reporter
-from horsies_worker.session import CLAIM_SETTINGS, STATEMENT_TIMEOUT_S, Session
+from horsies_worker.session import CLAIM_SETTINGS, Session, close
 from horsies_worker.starter import Starter
-from horsies_worker.unknown import UnknownNames
+from horsies_worker.stopping import StopDeadlines
 from horsies_worker.upkeep import Upkeep
 from horsies_worker.workflows.advance import Advancer
 
@@ -53,11 +55,9 @@ _log = logging.getLogger("horsies.worker")
 
 SELF_TEST_CHANNEL = "horsies_self_test"
 SELF_TEST_S = 5.0
-LAST_WRITE_S = 1.0
-"""After a second signal, what was interrupted is still told to the database, if it is there."""
-
 LAST_STEPS_S = 5.0
-"""For the workflows of tasks that ended at the last moment; later ones are moved on by another worker's reaper."""
+"""At most, within the deadline of the stop: for the workflows of tasks that ended at the last moment, which else
+another worker's reaper moves on, and for the row of this worker."""
 
 
 class ChildrenCannotStart(HorsiesError):
@@ -78,7 +78,10 @@ class _Sessions:
 class Worker:
     """Runs until `stop()` is called or a service fails for good."""
 
-    def __init__(self, app: Horsies, options: WorkerOptions) -> None:
+    def __init__(
+        self, app: Horsies, options: WorkerOptions, *, on_deadline: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """`on_deadline`: called with the moment at which a stop must be over, when one begins or is hurried."""
         self.app = app
         self.options = options
         self.identity = Identity()
@@ -86,18 +89,25 @@ class Worker:
         self.clock = DatabaseClock()
         self.last_contact = time.monotonic()
         self._started_at: datetime | None = None
+        self.deadlines = StopDeadlines(options.shutdown_timeout_s)
+        self._on_deadline = on_deadline
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._fatal: HorsiesError | None = None
         self._self_test = asyncio.Event()
-        self._background: set[asyncio.Task[None]] = set()
-        self._ending: set[str] = set()
         self._is_up = False
+        self._ended_here = deque[str](maxlen=100)
         self.is_judged = False
         """Other workers have declared this one dead and taken its tasks: it must go on as another one."""
         self._broker = app.config.broker
         self.queries = Queries(app.schema, self.identity)
-        self.instance = WorkerInstance(self.identity, self.queries, app.config.recovery.worker_state_interval_ms)
+        self.instance = WorkerInstance(
+            self.identity,
+            self.queries,
+            app.config.recovery.worker_state_interval_ms,
+            queues=options.queues or app.config.queue_names,
+            names=[task.name for task in app.registry if not task.is_stub],
+        )
         self.pool = ChildPool(
             options.child_spec(),
             on_outcome=self._on_outcome,
@@ -109,14 +119,31 @@ class Worker:
 
     # -- life ------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """Finish what runs and leave; a second call hurries."""
-        if self._stop.is_set():
-            _log.warning("second signal: interrupting what still runs")
-            self._hurry.set()
-            if self._is_up:
-                self.pool.hurry()
-        self._stop.set()
+    def stop(self, *, hurry: bool = False) -> None:
+        """Finish what runs and leave; a second call, or `hurry`, interrupts what runs."""
+        hurry = hurry or self._stop.is_set()
+        self._begin_stop()
+        if hurry:
+            self.deadlines.hurry(time.monotonic())
+            self._on_deadline(self.deadlines.end)
+            _log.warning("hurried stop: interrupting what still runs")
+            self._interrupt()
+
+    def _begin_stop(self) -> None:
+        if not self._stop.is_set():
+            self._stop.set()
+            self.deadlines.begin(time.monotonic())
+            self._on_deadline(self.deadlines.end)
+
+    def _interrupt(self) -> None:
+        self._hurry.set()
+        if self._is_up:
+            self.pool.hurry()
+
+    @property
+    def unwritten(self) -> int:
+        """Results that exist only in this process."""
+        return self.finalizer.backlog if self._is_up else 0
 
     async def run(self) -> None:
         """Start, work until stopped, drain. Raises what makes further work impossible."""
@@ -143,12 +170,13 @@ class Worker:
             if "scheduler" in services:
                 services["scheduler"].cancel()  # a slot is fired whole or not at all, by whoever comes next
             await self._drain(services["claimer"])
-            if self._fatal is None:
+            # a claim that still waits for its answer may take tasks: then others must find this worker to be gone
+            if self._fatal is None and services["claimer"].done():
                 await self._leave()
         finally:
             for service in services.values():
                 service.cancel()
-            await asyncio.gather(*services.values(), *self._background, return_exceptions=True)
+            await self._wait(set(services.values()), lambda: self.deadlines.end)
             await self._close_sessions()
         if self._fatal is not None and not self.is_judged:
             raise self._fatal
@@ -196,13 +224,10 @@ class Worker:
         self.starter = Starter(
             self.sessions.claim, self.queries, self.pool, self.held, on_workflow_task_ended=self.advancer.tasks_ended
         )
-        self.unknown = UnknownNames(config.unknown_task_grace_ms, self.finalizer, fail=self._fail_unknown)
-        reconciler = Reconciler(
-            self.sessions.claim, self.queries, self.held, self.finalizer, is_ending=self._ending.__contains__
-        )
+        reconciler = Reconciler(self.sessions.claim, self.queries, self.held, self.finalizer)
         self.claimer = Claimer(
             settings, config, self.app.registry, self.sessions.claim, self.queries, self.pool, self.held, self.starter,
-            self.finalizer, self.unknown, reconciler, on_contact=self._on_contact,
+            self.finalizer, reconciler, on_contact=self._on_contact,
             on_workflow_task_ended=self.advancer.tasks_ended,
         )  # fmt: skip
         self.upkeep = Upkeep(
@@ -214,9 +239,12 @@ class Worker:
             config, recovery, self.sessions.reaper, self.queries, on_halted=self.advancer.look_at,
             on_ended=self.advancer.tasks_ended,
         )  # fmt: skip
+        self.names = TaskNames(
+            config, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended
+        )
         self.judge = Judge(
             config, recovery, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended,
-            on_dead=self.reaper.wake,
+            on_dead=self.reaper.look_at_workflows,
         )  # fmt: skip
         self.pruner = Pruner(config, self.sessions.pruner, self.queries)
         self.reporter = Reporter(
@@ -248,6 +276,8 @@ class Worker:
             channels.WORKFLOW_STEP: self.advancer.on_step,
             SELF_TEST_CHANNEL: self._on_self_test,
         }
+        if self._has_caps:
+            heard[channels.TASK_DONE] = self._on_task_done
         planning: dict[str, Coroutine[Any, Any, None]] = {}
         if self.scheduler is not None:
             heard[channels.SCHEDULE_STATE] = self.scheduler.on_news
@@ -263,56 +293,69 @@ class Worker:
             "workflows": self.advancer.run(),
             "upkeep": self.upkeep.run(),
             "reaper": self.reaper.run(),
+            "names": self.names.run(),
             "reporter": self.reporter.run(),
             "pruner": self.pruner.run(),
         }
 
     async def _drain(self, claiming: "asyncio.Task[None]") -> None:
-        _log.info("stopping: no new claims, running tasks have %.0f s", self.options.shutdown_timeout_s)
+        drain_s = max(0.0, self.deadlines.drain_until - time.monotonic())
+        _log.info("stopping: no new claims, running tasks have %.3g s", drain_s)
         self.claimer.stop()
+        draining = asyncio.ensure_future(self.pool.stop(drain_s))
         # a claim may be on its way: what it brings must be handed back, or it would look like a crash
-        await asyncio.wait({claiming}, timeout=STATEMENT_TIMEOUT_S + 1)
+        await self._wait({claiming}, lambda: self.deadlines.drain_until)
         self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
-        await self.pool.stop(self.options.shutdown_timeout_s)
-        await asyncio.gather(*self._background, return_exceptions=True)
-        # results exist only here now; a database that is away gets some time to come back
-        if not await self._written_within(self.options.drain_timeout_s):
-            self._fatal = self._fatal or DatabaseGone(
-                f"{self.finalizer.backlog} results could not be written, the database is away; the reaper of another "
-                "worker will recover their tasks"
-            )
-            return
-        # what ended here should not have to wait for somebody's grace; but nobody's result depends on it
-        await asyncio.wait({asyncio.ensure_future(self.advancer.drained())}, timeout=LAST_STEPS_S)
-
-    async def _written_within(self, seconds: float) -> bool:
-        """False when there are results that could not be written in time, or before somebody became impatient."""
+        await self._wait({draining}, lambda: self.deadlines.write_until)
+        # results exist only here now; a database that is away gets the rest of the time to come back
         written = asyncio.ensure_future(self.finalizer.drained())
-        hurried = asyncio.ensure_future(self._hurry.wait())
-        try:
-            await asyncio.wait({written, hurried}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if not written.done():
-                await asyncio.wait({written}, timeout=LAST_WRITE_S)
-            return written.done()
-        finally:
-            for task in (written, hurried):
-                task.cancel()
-            await asyncio.gather(written, hurried, return_exceptions=True)
+        if not await self._wait({written}, lambda: self.deadlines.write_until):
+            written.cancel()
+            self._fatal = self._fatal or DatabaseGone(self.told_unwritten())
+            return
+        # what ended here should not have to wait for the reaper of another worker; but no result depends on it
+        advanced = asyncio.ensure_future(self.advancer.drained())
+        latest = time.monotonic() + LAST_STEPS_S
+        await self._wait({advanced}, lambda: min(latest, self.deadlines.write_until))
+        advanced.cancel()
+
+    def told_unwritten(self) -> str:
+        return (
+            f"{plural(self.unwritten, 'result')} could not be written before the end of the stop; the reaper of "
+            "another worker will recover the tasks"
+        )
+
+    async def _wait(self, work: "Collection[asyncio.Future[Any]]", until: Callable[[], float]) -> bool:
+        """Wait for all of these, until a moment that a second signal may bring nearer. False when it came first."""
+        while pending := {one for one in work if not one.done()}:
+            left = until() - time.monotonic()
+            if left <= 0:
+                return False
+            hurried = asyncio.ensure_future(self._hurry.wait())
+            await asyncio.wait(
+                pending if self._hurry.is_set() else {*pending, hurried},
+                timeout=None if left == inf else left,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            hurried.cancel()
+        return True
 
     async def _leave(self) -> None:
         """Everything is written: nobody needs to watch for us. If this is not told, we are found to be gone."""
-        try:
-            async with asyncio.timeout(LAST_WRITE_S):
-                await self.sessions.upkeep.run(self.instance.close)
-        except Exception as error:
+        latest = time.monotonic() + LAST_STEPS_S
+        told = asyncio.ensure_future(self.sessions.upkeep.run(self.instance.close))
+        await self._wait({told}, lambda: min(latest, self.deadlines.write_until))
+        if not told.cancel() and not told.cancelled() and (error := told.exception()) is not None:
             _log.debug("the end of this worker could not be recorded: %s", error)
 
     async def _close_sessions(self) -> None:
-        for session in (
-            self.sessions.claim, self.sessions.finalize, self.sessions.upkeep, self.sessions.reaper,
-            self.sessions.pruner, self.sessions.scheduler, self.sessions.workflows,
-        ):  # fmt: skip
-            await session.close()
+        """All at once: each may be the one whose server does not answer."""
+        sessions = [getattr(self.sessions, field.name) for field in fields(self.sessions)]
+        left = max(0.1, min(2.0, self.deadlines.end - time.monotonic() - 0.2))
+        closing = [asyncio.ensure_future(session.close(left)) for session in sessions]
+        await asyncio.wait(closing, timeout=left)
+        for session in sessions:
+            session.drop()
 
     def _service_ended(self, service: "asyncio.Task[None]") -> None:
         if service.cancelled() or self._stop.is_set():
@@ -320,7 +363,7 @@ class Worker:
         error = service.exception()
         _log.critical("service %s ended: %r", service.get_name(), error)
         self._fatal = DatabaseGone(f"service {service.get_name()} ended: {error!r}")
-        self._stop.set()
+        self._begin_stop()
 
     # -- the database ----------------------------------------------------------------------------
 
@@ -328,15 +371,17 @@ class Worker:
         """Reach it, bring its schema up to date, read its clock. Waits for a server that is not up yet."""
         connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
         try:
-            await self.clock.read(connection)
-            await self.instance.register(connection)
-            self._started_at = await connection.fetchval("SELECT clock_timestamp()")
+            with refusals_told(self._broker, "worker"):
+                await self.clock.read(connection)
+                await self.instance.register(connection)
+                self._started_at = await connection.fetchval("SELECT clock_timestamp()")
         finally:
-            await connection.close()
+            await close(connection)
 
     async def _on_listening(self, connection: Any) -> None:
         """LISTEN is in force: prove that notifications arrive here, then look at what was missed."""
         self.claimer.on_queue_state()
+        self.reaper.look_at_workflows()
         if self.scheduler is not None:
             self.scheduler.wake()
         self._self_test.clear()
@@ -410,51 +455,29 @@ class Worker:
         tasks = self.held.take(keys)
         # or went back to the queue: a step looks for itself
         self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
-        if self.settings.cluster_cap or self.settings.queue_caps:
+        if self._has_caps:
+            self._ended_here.extend(key[0] for key in keys)
             self.claimer.look_everywhere()  # a place under a cap came free: the queue that looked empty may not be
         else:
             self.claimer.on_room()
+
+    @property
+    def _has_caps(self) -> bool:
+        return bool(self.settings.cluster_cap or self.settings.queue_caps)
+
+    def _on_task_done(self, task_id: str) -> None:
+        """Some worker's task ended; `_on_done` tells of our own."""
+        if self.held.get(task_id) is None and task_id not in self._ended_here:
+            self.claimer.on_place_freed()
 
     def _on_judged(self) -> None:
         if self.is_judged or self._stop.is_set():
             return
         _log.error("this worker was judged dead by another one, and its tasks were taken: going on under a new id")
         self.is_judged = True
-        self.stop()
-        self.stop()  # nothing that it runs is its own any more
+        self._begin_stop()
+        self._interrupt()  # nothing that it runs is its own any more
 
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)
-        self._stop.set()
-
-    def _fail_unknown(self, row: Mapping[str, Any]) -> None:
-        task = asyncio.create_task(self._end_unknown(row))
-        self._background.add(task)
-        self._ending.add(row["id"])
-        task.add_done_callback(self._background.discard)
-        task.add_done_callback(lambda _: self._ending.discard(row["id"]))
-
-    async def _end_unknown(self, row: Mapping[str, Any]) -> None:
-        """CLAIMED -> RUNNING -> FAILED: an attempt that could not be made, with the reason in it."""
-        key = (row["id"], row["claim_generation"])
-        try:
-            statuses = await self.sessions.claim.run(lambda connection: self.queries.start(connection, [key]))
-        except Exception as error:
-            _log.warning("task %s: %s: %s; handing it back", key[0], type(error).__name__, error, extra=about(key[0]))
-            self.finalizer.give_back([key])
-            return
-        if statuses.get(row["id"]) != "RUNNING":
-            return
-        message = f"no worker of this release has a task named {row['task_name']!r}"
-        now = self.clock.at(time.monotonic())
-        outcome = Outcome(
-            OutcomeKind.ERR, encode_error(TaskError(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)),
-            OperationalErrorCode.WORKER_RESOLUTION_ERROR.value, message, message, None, None, 0.0, self.identity.pid,
-            self.identity.process_name,
-        )  # fmt: skip
-        transition = decide(
-            task_id=row["id"], generation=row["claim_generation"], attempt=row["retry_count"] + 1,
-            options=TaskOptions(), budget=row["max_retries"], outcome=outcome, started=None, finished=now,
-            random=random.random,
-        )  # fmt: skip
-        self.finalizer.add(transition)
+        self._begin_stop()

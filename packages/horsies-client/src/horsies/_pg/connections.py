@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from horsies.errors import UsageError
 
 if TYPE_CHECKING:
-    from horsies._pg.pool import Connection
+    from horsies._pg.driver import Connection
 
 _IDLE_S: Final = 300.0
 """A connection that nobody took for so long is closed, down to the smallest size."""

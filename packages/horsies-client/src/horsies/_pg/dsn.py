@@ -7,6 +7,7 @@ from typing import Any, Final
 from horsies._checks import Checks
 from horsies._pg.dsn_reader import Dsn, parse
 from horsies._pg.redaction import redact
+from horsies._secret import Secret
 from horsies.config.postgres import DEFAULT_APPLICATION_NAME, DEFAULT_CONNECT_TIMEOUT_MS, PostgresConfig
 from horsies.errors import UsageError
 
@@ -53,7 +54,7 @@ def secrets_of(dsn: Dsn) -> tuple[str, ...]:
 
 
 def connect_arguments(config: PostgresConfig, *, direct: bool = False) -> dict[str, Any]:
-    """Arguments for `asyncpg.connect(**kw)`.
+    """Arguments for `driver.connect`, which are asyncpg's.
 
     `direct` is for connections that live on a session (LISTEN, session locks): they go to
     `direct_url` where there is one, around the pooler.
@@ -126,7 +127,7 @@ def _tls_arguments(config: PostgresConfig, dsn: Dsn) -> dict[str, Any]:
         if system:
             kwargs["ssl"] = _system_context(in_url)
     if in_url:
-        kwargs["dsn"] = f"postgresql://{_query(in_url)}"
+        kwargs["dsn"] = Secret(f"postgresql://{_query(in_url)}")
     return kwargs
 
 

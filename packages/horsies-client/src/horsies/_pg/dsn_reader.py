@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from horsies._secret import Secret
 from horsies.config.postgres import SSL_MODES
 from horsies.errors import ConfigurationError, Problem
 
@@ -216,10 +217,10 @@ class _Reader:
             hosts=hosts,
             port=ports[0] if ports and not hosts else None,
             user=fields.get("user") or None,
-            password=fields.get("password") or None,
+            password=Secret(fields["password"]) if fields.get("password") else None,
             database=fields.get("dbname") or None,
             params=params,
-            raw_secrets=tuple(self.raw_secrets),
+            raw_secrets=tuple(map(Secret, self.raw_secrets)),
         )
 
     def _params(self, params: dict[str, str]) -> dict[str, str]:
@@ -238,4 +239,8 @@ class _Reader:
             )
         if not re.fullmatch(r"-?[0-9]{1,6}", params.get("connect_timeout", "0")):
             self.problem("has a connect_timeout that is not a number of seconds", "write a whole number, such as 10")
-        return {key: value for key, value in params.items() if key not in _IGNORED and value}
+        return {
+            key: Secret(value) if key == "sslpassword" else value
+            for key, value in params.items()
+            if key not in _IGNORED and value
+        }

@@ -6,19 +6,18 @@ caller looks for itself. Polling before the new LISTEN is live would lose what f
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from horsies._pg import log
 from horsies._pg.backoff import Backoff
 from horsies.config.resilience import ResilienceConfig
 
-_log = logging.getLogger("horsies")
-
 OnNotify = Callable[[str], None]
 
-# A half-open connection looks healthy for ever; a round trip in the same session is what tells.
-PROBE_EVERY_S = 10.0
+# A half-open connection looks healthy for ever; a round trip in the same session is what tells. Both together are the
+# longest time that a dead LISTEN goes unnoticed: less than ten seconds. Round trips may take up to the second.
+PROBE_EVERY_S = 4.0
 PROBE_TIMEOUT_S = 5.0
 
 
@@ -51,7 +50,7 @@ class Listener:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                _log.warning("listener: %s", self._redact(f"{type(error).__name__}: {error}"))
+                log.warning("listener: %s", self._redact(f"{type(error).__name__}: {error}"))
             finally:
                 self.is_live = False
                 if on_down is not None:
@@ -85,8 +84,12 @@ class Listener:
                     async with asyncio.timeout(PROBE_EVERY_S):  # wait_for would swallow a cancel that meets the loss
                         await lost.wait()
                 except TimeoutError:
-                    await connection.fetchval("SELECT 1", timeout=PROBE_TIMEOUT_S)
+                    # by the simple protocol, in one round trip
+                    await connection.execute("SELECT 1", timeout=PROBE_TIMEOUT_S)
             raise ConnectionError("the connection was lost")
+        except (asyncio.CancelledError, TimeoutError):
+            connection.terminate()  # a goodbye would wait for a server that may not answer
+            raise
         finally:
             await _close(connection)
 

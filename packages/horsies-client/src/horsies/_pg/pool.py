@@ -5,24 +5,23 @@ Nothing is opened before the first statement. A pool belongs to the loop and the
 """
 
 import asyncio
-import logging
 import os
 import time
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-import asyncpg
-
+from horsies._pg import log
 from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
+from horsies._pg.driver import Connection, connect
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve_async
 from horsies._pg.enqueue import Write
 from horsies._pg.listener import Listener
 from horsies._pg.schema_guard import require_schema
-from horsies._pg.transient import is_transient
+from horsies._pg.transient import Doubt, is_transient
 from horsies._pg.waiters import Waiters
 from horsies.config.postgres import PostgresConfig
 from horsies.config.resilience import ResilienceConfig
@@ -30,13 +29,6 @@ from horsies.errors import UsageError
 
 R = TypeVar("R")
 Action = Callable[[Any], Awaitable[R]]
-
-if TYPE_CHECKING:  # generic in its stubs only
-    Connection = asyncpg.Connection[asyncpg.Record]
-else:
-    Connection = asyncpg.Connection
-
-_log = logging.getLogger("horsies")
 
 
 class LoopDatabase:
@@ -52,40 +44,50 @@ class LoopDatabase:
         self._resolved: PostgresConfig | None = None
         self.waiters = Waiters(self, resilience, schema=config.schema)
 
-    async def run(self, action: Action[R]) -> R:
+    async def run(self, action: Action[R], doubt: Doubt | None = None) -> R:
         """Run `action(connection)`, again after transient errors, within the bounds of the configuration.
 
-        Only for actions that may run twice: a statement whose answer was lost may have been committed.
+        Only for actions that may run twice: a statement whose answer was lost may have been committed. `doubt` is told
+        what is known of them.
         """
         give_up = time.monotonic() + self._resilience.send_retry_budget_ms / 1000
         backoff: Backoff | None = None
         attempt = 1
         while True:
             try:
-                return await self.run_once(action)
+                return await self.run_once(action, doubt)
             except Exception as error:
                 backoff = backoff or Backoff(self._resilience)
                 delay = backoff.next()
                 out_of_bounds = attempt >= self._resilience.send_attempts or time.monotonic() + delay > give_up
                 if out_of_bounds or not is_transient(error):
                     raise
-                _log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
+                log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
                 attempt += 1
                 await asyncio.sleep(delay)
 
-    def write(self, write: Write[R]) -> Awaitable[R]:
+    def write(self, write: Write[R], doubt: Doubt) -> Awaitable[R]:
         """Write something of `enqueue`, from its start after a transient error."""
-        return self.run(lambda connection: write(connection.fetch))
+        return self.run(lambda connection: write(connection.fetch), doubt)
 
-    async def run_once(self, action: Action[R]) -> R:
+    async def run_once(self, action: Action[R], doubt: Doubt | None = None) -> R:
         """Run `action(connection)` on a pooled connection, once."""
+        if doubt is not None:
+            doubt.was_sent = False
         pool = self._pool or await self._open()
         connection = pool.take() or await pool.acquire(timeout_s=self._config.connect_timeout_ms / 1000)
         try:
             if not self._schema_checked:
                 await require_schema(connection, self._config.schema)
                 self._schema_checked = True
-            return await action(connection)
+            if doubt is None:
+                return await action(connection)
+            doubt.was_sent = True
+            try:
+                return await action(connection)
+            except BaseException as error:
+                doubt.note(error)
+                raise
         except (asyncio.CancelledError, TimeoutError):
             connection.terminate()  # an answer is still to come, and nobody will read it
             raise
@@ -98,7 +100,7 @@ class LoopDatabase:
 
     async def connect(self, *, direct: bool = False) -> Connection:
         """A connection outside the pool; its user closes it. `direct`: for LISTEN, past a pooler if there is one."""
-        return await asyncpg.connect(**connect_arguments(await self._resolve(), direct=direct))
+        return await connect(connect_arguments(await self._resolve(), direct=direct))
 
     def listener(self) -> Listener:
         return Listener(partial(self.connect, direct=True), self._resilience, redact=self._config.redact)
@@ -117,7 +119,7 @@ class LoopDatabase:
             if self._pool is None:
                 arguments = connect_arguments(await self._resolve())
                 self._pool = ConnectionPool(
-                    lambda: asyncpg.connect(**arguments),
+                    lambda: connect(arguments),
                     min_size=self._config.pool_min_size,
                     max_size=self._config.pool_max_size,
                     patience_s=arguments.pop("command_timeout", None),  # for the pool to keep
@@ -137,7 +139,17 @@ class Database:
         self._config = config
         self._resilience = resilience
         self._loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
+        self._roads: set[str] = set()
         _databases.add(self)
+
+    def is_new_road(self, library: str) -> bool:
+        """Whether callers' connections of this library were never looked at. With a schema of its own every statement
+        names it, and there is nothing to look at."""
+        return self._config.schema is None and library not in self._roads
+
+    def trust_road(self, library: str) -> None:
+        """The tables that such connections find are the right ones."""
+        self._roads.add(library)
 
     def here(self) -> LoopDatabase:
         """The connections of the running loop."""

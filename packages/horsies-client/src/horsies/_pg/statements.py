@@ -7,7 +7,7 @@
     UPDATE ... ;
 
 `:one` returns a row or none, `:many` rows, `:value` the first column of the first row. With a schema of
-its own, every `horsies_*` table is qualified once, at load: the text stays constant for the driver's
+its own, every `horsies_*` table and function is qualified once, at load: the text stays constant for the driver's
 statement cache, needs no session setting (which a pooler would lose), and works on a caller's own connection.
 
 `{{last_sign}}` in a statement stands for the expression under `-- fragment: last_sign` at the top of `recover.sql`, so
@@ -23,9 +23,18 @@ from typing import Final
 
 _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
-    "queue_state", "workflows", "workflow_tasks", "alembic_version",
+    "queue_state", "task_sets", "task_names", "workflows", "workflow_tasks", "alembic_version",
 )  # fmt: skip
-_TABLE: Final = re.compile(rf"(?<![\w.\"])horsies_(?:{'|'.join(_TABLES)})\b")
+TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
+FUNCTIONS: Final = (
+    "horsies_cancel_tasks(text[])",
+    "horsies_start_workflow(jsonb)",
+    "horsies_stop_workflows(text[], text, text, text, text)",
+    "horsies_cancel_workflow(text)",
+)
+"""What statements call, by signature."""
+_NAMES: Final = "|".join((*TABLES, *(function.partition("(")[0] for function in FUNCTIONS)))
+_TABLE: Final = re.compile(rf"(?<![\w.\"])(?:{_NAMES})\b")
 _FRAGMENT: Final = re.compile(r"^-- fragment: (?P<name>\w+)$", re.MULTILINE)
 _USE: Final = re.compile(r"\{\{(?P<name>\w+)\}\}")
 _HEADER: Final = re.compile(r"^-- name: (?P<name>\w+) :(?P<kind>one|many|value|none)$", re.MULTILINE)
@@ -55,7 +64,7 @@ def load(package: str, file: str, schema: str | None = None) -> Mapping[str, Sta
 
 
 def qualify(sql: str, schema: str | None) -> str:
-    """Put the schema before every horsies table."""
+    """Put the schema before every horsies table and function."""
     if schema is None:
         return sql
     quoted = '"' + schema.replace('"', '""') + '"'

@@ -9,7 +9,6 @@ moment, and most of the time its notification comes first.
 """
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -27,7 +26,6 @@ from horsies.ids import is_younger_than
 from horsies.status import TaskStatus, WorkflowStatus
 
 R = TypeVar("R")
-_log = logging.getLogger("horsies")
 
 LINGER_S = 30.0
 """How long LISTEN outlives the last waiter: a web app's next request will wait again."""

@@ -21,7 +21,7 @@ from horsies.codec.schema import Problem
 from horsies.codec.signature import Parameter, TaskSignature, read_signature
 from horsies.codec.untyped import decode_untyped_result, read_json
 from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, EncodedResult, PayloadLimits
-from horsies.errors import ContractCode, OperationalErrorCode, TaskDefinitionError
+from horsies.errors import BUILT_IN_CODES, ContractCode, OperationalErrorCode, TaskDefinitionError
 from horsies.result import TaskError, TaskResult
 
 #: Parameters without a wire name get a key that no keyword of a Python call can be.
@@ -159,8 +159,9 @@ class TaskCodec:
     def encode_outcome(self, returned: object, *, limits: PayloadLimits = DEFAULT_LIMITS) -> EncodedResult:
         """For the child: whatever the task returned becomes a text that can be stored. Never raises."""
         try:
-            text = self.encode_result(returned, limits=limits)
-            return EncodedResult(text, cast("TaskResult[Any, TaskError]", returned).err)
+            if (error := _reserved(returned)) is None:
+                text = self.encode_result(returned, limits=limits)
+                return EncodedResult(text, cast("TaskResult[Any, TaskError]", returned).err)
         except ResultError as refused:
             error = TaskError(refused.code, str(refused), {"reason": str(refused.reason), "path": refused.path})
         except Exception as unforeseen:  # MemoryError, RecursionError: the row must still end
@@ -178,6 +179,25 @@ class TaskCodec:
                 if error.reason not in {Reason.MISSING, Reason.UNEXPECTED}:
                     raise
         return decode_untyped_result(text, task_name=name)
+
+
+def _reserved(returned: object) -> TaskError | None:
+    """The error in place of one that bears a built-in code, which only horsies may give; the original is its data.
+
+    Also where a task passes the error of another one along: its own result says how it ended itself.
+    """
+    if not isinstance(returned, TaskResult):
+        return None
+    given = cast("TaskResult[Any, object]", returned).err
+    if not isinstance(given, TaskError) or str(given.error_code) not in BUILT_IN_CODES:
+        return None
+    code = str(given.error_code)
+    return TaskError(
+        ContractCode.RESERVED_ERROR_CODE,
+        f"the task returned an error with the code {code!r}, which is reserved for horsies itself ({given.message!r}): "
+        "return a code of your own; to pass the error of another task along, put it into data",
+        {"error_code": code, "message": given.message, "data": given.data},
+    )
 
 
 def _field(parameter: Parameter) -> Field:

@@ -45,9 +45,11 @@ def warn_large(task_name: str, what: str, size: int, limits: PayloadLimits) -> N
         return
     _warned.add((task_name, what))
     _log.warning(
-        "task %r: its %s is %d bytes of JSON (limit %d); store large data elsewhere and send its address",
+        "task %r: its %s is %d bytes of JSON, more than payload_warn_bytes (%d; payload_max_bytes is %d); store large "
+        "data elsewhere and send its address",
         task_name,
         what,
         size,
+        limits.warn_bytes,
         limits.max_bytes,
     )

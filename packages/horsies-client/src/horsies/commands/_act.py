@@ -217,6 +217,7 @@ class Retry(_Listed):
         RetryResult.NOT_ENDED: "it has not ended",
         RetryResult.SUCCEEDED: "it is COMPLETED; send a new one to repeat it",
         RetryResult.IN_WORKFLOW: "it belongs to a workflow: retry that",
+        RetryResult.REPLACED: "it belongs to a workflow, as a former task of one of its nodes: retry the workflow",
         RetryResult.KEY_TAKEN: "a live task holds its unique key: cancel or await that one first",
         RetryResult.CHANGED: "it changed meanwhile: look again",
         RetryResult.NOT_FOUND: "there is no such task",
@@ -238,13 +239,16 @@ class Retry(_Listed):
             return f"it is {state.status}; only ended tasks are retried"
         if state.status is TaskStatus.COMPLETED:
             return self._WHY[RetryResult.SUCCEEDED]
-        if state.is_workflow_task:
-            return self._WHY[RetryResult.IN_WORKFLOW]
+        if (why := state.why_not_alone) is not None:
+            return why
         return self._WHY[RetryResult.KEY_TAKEN] if state.key_is_taken else None
 
     async def on_ids(self, broker: PostgresBroker, ids: Sequence[str]) -> tuple[int, Left]:
         results = await broker.retry_tasks(ids, ended_before=self._seen_at)
         left = {one: self._WHY[results[one]] for one in ids if results[one] is not RetryResult.RETRIED}
+        of_workflows = [one for one in left if results[one] in (RetryResult.IN_WORKFLOW, RetryResult.REPLACED)]
+        for one, state in (await broker.get_task_states(of_workflows) if of_workflows else {}).items():
+            left[one] = state.why_not_alone or left[one]
         return len(ids) - len(left), left
 
     async def on_filter(

@@ -9,9 +9,9 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TextIO
 
-from horsies._text import plural, printable, span
+from horsies._text import one_line, plural, printable, span
 
-__all__ = ["as_json", "cell", "complain", "plural", "say", "say_json", "say_pairs", "say_table", "span"]
+__all__ = ["as_json", "cell", "complain", "one_line", "plural", "say", "say_json", "say_pairs", "say_table", "span"]
 
 CELL: Final = 200
 """The longest cell; what is cut off is told by three dots."""
@@ -68,7 +68,7 @@ def cell(value: object, limit: int | None = CELL) -> str:
     text = str(value)
     if limit is not None and len(text) > limit:  # cut first: five megabytes are not looked at for one cell
         text = text[: limit - 3] + "..."
-    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+    return one_line(text)
 
 
 def as_json(value: object) -> Any:

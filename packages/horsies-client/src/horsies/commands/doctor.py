@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from horsies.commands._common import OK, PROBLEMS, Desk, add_database, add_json, parser, run
-from horsies.commands._print import plural, say, say_json
+from horsies.commands._print import one_line, plural, say, say_json
 from horsies.doctor.finding import Finding, Severity
 
 _ORDER: Final = (Severity.PROBLEM, Severity.WARN, Severity.HIDDEN, Severity.OK)
@@ -34,20 +34,15 @@ def main(argv: Sequence[str]) -> int:
 def _say_page(findings: Sequence[Finding]) -> None:
     width = max((len(one.check) for one in findings), default=0)
     for one in sorted(findings, key=lambda one: _ORDER.index(one.severity)):
-        say(f"{one.severity:<7}  {one.check:<{width}}  {_one_line(one.what)}")
+        say(f"{one.severity:<7}  {one.check:<{width}}  {one_line(one.what)}")
         margin = " " * (9 + width + 2)
         if one.why:
-            say(f"{margin}why: {_one_line(one.why)}")
+            say(f"{margin}why: {one_line(one.why)}")
         if one.fix:
-            say(f"{margin}fix: {_one_line(one.fix)}")
+            say(f"{margin}fix: {one_line(one.fix)}")
     counts = _counts(findings)
     hidden = f", {counts['hidden']} not visible to this role" if counts["hidden"] else ""
     say(f"\n{plural(counts['problem'], 'problem')}, {plural(counts['warn'], 'warning')}{hidden}")
-
-
-def _one_line(text: str) -> str:
-    """Names of tasks, workers and sessions stand in it, and none may begin a line of its own."""
-    return text.replace("\r", "\\r").replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _counts(findings: Sequence[Finding]) -> dict[str, int]:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, parser, run
-from horsies.commands._print import complain, say, say_json, say_table
+from horsies.commands._print import complain, one_line, say, say_json, say_table
 from horsies.errors import BrokerError, ConfigurationError
 from horsies.info import QueueStatus
 
@@ -73,7 +73,7 @@ async def _mark(desk: Desk, options: argparse.Namespace) -> int:
         known = await _known(desk) if done else None
         for name in done:
             note = "" if known is None or name in known else " (no task and no worker has this queue so far)"
-            say(f"{past} {name}{note}")
+            say(f"{past} {one_line(name)}{note}")
         for text in problems:
             complain(text)
     return PROBLEMS if problems else OK

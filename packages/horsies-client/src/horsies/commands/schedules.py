@@ -12,7 +12,7 @@ from typing import Final
 
 from horsies.broker import PostgresBroker
 from horsies.commands._common import OK, PROBLEMS, CommandError, Desk, Verbs, parser, run
-from horsies.commands._print import complain, say, say_json, say_table, span
+from horsies.commands._print import complain, one_line, say, say_json, say_table, span
 from horsies.info import ScheduleInfo
 from horsies.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, ScheduleState
 
@@ -121,7 +121,7 @@ async def _act(desk: Desk, options: argparse.Namespace) -> int:
         say_json({"verb": options.verb, "done": done, "problems": gone})
     else:
         for name in done:
-            say(f"{name}: {told}")
+            say(f"{one_line(name)}: {told}")
         if options.verb == "run-now":
             for text in _alarms([one for one in schedules if one.schedule_name in done]):
                 complain(text)

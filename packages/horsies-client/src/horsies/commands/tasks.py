@@ -1,10 +1,11 @@
 """`horsies tasks list|show|retry|cancel|purge`."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from horsies._operations import NEEDS_OPERATOR
+from horsies._text import error_in
 from horsies.commands._act import Cancel, Purge, Retry, act
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, parser, run
 from horsies.commands._print import as_json, complain, say, say_json, say_pairs, say_table, span
@@ -15,6 +16,8 @@ from horsies.info import TaskDetail, TaskSummary
 PAGE: Final = 50
 SHORT: Final = 2_000
 """Characters of arguments, results and tracebacks that `show` prints without `--full`."""
+WHOLE_ERROR: Final = 400_000
+"""Characters that `show` reads of each: no stored error is longer, and its last line is wanted."""
 BEATS: Final = 5
 _MOMENTS: Final = (
     ("sent", "sent_at"), ("created", "created_at"), ("due", "enqueued_at"), ("claimed", "claimed_at"),
@@ -116,7 +119,8 @@ async def _show(desk: Desk, options: argparse.Namespace) -> int:
     found: list[TaskDetail] = []
     missing: list[str] = []
     for task_id in dict.fromkeys(options.ids):
-        detail = await desk.broker.get_task_detail(task_id, None if options.full else SHORT, BEATS)
+        length = None if options.full else SHORT if options.json else WHOLE_ERROR
+        detail = await desk.broker.get_task_detail(task_id, length, BEATS)
         if detail is None:
             missing.append(task_id)
         else:
@@ -143,6 +147,7 @@ def _detail_json(detail: TaskDetail) -> dict[str, Any]:
 
 def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
     task = detail.task
+    error = error_in(detail.payload["result"]) if detail.payload is not None else None
     say_pairs(
         [
             ("id", task["id"]),
@@ -151,12 +156,15 @@ def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
             ("queue", f"{task['queue_name']}, priority {task['priority']}"),
             ("retries", f"{task['retry_count']} of {task['max_retries']}" + _by_hand(task["manual_retries"])),
             ("unique key", task["unique_key"]),
-            ("workflow", task["workflow_id"] or ("unknown" if task["is_workflow_task"] else None)),
+            ("workflow", _workflow(task)),
             ("worker", task["claimed_by_worker_id"]),
             ("process", _process(task)),
             ("error", task["error_code"]),
         ]
     )
+    if error is not None:
+        _say_text("message", error.message or None, limit)
+        _say_text("raised", error.raised, limit)
     _say_text("reason", task["failed_reason"], limit)
     say("\ntimes (of the database; `sent` is the sender's)")
     say_pairs([(name, _moment(task, column)) for name, column in _MOMENTS], indent="  ")
@@ -183,6 +191,12 @@ def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
         )
 
 
+def _workflow(task: Mapping[str, Any]) -> str | None:
+    if task["former_workflow_id"] is not None:
+        return f"{task['former_workflow_id']}, as a former task of node {task['former_node']!r}"
+    return task["workflow_id"] or ("unknown" if task["is_workflow_task"] else None)
+
+
 def _by_hand(count: int) -> str:
     return f", {count} by hand" if count else ""
 
@@ -205,21 +219,13 @@ def _moment(task: Mapping[str, Any], column: str) -> str | None:
 def _say_payload(payload: Mapping[str, Any] | None, limit: int | None) -> None:
     say()
     if payload is None:
-        say("arguments, progress and result: not visible to this role")
+        say(f"arguments, progress and result: {NEEDS_OPERATOR}")
         return
     for name in _PAYLOAD:
         rest = f"  [{payload[name + '_chars']:,} characters, --full shows all]" if _is_cut(payload, name) else ""
         _say_text(name, payload[name], None if rest else limit, rest)
-    _say_text("traceback", _traceback(payload["result"]), limit)
-
-
-def _traceback(result: str | None) -> str | None:
-    """Out of a stored error, if it is there whole: a person wants to read its lines."""
-    try:
-        found = json.loads(result or "null")["err"]["data"]["traceback"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return found if isinstance(found, str) else None
+    error = error_in(payload["result"])
+    _say_text("traceback", error and error.traceback, limit)
 
 
 def _is_cut(payload: Mapping[str, Any], name: str) -> bool:

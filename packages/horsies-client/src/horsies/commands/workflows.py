@@ -3,9 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
+from horsies._operations import NEEDS_OPERATOR, is_denied
+from horsies._text import error_in
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, at_least_one, parser, run
-from horsies.commands._print import complain, say, say_json, say_table
-from horsies.errors import HorsiesError
+from horsies.commands._print import complain, one_line, say, say_json, say_table
+from horsies.errors import BrokerError, HorsiesError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import WorkflowControl
 from horsies.workflow.diagram import draw
@@ -69,27 +71,40 @@ async def _show(desk: Desk, options: argparse.Namespace) -> int:
         complain(f"there is no workflow {options.id}")
         return PROBLEMS
     nodes = await control.nodes(options.id)
+    paused = [] if info.status.is_terminal else await control.paused(options.id)
     if options.json:
-        say_json({"workflow": info, "nodes": nodes})
+        say_json({"workflow": info, "nodes": nodes, "paused": paused})
         return OK
     say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
+    if paused and not options.mermaid:
+        say("")
+        for one in paused:
+            say(f"{one}")
+        say(f"`horsies workflows retry {info.id}` runs again what failed there, `resume` goes on without it")
     failed = [node.node_id for node in nodes if node.status is NodeStatus.FAILED]
-    if failed and not options.mermaid:
-        for node_id, error in (await _errors(control, options.id, failed[:5])).items():
-            say(f"\n{node_id}: {error}")
+    if (failed or info.status is WorkflowStatus.FAILED) and not options.mermaid:
+        try:
+            errors = await _errors(control, options.id, failed[:5])
+        except BrokerError as error:
+            if not is_denied(error):
+                raise
+            say(f"\nerrors: {NEEDS_OPERATOR}")
+        else:
+            for node_id, text in errors.items():
+                say(f"\n{one_line(node_id)}: {text}")
     return OK
 
 
 async def _errors(control: WorkflowControl, workflow_id: str, node_ids: Sequence[str]) -> dict[str, str]:
-    from horsies.codec import DecodeError, decode_untyped_result
-
+    """What the run and these nodes say of their ends."""
+    texts = {"the run": own} if (own := await control.error(workflow_id)) else {}
     found: dict[str, str] = {}
-    for node_id, text in (await control.results(workflow_id, node_ids)).items():
-        try:
-            error = decode_untyped_result(text or "").err
-            found[node_id] = "no error is stored" if error is None else f"{error.error_code}: {error.message}"
-        except DecodeError:
+    for node_id, text in {**texts, **await control.results(workflow_id, node_ids)}.items():
+        error = error_in(text)
+        if error is None:
             found[node_id] = (text or "no error is stored")[:500]
+            continue
+        found[node_id] = f"{error.code}: {error.message}" + (f"\n  {error.raised}" if error.raised else "")
     return found
 
 

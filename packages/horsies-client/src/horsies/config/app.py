@@ -9,7 +9,7 @@ from horsies.config.postgres import PostgresConfig
 from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueConfig, QueueMode
 from horsies.config.recovery import RecoveryConfig
 from horsies.config.resilience import ResilienceConfig
-from horsies.errors import OperationalErrorCode
+from horsies.errors import BUILT_IN_CODES, OperationalErrorCode
 from horsies.schedule import ScheduleConfig
 
 _HOUR_MS = 3_600_000
@@ -71,7 +71,9 @@ class AppConfig:
     """A worker brings the schema up to date when it starts. The client never runs DDL."""
 
     unknown_task_grace_ms: int = 300_000
-    """How long a task of an unknown name is handed back before it fails: a rolling deploy may be under way."""
+    """How long a task waits whose name no worker ever registered; then it fails, WORKER_RESOLUTION_ERROR. Counted from
+    when it is ready, while live workers serve its queue: a rolling deploy may be under way. For names that were known
+    before, see `RecoveryConfig.retired_task_grace_ms`."""
 
     def __post_init__(self) -> None:
         checks = Checks("AppConfig")
@@ -165,7 +167,9 @@ class AppConfig:
                 )
 
     def _check_exceptions(self, checks: Checks) -> None:
-        checks.text("default_unhandled_error_code", self.default_unhandled_error_code)
+        default = self.default_unhandled_error_code
+        if default != OperationalErrorCode.UNHANDLED_EXCEPTION:
+            _check_code(checks, "default_unhandled_error_code", default)
         mapper = cast("object", self.exception_mapper)
         if not isinstance(mapper, Mapping):
             checks.add("exception_mapper", f"must be a mapping, got {shown(mapper)}", 'write {SomeError: "SOME_CODE"}')
@@ -175,7 +179,7 @@ class AppConfig:
         object.__setattr__(self, "exception_mapper", entries)
         for key, code in entries.items():
             if isinstance(key, type) and issubclass(key, BaseException):
-                checks.text(f"exception_mapper[{key.__name__}]", code)
+                _check_code(checks, f"exception_mapper[{key.__name__}]", code)
             else:
                 name = shown(cast("object", key))
                 checks.add("exception_mapper", f"the key {name} is not an exception class", "use the class itself")
@@ -203,3 +207,11 @@ class AppConfig:
     def effective_claim_lease_ms(self) -> int:
         """The lease of every claim: `claim_lease_ms`, or the threshold after which the reaper would take it anyway."""
         return self.claim_lease_ms or self.recovery.claimed_stale_threshold_ms
+
+
+def _check_code(checks: Checks, field: str, code: object) -> None:
+    """An error code that user code may produce."""
+    if checks.text(field, code) and code in BUILT_IN_CODES:
+        checks.add(
+            field, f"{code!s} is a built-in code, which is reserved for horsies itself", "choose a code of your own"
+        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from horsies._checks import Checks
+from horsies._secret import Secret
 from horsies.errors import ConfigurationError
 
 DATABASE_URL_VARIABLE: Final = "HORSIES_DATABASE_URL"
@@ -73,6 +74,10 @@ class PostgresConfig:
         if self.database_url is None:
             # So that `config.url` and a copy by dataclasses.replace see one fixed value, not a changing environment.
             object.__setattr__(self, "database_url", os.environ.get(DATABASE_URL_VARIABLE) or None)
+        for name in ("database_url", "direct_url", "sslpassword"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Secret(value))
         if self.database_url is None:
             checks.add(
                 "database_url",

@@ -33,7 +33,12 @@ class RecoveryConfig:
     """How long a result in hand may wait to be written. 1 s to 2 h, at least 2x the runner heartbeat."""
 
     crashed_worker_recovery_grace_ms: int = 10_000
-    """Wait before finishing workflow progress that a dead worker left half done. 0 disables that recovery."""
+    """Wait before finishing workflow progress that a dead worker left half done. 0: a minute, and at once when a worker
+    starts or is found dead."""
+
+    retired_task_grace_ms: int = 86_400_000
+    """How long a task waits whose name live workers knew before and no longer know; then it fails,
+    WORKER_RESOLUTION_ERROR. An app that was scaled to zero has this long to come back. 0 to 30 days."""
 
     check_interval_ms: int = 30_000
     """How often the reaper looks for stale tasks. 1 s to 10 min."""
@@ -69,6 +74,7 @@ class RecoveryConfig:
         claimer_ok = in_ms("claimer_heartbeat_interval_ms", _SECOND, 2 * _MINUTE)
         in_ms("check_interval_ms", _SECOND, 10 * _MINUTE)
         in_ms("worker_state_interval_ms", _SECOND, _MINUTE)
+        in_ms("retired_task_grace_ms", 0, 30 * 24 * _HOUR)
         in_ms("crashed_worker_recovery_grace_ms", 0, None)
         # A threshold is compared with its heartbeat only when both make sense alone: two complaints
         # about one typo would hide which of the two values is wrong.

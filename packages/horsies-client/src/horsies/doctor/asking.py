@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from horsies._operations import QUEUE_BOUND, worker_statuses
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve
+from horsies._pg.schema_guard import places_values
 from horsies._pg.statements import load, qualify
 from horsies.check import notify_round_trip
 from horsies.doctor import reach, server, work
@@ -102,10 +103,11 @@ async def _gather(
     ask = _Questions(connection, schema, config.broker.redact, limits.question_ms)
     tasks_table = qualify("horsies_tasks", schema)
     values: dict[str, tuple[Any, ...]] = {
-        "server_facts": (), "revisions": (), "table_facts": (list(TABLES), tasks_table),
+        "server_facts": (), "places": places_values(schema), "revisions": (),
+        "table_facts": (list(TABLES), tasks_table), "old_grants": (tasks_table,),
         "table_sizes": (list(TABLES), tasks_table), "index_facts": (tasks_table,), "trigger_facts": (tasks_table,),
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
-        "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "handed_back": (),
+        "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "missing_names": (),
         "unresolved": (), "in_flight_counts": (), "queue_states": (), "waiting_pairs": (QUEUE_BOUND,),
         "worker_snapshots": (SEEN_WITHIN,), "stale_tasks": (timedelta(seconds=1), [], LISTED),
         "schedule_facts": (LISTED_FOR, OVERDUE_AFTER, FORGOTTEN_AFTER),
@@ -135,7 +137,7 @@ class _Questions:
         self._redact = redact
         self._statements = {
             name: statement
-            for file in ("doctor.sql", "operate.sql", "recover.sql", "schedules.sql")
+            for file in ("schema.sql", "doctor.sql", "operate.sql", "recover.sql", "schedules.sql")
             for name, statement in load("horsies._pg", file, schema).items()
         }
 
@@ -216,11 +218,11 @@ async def _pooler(connection: Any, direct: Any, connect: Callable[[], Any], *, d
 
 async def _connect(config: "PostgresConfig", *, direct: bool = False) -> Any:
     """Without named statements: behind a pooler that nobody told us of, those of others would clash with ours."""
-    import asyncpg
+    from horsies._pg.driver import connect
 
     arguments = connect_arguments(config, direct=direct)
     arguments["statement_cache_size"] = 0
-    return await asyncpg.connect(**arguments)
+    return await connect(arguments)
 
 
 async def _value(connection: Any, sql: str) -> Any:

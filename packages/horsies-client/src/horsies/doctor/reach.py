@@ -2,19 +2,11 @@
 
 from typing import TYPE_CHECKING, Final
 
+from horsies._pg.refusals import is_undeclared_pooler, remedy
 from horsies.doctor.finding import Finding, Severity
 
 if TYPE_CHECKING:
     from horsies.config import PostgresConfig
-
-_FIXES = {
-    "28P01": "correct the password or the role in the URL",
-    "28000": "check the role, pg_hba.conf and the TLS settings (sslmode)",
-    "3D000": "create the database, or correct its name in the URL",
-    "42501": "GRANT CONNECT ON DATABASE ... to this role",
-    "53300": "end idle sessions, lower pool sizes, raise max_connections, or put a pooler in front (pooler=True)",
-    "57P03": "the server is starting or stopping: try again in a moment",
-}
 
 LOST: Final = Finding(
     "reach", Severity.PROBLEM, "the connection was lost in the middle of the examination",
@@ -26,13 +18,13 @@ def unreachable(error: Exception, config: "PostgresConfig") -> Finding:
     """The finding for a connection that failed."""
     text = config.redact(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     why = "nothing works without it"
-    if "unsupported startup parameter" in text:
+    if is_undeclared_pooler(error):
         return Finding(
             "reach", Severity.PROBLEM, f"this URL leads to a pooler that refuses session settings ({text})",
             "horsies has to know that a pooler is there",
             "set PostgresConfig(pooler=True, direct_url=...) and use --app, or give the server's own URL",
         )  # fmt: skip
-    fix = _FIXES.get(getattr(error, "sqlstate", None) or "")
+    fix = remedy(error)
     if fix is None and isinstance(error, TimeoutError):
         fix = "is the address right, and does a firewall let it through?"
     elif fix is None and isinstance(error, OSError):

@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from horsies._pg.schema_guard import REQUIRED_REVISION
+from horsies._pg.schema_guard import (
+    HEAD_REVISION,
+    REQUIRED_REVISION,
+    Revision,
+    places_problem,
+    remedy,
+    revision_problem,
+    state,
+)
 from horsies._text import span
 from horsies.check import MINIMUM_SERVER
 from horsies.doctor.expected import HOT_TABLES, INDEXES, TABLES, TRIGGERS
@@ -38,38 +46,40 @@ def server(facts: Facts) -> Iterator[Finding]:
 
 
 def schema(facts: Facts) -> Iterator[Finding]:
-    option = f" --schema {facts.schema}" if facts.schema else ""
-    up = f"run `horsies-migrate up{option}`"
-    try:
-        rows = facts.rows("revisions")
-    except NotSeen as blind:
-        if not blind.missing:
-            raise
-        where = f"schema {facts.schema!r} of this database" if facts.schema else "this database (by its search_path)"
-        yield Finding("schema", PROBLEM, f"there are no horsies tables in {where}", "nothing works without them", up)
+    up = remedy(facts.schema)
+    places = ((row["schema_name"], row["name"]) for row in facts.rows("places"))
+    if problem := places_problem(places, facts.schema):
+        what, _, fix = problem.partition(": ")
+        yield Finding("schema", PROBLEM, what, "nothing works, or goes where no worker looks", fix)
         return
+    rows = facts.rows("revisions")
     if not rows:
         yield Finding("schema", PROBLEM, "the horsies tables were never completed", "nothing works without them", up)
         return
-    found = str(rows[0]["version_num"])
-    if found < REQUIRED_REVISION:
+    found = Revision(str(rows[0]["version_num"]), rows[0]["breaking"])
+    if found.number < HEAD_REVISION:
+        needed = found.number < REQUIRED_REVISION
         yield Finding(
-            "schema", PROBLEM, f"the schema is at revision {found}, this release needs {REQUIRED_REVISION}",
-            "clients and workers of this release refuse to work with it", up,
+            "schema", PROBLEM if needed else WARN, state(found.number),
+            f"clients and workers of this release refuse to work with a revision before {REQUIRED_REVISION}"
+            if needed else "what the newer revisions bring is missing; a worker with auto_migrate upgrades it", up,
         )  # fmt: skip
-    elif found > REQUIRED_REVISION:
+    elif problem := revision_problem(found, facts.schema):
+        what, _, fix = problem.partition(": ")
+        yield Finding("schema", PROBLEM, what, "clients and workers of this release refuse to work with it", fix)
+    elif found.number > HEAD_REVISION:
         yield Finding(
             "schema", OK,
-            f"revision {found}, newer than {REQUIRED_REVISION} of this release: fine, since upgrades add first",
+            f"revision {found.number}, newer than {HEAD_REVISION} of this release: fine, since upgrades add first",
         )  # fmt: skip
     else:
-        yield Finding("schema", OK, f"revision {found}")
+        yield Finding("schema", OK, f"revision {found.number}")
 
 
 def objects(facts: Facts) -> Iterator[Finding]:
     """Missing or broken tables, indexes and triggers; those of a schema that is behind are made by its upgrade."""
     rows = facts.rows("revisions")
-    if not rows or str(rows[0]["version_num"]) < REQUIRED_REVISION:
+    if not rows or str(rows[0]["version_num"]) < HEAD_REVISION:
         return
     tables = {row["name"] for row in _tables(facts)}
     indexes = {row["name"]: row["valid"] for row in facts.rows("index_facts")}
@@ -110,15 +120,22 @@ def objects(facts: Facts) -> Iterator[Finding]:
 def rights(facts: Facts) -> Iterator[Finding]:
     """What this role may do, told as what it is good for."""
     rows = _tables(facts)
+    if old := [row["role"] for row in facts.rows("old_grants")]:
+        yield Finding(
+            "rights", WARN, f"{_listed(old)} may overwrite the result of any task",
+            "an older release granted that to producers",
+            "run the SQL of `horsies-migrate grants` again: it takes back what it does not grant",
+        )  # fmt: skip
+    by_name = {row["name"]: row for row in rows}
+    tasks, queues = by_name.get("horsies_tasks"), by_name.get("horsies_queue_state")
     blind = [row["name"] for row in rows if not row["may_look"]]
     if blind:
+        sends = " (it can send)" if tasks is not None and tasks["may_insert"] else ""
         yield Finding(
-            "rights", HIDDEN, f"this role may not read {_listed(blind)}", "what they hold is not looked at here",
+            "rights", HIDDEN, f"this role may not read {_listed(blind)}{sends}", "what they hold is not looked at here",
             "grant it the viewer, operator or worker role of `horsies-migrate grants`",
         )  # fmt: skip
         return
-    by_name = {row["name"]: row for row in rows}
-    tasks, queues = by_name.get("horsies_tasks"), by_name.get("horsies_queue_state")
     can = ["look"]
     if tasks is not None and tasks["may_insert"]:
         can.append("send")

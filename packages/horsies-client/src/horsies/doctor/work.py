@@ -136,16 +136,28 @@ def _waiting(row: Row) -> Finding:
 
 def unknown_names(facts: Facts) -> Iterator[Finding]:
     good = True
-    for row in facts.rows("handed_back"):
+    for row in facts.rows("missing_names"):
         good = False
-        yield Finding(
-            "unknown-names", WARN,
-            f"{plural(row['found'], 'waiting task')} named {row['task_name']!r}: claimed and handed back, "
-            f"up to {row['claims']} times",
-            "the workers that met them do not know the name; after unknown_task_grace_ms (5 minutes) they fail, "
-            "WORKER_RESOLUTION_ERROR",
-            "deploy a worker that registers it, or correct the name that is sent",
-        )  # fmt: skip
+        waiting = plural(row["found"], "task") if row["found"] else "tasks"
+        if row["was_known"]:
+            grace = _longest(facts, "retired_task_grace_ms")
+            yield Finding(
+                "unknown-names", WARN,
+                f"{waiting} named {row['task_name']!r}: no live worker knows the name, the last one did "
+                f"{span(row['unknown_for'])} ago",
+                f"they wait for a worker that registers it; each fails, WORKER_RESOLUTION_ERROR, when it has waited "
+                f"for retired_task_grace_ms ({span(grace)})",
+                "start the workers of the app that has it; if it was removed for good, "
+                f"`horsies tasks cancel --task {shlex.quote(row['task_name'])}`",
+            )  # fmt: skip
+        else:
+            yield Finding(
+                "unknown-names", WARN,
+                f"{waiting} named {row['task_name']!r}: no worker ever registered the name; missing for "
+                f"{span(row['missing_for'])}",
+                "they fail, WORKER_RESOLUTION_ERROR, after unknown_task_grace_ms (5 minutes unless set otherwise)",
+                "deploy a worker that registers it, or correct the name that is sent",
+            )  # fmt: skip
     for row in facts.rows("unresolved"):
         good = False
         yield Finding(
@@ -166,7 +178,13 @@ def unknown_names(facts: Facts) -> Iterator[Finding]:
                 "register it, or correct the name that is sent",
             )  # fmt: skip
     if good:
-        yield Finding("unknown-names", OK, "no task was met by workers that do not know its name")
+        yield Finding("unknown-names", OK, "live workers know the names of all tasks that wait")
+
+
+def _longest(facts: Facts, field: str) -> timedelta:
+    """The longest setting of this name among the live workers."""
+    told = [value for worker in facts.live_workers() if (value := worker.recovery(field)) is not None]
+    return timedelta(milliseconds=max(told, default=getattr(_DEFAULTS, field)))
 
 
 # -- what was left behind ------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from horsies.errors import OperationalErrorCode, RetrievalCode
+from horsies.errors import OperationalErrorCode, RetrievalCode, UsageError
 from horsies.result import TaskError, TaskResult
 
 if TYPE_CHECKING:
     from horsies.codec import TaskCodec
+    from horsies.workflow.nodes import Node
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -43,6 +44,16 @@ class NodeKey(Generic[T_co]):
             return TaskResult(err=TaskError(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error)))
 
 
+def key_of(node: Node[T] | NodeKey[T]) -> NodeKey[T]:
+    """Of a node, or of what is one already."""
+    if isinstance(node, NodeKey):
+        return node
+    key = getattr(cast("object", node), "key", None)
+    if not isinstance(key, NodeKey):
+        raise UsageError(f"{node!r:.80} is neither a node nor a node's key: give the node, or node.key")
+    return cast("NodeKey[T]", key)
+
+
 @dataclass(frozen=True)
 class WorkflowMeta:
     """Where a running task stands."""
@@ -55,21 +66,22 @@ class WorkflowMeta:
 
 @dataclass(frozen=True)
 class WorkflowContext:
-    """The results of the nodes that `workflow_ctx_from` names, as they were when this node became ready."""
+    """The results of the nodes that `workflow_ctx_from` names. All of them have ended."""
 
     workflow_id: str
     node_id: str
     results: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def result_for(self, node: NodeKey[T]) -> TaskResult[T, TaskError]:
-        """The result of one of them, typed by its key."""
+    def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
+        """The result of one of them, typed; by the node or its key."""
         from pydantic_core import to_json
 
-        if node.node_id not in self.results:
+        key = key_of(node)
+        if key.node_id not in self.results:
             known = ", ".join(sorted(self.results)) or "none"
-            message = f"node {node.node_id!r} is not in this context; it has: {known}. Name it in workflow_ctx_from"
+            message = f"node {key.node_id!r} is not in this context; it has: {known}. Name it in workflow_ctx_from"
             return TaskResult(err=TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message))
-        return node.decode(to_json(self.results[node.node_id]).decode())
+        return key.decode(to_json(self.results[key.node_id]).decode())
 
 
 def injected_by_type(annotations: Mapping[str, Any], wanted: type) -> str | None:

@@ -10,16 +10,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
-from horsies.errors import OutcomeCode, UsageError
+from horsies.errors import OutcomeCode, RetrievalCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
-from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
+from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
+from horsies.workflow.retrying import STOPPED, Row, Tree, with_skipped
 
 R = TypeVar("R")
 Run = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
 
 _MAX_NODES: Final = 100_000
-_STOPPED: Final = (WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
+_MAX_PAUSED: Final = 20
 
 
 class WorkflowControl:
@@ -46,93 +47,148 @@ class WorkflowControl:
         rows = await self._rows("read_nodes", workflow_id, _MAX_NODES)
         return [WorkflowNodeInfo.from_row(row) for row in rows]
 
+    async def paused(self, workflow_id: str) -> list[PausedRun]:
+        """Where a run is paused: itself, or workflows inside it, with the nodes that failed there."""
+        rows = await self._rows("paused_runs", workflow_id, _MAX_PAUSED)
+        return [PausedRun.from_row(row) for row in rows]
+
     async def results(self, workflow_id: str, node_ids: Sequence[str] | None = None) -> Mapping[str, str | None]:
-        """The stored results by node; None for a node that has not ended."""
+        """The stored results by node; None for a node that has not ended, err RESULT_NOT_AVAILABLE for one that ended
+        without a stored result."""
         wanted = None if node_ids is None else list(node_ids)
-        return {row["node_id"]: row["result"] for row in await self._rows("read_node_results", workflow_id, wanted)}
+        found = {row["node_id"]: row for row in await self._rows("read_node_results", workflow_id, wanted)}
+        return {node_id: row["result"] or _absent(row) for node_id, row in found.items()}
+
+    async def error(self, workflow_id: str) -> str | None:
+        """The stored error of a run that failed, was cancelled or is paused for a failure; None when it has none."""
+        rows = await self._rows("read_workflow_error", workflow_id)
+        return rows[0]["error"] if rows else None
 
     # -- acting ----------------------------------------------------------------------------------
 
     async def pause(self, workflow_id: str) -> bool:
         """See `WorkflowHandle.pause`."""
 
-        async def act(connection: Any, tree: Sequence[Mapping[str, Any]]) -> bool:
-            return bool(await self._fetch(connection, "pause_workflows", _ids(tree), None))
+        async def act(connection: Any, tree: Tree, run: Row) -> bool:
+            done = await self._fetch(connection, "pause_workflows", _ids(tree.below([workflow_id])), None)
+            if done and run["parent_workflow_id"] is not None:
+                await self._fetch(connection, "tell_step", [run["parent_workflow_id"]])
+            return bool(done)
 
         return await self._locked(workflow_id, act)
 
     async def resume(self, workflow_id: str) -> bool:
         """See `WorkflowHandle.resume`."""
 
-        async def act(connection: Any, tree: Sequence[Mapping[str, Any]]) -> bool:
-            return bool(await self._fetch(connection, "resume_workflows", _ids(tree)))
+        async def act(connection: Any, tree: Tree, run: Row) -> bool:
+            ids = tree.to_resume_all(workflow_id)
+            return bool(ids) and bool(await self._fetch(connection, "resume_workflows", ids))
 
         return await self._locked(workflow_id, act)
 
     async def cancel(self, workflow_id: str) -> bool:
         """See `WorkflowHandle.cancel`."""
-        from horsies.codec import encode_error
-
-        task = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "its workflow was cancelled before it started"))
-        whole = encode_error(TaskError(OutcomeCode.WORKFLOW_CANCELLED, "the workflow was cancelled"))
-
-        async def act(connection: Any, tree: Sequence[Mapping[str, Any]]) -> bool:
-            if not tree or WorkflowStatus(tree[0]["status"]).is_terminal:
-                return False
-            await self._fetch(connection, "cancel_workflows", _ids(tree), task, whole, whole)
-            if tree[0]["parent_workflow_id"] is not None:
-                await self._fetch(connection, "tell_step", [tree[0]["parent_workflow_id"]])
-            return True
-
-        return await self._locked(workflow_id, act)
+        rows = await self._rows("cancel_workflow", workflow_id)
+        return bool(rows[0]["is_cancelled"])
 
     async def retry(self, workflow_id: str, node_id: str | None = None) -> bool:
         """See `WorkflowHandle.retry`."""
 
-        async def act(connection: Any, tree: Sequence[Mapping[str, Any]]) -> bool:
-            if not tree:
-                return False
-            root = tree[0]
-            if root["parent_workflow_id"] is not None:
-                raise UsageError(
-                    f"workflow {workflow_id} is a node of workflow {root['parent_workflow_id']}: retry that one"
-                )
-            return await self._retry(connection, tree, node_id)
+        async def act(connection: Any, tree: Tree, run: Row) -> bool:
+            if WorkflowStatus(run["status"]).is_terminal and run["parent_workflow_id"] is not None:
+                root = tree.around(workflow_id)[-1]["id"]
+                raise UsageError(f"workflow {workflow_id} is a part of workflow {root} and has ended: retry that one")
+            if node_id is None:
+                return await self._retry(connection, tree, workflow_id, run, tree.failed_runs(workflow_id), None)
+            return await self._retry_node(connection, tree, run, node_id)
 
         return await self._locked(workflow_id, act)
 
-    async def _retry(self, connection: Any, tree: Sequence[Mapping[str, Any]], node_id: str | None) -> bool:
-        root = tree[0]
-        if node_id is None:
-            if WorkflowStatus(root["status"]) not in _STOPPED:
-                return False
-            ids = [row["id"] for row in tree if WorkflowStatus(row["status"]) in _STOPPED]
-            moved = await self._fetch(connection, "retry_nodes", ids, None)
-        else:
-            if WorkflowStatus(root["status"]) is WorkflowStatus.COMPLETED:
-                return False
-            nodes = await self._fetch(connection, "read_nodes", root["id"], _MAX_NODES)
-            names = _to_retry(nodes, node_id)
-            if not names:
-                return False
-            await self._fetch(connection, "resume_workflows", _ids(tree))
-            moved = list(await self._fetch(connection, "retry_nodes", [root["id"]], names))
-            inside = _below(tree, {row["sub_workflow_id"] for row in moved})
-            ids = [root["id"], *inside]
-            if inside:
-                moved += await self._fetch(connection, "retry_nodes", inside, None)
-        await self._fetch(connection, "recount_workflows", ids)
-        await self._fetch(connection, "tell_step", ids)
-        return bool(moved)
+    async def _retry_node(self, connection: Any, tree: Tree, run: Row, node_id: str) -> bool:
+        if run["status"] == WorkflowStatus.COMPLETED:
+            return False
+        nodes = await self._fetch(connection, "read_graph", run["id"])
+        start = next((row for row in nodes if row["node_id"] == node_id), None)
+        if start is None:
+            return False
+        if start["status"] == NodeStatus.RUNNING:  # a workflow that has not ended: what failed in it, if it is paused
+            inside = tree.failed_runs(start["sub_workflow_id"])
+            return bool(inside) and await self._retry(connection, tree, run["id"], None, inside, None)
+        if start["status"] != NodeStatus.FAILED:
+            return False
+        indexes = with_skipped(nodes, start)
+        await self._refuse_takers(connection, tree, run, nodes, node_id, indexes)
+        return await self._retry(connection, tree, run["id"], run, [run["id"]], indexes)
+
+    async def _retry(
+        self,
+        connection: Any,
+        tree: Tree,
+        top: str,
+        reopened: Row | None,
+        runs: Sequence[str],
+        indexes: Sequence[int] | None,
+    ) -> bool:
+        """Run the failed nodes of these runs again; with `indexes`, those of the only one. `reopened`: goes on even if
+        none of its nodes failed (its output was too large, its rows could not be processed)."""
+        from horsies.codec import encode_error
+
+        moved = list(await self._fetch(connection, "retry_nodes", list(runs), indexes)) if runs else []
+        if indexes is not None:  # the workflows in these nodes go on where they stopped
+            stopped = tree.stopped_below({row["sub_workflow_id"] for row in moved} - {None})
+            if stopped:
+                moved += await self._fetch(connection, "retry_nodes", stopped, None)
+            runs = [*runs, *stopped]
+        touched = {row["workflow_id"] for row in moved}
+        if reopened is not None and WorkflowStatus(reopened["status"]) in STOPPED:
+            touched.add(reopened["id"])
+        if not touched:
+            return False
+        again = "a node that it depends on is run again: its node gets another task when that has ended"
+        error = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, again))
+        await self._fetch(connection, "take_back_nodes", sorted(touched), error)
+        if to_resume := tree.to_resume(top, touched):
+            await self._fetch(connection, "resume_workflows", to_resume)
+        recounted = [row["id"] for row in tree.rows if row["id"] in touched or _has_stopped_in(row, runs)]
+        await self._fetch(connection, "recount_workflows", recounted)
+        await self._fetch(connection, "tell_step", recounted)
+        return True
+
+    async def _refuse_takers(
+        self,
+        connection: Any,
+        tree: Tree,
+        run: Row,
+        nodes: Sequence[Row],
+        node_id: str,
+        indexes: Sequence[int],
+    ) -> None:
+        """A workflow in a node began when these had failed, and will hand their ends to nodes of its own."""
+        begun = {row["sub_workflow_id"]: row["node_id"] for row in nodes if row["status"] == NodeStatus.RUNNING}
+        for child_id, name in begun.items():
+            inside = tree.below([child_id])
+            levels = [row["depth"] - run["depth"] for row in inside]
+            if taker := await self._fetch(connection, "takers_inside", _ids(inside), levels, list(indexes)):
+                raise UsageError(
+                    f"node {node_id!r} cannot be retried now: the workflow in node {name!r} has begun with its failure,"
+                    f" and {taker[0]['node_id']!r} in there still has to take it; let the run go on (resume) and retry "
+                    "the node when that workflow has ended"
+                )
 
     # -- statements ------------------------------------------------------------------------------
 
-    async def _locked(
-        self, workflow_id: str, act: Callable[[Any, Sequence[Mapping[str, Any]]], Awaitable[bool]]
-    ) -> bool:
+    async def _locked(self, workflow_id: str, act: Callable[[Any, Tree, Row], Awaitable[bool]]) -> bool:
+        """Act on a run under the locks of its whole tree: what is done to a run inside another may concern the runs
+        around it, and locks are taken from the outermost inwards."""
+
         async def action(connection: Any) -> bool:
             async with connection.transaction(isolation="read_committed"):
-                return await act(connection, await lock_tree(connection, self._statements, workflow_id))
+                root = await connection.fetchval(self._statements["find_root"].sql, workflow_id)
+                if root is None:
+                    return False
+                tree = Tree(await lock_tree(connection, self._statements, root))
+                run = tree.find(workflow_id)
+                return run is not None and await act(connection, tree, run)
 
         return await self._run(action)
 
@@ -141,6 +197,15 @@ class WorkflowControl:
 
     async def _rows(self, name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
         return await self._run(lambda connection: self._fetch(connection, name, *values))
+
+
+def _absent(row: Mapping[str, Any]) -> str | None:
+    if not NodeStatus(row["status"]).is_terminal:
+        return None
+    from horsies.codec import encode_error
+
+    message = f"node {row['node_id']!r} is {row['status']} without a stored result"
+    return encode_error(TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message))
 
 
 async def lock_tree(connection: Any, statements: Mapping[str, Statement], workflow_id: str) -> list[Mapping[str, Any]]:
@@ -153,36 +218,9 @@ async def lock_tree(connection: Any, statements: Mapping[str, Statement], workfl
         found = rows
 
 
-def _to_retry(nodes: Sequence[Mapping[str, Any]], node_id: str) -> list[str]:
-    """A failed node and everything that was skipped behind it."""
-    by_index = {row["task_index"]: row for row in nodes}
-    start = next((row for row in nodes if row["node_id"] == node_id), None)
-    if start is None or start["status"] != NodeStatus.FAILED:
-        return []
-    chosen = {start["task_index"]}
-    grown = True
-    while grown:
-        behind = {
-            index
-            for index, row in by_index.items()
-            if index not in chosen and row["status"] == NodeStatus.SKIPPED and chosen & set(row["dependencies"])
-        }
-        chosen |= behind
-        grown = bool(behind)
-    return [by_index[index]["node_id"] for index in sorted(chosen)]
+def _has_stopped_in(row: Row, runs: Sequence[str]) -> bool:
+    return row["id"] in runs and WorkflowStatus(row["status"]) in STOPPED
 
 
-def _below(tree: Sequence[Mapping[str, Any]], tops: set[Any]) -> list[str]:
-    """Stopped workflows of the tree that are one of these, or inside of one."""
-    found: list[str] = []
-    inside = set(tops) - {None}
-    for row in tree:  # parents come before their children
-        if row["id"] in inside or row["parent_workflow_id"] in inside:
-            inside.add(row["id"])
-            if WorkflowStatus(row["status"]) in _STOPPED:
-                found.append(row["id"])
-    return found
-
-
-def _ids(tree: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [row["id"] for row in tree]
+def _ids(rows: Sequence[Row]) -> list[str]:
+    return [row["id"] for row in rows]

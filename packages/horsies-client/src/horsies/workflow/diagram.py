@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from horsies._text import printable
+from horsies._text import one_line
 from horsies.errors import UsageError
-from horsies.status import NodeStatus
+from horsies.status import NodeStatus, WorkflowStatus
 
 if TYPE_CHECKING:
     from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
@@ -47,9 +47,9 @@ def levels(nodes: "Sequence[WorkflowNodeInfo]") -> dict[int, int]:
 
 def _text(info: "WorkflowInfo", nodes: "Sequence[WorkflowNodeInfo]") -> str:
     depth = levels(nodes)
-    names = {node.task_index: printable(node.node_id) for node in nodes}
+    names = {node.task_index: one_line(node.node_id) for node in nodes}
     ended = sum(node.status.is_terminal for node in nodes)
-    lines = [f"{printable(info.name)} {info.id}: {info.status}, {ended} of {len(nodes)} nodes ended"]
+    lines = [f"{one_line(info.name)} {info.id}: {info.status}, {ended} of {len(nodes)} nodes ended"]
     width = min(40, max((len(name) for name in names.values()), default=0))
     for node in sorted(nodes, key=lambda node: (depth[node.task_index], node.task_index))[:_MAX_LINES]:
         waits = ", ".join(names[index] for index in node.dependencies[:5])
@@ -57,6 +57,8 @@ def _text(info: "WorkflowInfo", nodes: "Sequence[WorkflowNodeInfo]") -> str:
             waits += f" and {len(node.dependencies) - 5} more"
         join = f" ({node.join_type})" if node.join_type != "all" else ""
         inside = f" = workflow {node.sub_workflow_id}" if node.sub_workflow_id else ""
+        if node.sub_workflow_status is WorkflowStatus.PAUSED:
+            inside += ", which is PAUSED"
         name = f"{'  ' * min(depth[node.task_index], 10)}{MARKS[node.status]} {names[node.task_index]:<{width}}"
         lines.append(f"{name}  {node.status}{f'  <- {waits}{join}' if waits else ''}{inside}".rstrip())
     if len(nodes) > _MAX_LINES:
@@ -67,7 +69,7 @@ def _text(info: "WorkflowInfo", nodes: "Sequence[WorkflowNodeInfo]") -> str:
 def _mermaid(nodes: "Sequence[WorkflowNodeInfo]") -> str:
     lines = ["flowchart TD"]
     for node in nodes:
-        label = printable(node.node_id).replace('"', "#quot;")
+        label = one_line(node.node_id).replace('"', "#quot;")
         lines.append(f'    n{node.task_index}["{label}<br/>{node.status}"]:::{node.status.lower()}')
         lines += [f"    n{index} --> n{node.task_index}" for index in node.dependencies]
     lines += [

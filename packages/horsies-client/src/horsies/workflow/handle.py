@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from horsies._awaited import Awaited, err
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.result import TaskError, TaskResult
-from horsies.workflow.context import NodeKey
+from horsies.workflow.context import NodeKey, key_of
 
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen, Waiters
     from horsies.app import Horsies
     from horsies.status import WorkflowStatus
-    from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
+    from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
     from horsies.workflow.nodes import Node
     from horsies.workflow.spec import WorkflowSpec
 
@@ -91,6 +91,14 @@ class WorkflowHandle(Awaited[T_co]):
         """See `tasks`."""
         return await self._app.get_broker().workflows.nodes(self.workflow_id)
 
+    def paused(self) -> list[PausedRun]:
+        """Where the run is paused: itself, or workflows inside it, each with the nodes that failed there."""
+        return self._app.run_sync("paused", self.paused_async)
+
+    async def paused_async(self) -> list[PausedRun]:
+        """See `paused`."""
+        return await self._app.get_broker().workflows.paused(self.workflow_id)
+
     def results(self) -> dict[str, TaskResult[Any, TaskError]]:
         """The results of all nodes that have ended, by node id; a skipped one has err UPSTREAM_SKIPPED."""
         return self._app.run_sync("results", self.results_async)
@@ -112,12 +120,13 @@ class WorkflowHandle(Awaited[T_co]):
         return found
 
     def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
-        """The result of one node, typed; err RESULT_NOT_READY while it has none."""
+        """The result of one node, typed; err RESULT_NOT_READY until it has ended, RESULT_NOT_AVAILABLE when it ended
+        without a stored result."""
         return self._app.run_sync("result_for", lambda: self.result_for_async(node))
 
     async def result_for_async(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
         """See `result_for`."""
-        key = node if isinstance(node, NodeKey) else node.key
+        key = key_of(node)
         texts = await self._texts([key.node_id])
         if key.node_id not in texts:
             message = f"workflow {self.workflow_id} has no node {key.node_id!r}, or does not exist"
@@ -158,7 +167,7 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.pause(self.workflow_id)
 
     def resume(self) -> bool:
-        """Go on with a paused run. False when it was not paused."""
+        """Go on with a paused run, and with what is paused inside it. False when nothing of it was paused."""
         return self._app.run_sync("resume", self.resume_async)
 
     async def resume_async(self) -> bool:
@@ -174,13 +183,17 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.cancel(self.workflow_id)
 
     def retry(self, node: Node[Any] | NodeKey[Any] | str | None = None) -> bool:
-        """Run again what failed, and what was skipped for it; completed nodes keep their results. With a node: only
-        that one and what was skipped for it. False when there is nothing to retry."""
+        """Run again what failed, and what was skipped for it; completed nodes keep their results. For a run that has
+        failed, was cancelled or is paused, and for the paused workflows inside it; what was paused goes on.
+
+        With a node, in any run that has not completed: only that one and what was skipped for it; if it is a workflow
+        that is paused, what failed in there. What depends on it and has not started waits for its new end.
+        False when there is nothing to retry."""
         return self._app.run_sync("retry", lambda: self.retry_async(node))
 
     async def retry_async(self, node: Node[Any] | NodeKey[Any] | str | None = None) -> bool:
         """See `retry`."""
-        name = node if isinstance(node, str | None) else (node if isinstance(node, NodeKey) else node.key).node_id
+        name = node if isinstance(node, str | None) else key_of(node).node_id
         done = await self._app.get_broker().workflows.retry(self.workflow_id, name)
         if done:
             self._result = None

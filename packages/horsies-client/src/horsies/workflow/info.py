@@ -52,7 +52,34 @@ class WorkflowNodeInfo:
     status: NodeStatus
     started_at: datetime | None
     completed_at: datetime | None
+    sub_workflow_status: WorkflowStatus | None = None
+    """Of the workflow in this node, if it has begun."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        return cls(**_columns(cls, row, NodeStatus))
+        values = _columns(cls, row, NodeStatus)
+        if values["sub_workflow_status"] is not None:
+            values["sub_workflow_status"] = WorkflowStatus(values["sub_workflow_status"])
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class PausedRun:
+    """A run that is paused, or a workflow inside it that is."""
+
+    id: str
+    name: str
+    path: tuple[str, ...]
+    """The nodes that lead to it from the run that was asked about; empty for that run itself."""
+    failed: tuple[tuple[str, str | None], ...]
+    """Its first failed nodes, each with its task's error code. None of them: it was paused by request."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        failed = tuple(zip(row["failed"], row["codes"], strict=True))
+        return cls(row["id"], row["name"], tuple(row["path"]), failed)
+
+    def __str__(self) -> str:
+        where = f"the workflow in {'/'.join(self.path)} ({self.id})" if self.path else "this run"
+        why = ", ".join(f"{node} failed" + (f" ({code})" if code else "") for node, code in self.failed)
+        return f"{where} is paused: {why or 'by request'}"

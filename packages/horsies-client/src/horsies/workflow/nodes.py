@@ -7,7 +7,7 @@ result waits for it. `waits_for` is for order without data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
@@ -65,6 +65,14 @@ class NodeOptions:
     max_width: int = MAX_WIDTH
 
 
+def _options(kind: str, given: Mapping[str, Any]) -> NodeOptions:
+    known = [option.name for option in fields(NodeOptions)]
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{kind}() got an unexpected keyword argument {name!r}; its options are {', '.join(known)}")
+    return NodeOptions(**given)
+
+
 class Node(Generic[T_co]):
     """What a workflow is made of. Equal only to itself."""
 
@@ -113,7 +121,7 @@ class TaskNode(Node[T_co]):
         args_from: Mapping[str, Node[Any]] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(NodeOptions(**options))
+        super().__init__(_options(type(self).__name__, options))
         self.task = task
         self.args = args
         given = dict(kwargs or {})
@@ -178,7 +186,7 @@ class SubWorkflowNode(Node[T_co]):
     """A workflow as a node: `spec.node(...)`. Its result is that workflow's output."""
 
     def __init__(self, spec: WorkflowSpec[T_co], **options: Any) -> None:
-        super().__init__(NodeOptions(**options))
+        super().__init__(_options(type(self).__name__, options))
         self.spec = spec
 
     @property

@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
+from horsies._pg.transient import Doubt
 from horsies.errors import UsageError
 from horsies.ids import id_problem, new_id, new_ids
 from horsies.send import SendErrorCode, TaskSendError
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one workflow's arguments and nested graphs: one statement carries them."""
+_OLDER_LEVELS: Final = 8
+"""Nested workflows up to this depth are also compared in the form that older clients wrote, which doubled per level."""
 _RACES: Final = 5
 
 
 def graph(spec: WorkflowSpec[Any], around: Sequence[WorkflowSpec[Any]] = ()) -> dict[str, Any]:
-    """A workflow as plain data: what is written for it, and what a node holds for a workflow inside."""
+    """A workflow as plain data: what is written for it, and what a node holds for a workflow inside. A graph stands in
+    the one around it as an object, not as text: text inside text would be escaped anew at every level, and double."""
     chain = [spec, *around]
     dependents: list[list[int]] = [[] for _ in spec.wired]
     for index, wired in enumerate(spec.wired):
@@ -69,7 +73,10 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[WorkflowSpec[Any]
         "dependencies": list(wired.dependencies),
         "dependents": dependents,
         "args_from": sources or None,
-        "ctx_from": [chain[0].wired[chain[0].index[source]].node_id for source in options.workflow_ctx_from] or None,
+        "ctx_from": [
+            chain[0].wired[chain[0].index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)
+        ]
+        or None,
         "join_type": options.join,
         "min_success": options.min_success,
         "allow_failed": options.allow_failed_deps,
@@ -80,13 +87,13 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[WorkflowSpec[Any]
         "sub_name": None,
     }
     if isinstance(node, SubWorkflowNode):
-        made |= {"kwargs": _dumped(graph(node.spec, chain)), "sub_name": node.spec.name}
+        made |= {"kwargs": graph(node.spec, chain), "sub_name": node.spec.name}
     elif isinstance(node, MapNode):
         # the items' tasks are nodes of a workflow that exists once the list does; this is their pattern
         kept = {name: source for name, source in sources.items() if name != ITEMS}
         pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter,
                    "max_width": options.max_width}  # fmt: skip
-        made |= {"kwargs": _dumped({"map": pattern}), "args": None, "sub_name": f"{node.title}[]"}
+        made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]"}
     return made
 
 
@@ -107,6 +114,23 @@ def _from_inside(sources: Mapping[str, Any]) -> dict[str, Any] | None:
     } or None
 
 
+def _as_older_clients_wrote(made: Mapping[str, Any]) -> dict[str, Any]:
+    """With each graph inside as a text."""
+    nodes: list[dict[str, Any]] = []
+    for node in made["nodes"]:
+        inner: Any = node["kwargs"]
+        if isinstance(inner, dict):
+            inside = cast("dict[str, Any]", inner)
+            inner = _dumped(_as_older_clients_wrote(inside) if "nodes" in inside else inside)
+        nodes.append({**node, "kwargs": inner})
+    return {**made, "nodes": nodes}
+
+
+def _sha(made: Mapping[str, Any]) -> tuple[str, int]:
+    text = _dumped(made).encode()
+    return hashlib.sha256(text).hexdigest(), len(text)
+
+
 def _dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -120,6 +144,7 @@ class Starting(Generic[T]):
     connection: Any
     workflow_id: str = field(init=False)
     graph: dict[str, Any] = field(init=False)
+    doubt: Doubt = field(init=False, default_factory=Doubt)
 
     def __post_init__(self) -> None:
         if self.given_id is not None and (why := id_problem(self.given_id)):
@@ -130,8 +155,17 @@ class Starting(Generic[T]):
                 f"workflow {self.spec.name!r} uses results of {', '.join(map(repr, self.spec.free))}, which are not in "
                 "it: start the workflow that it is a node of",
             )
+        self._refuse_above(self.spec.least_bytes)
         object.__setattr__(self, "workflow_id", self.given_id or new_id())
         object.__setattr__(self, "graph", graph(self.spec))
+
+    def _refuse_above(self, size: int) -> None:
+        if size > MAX_BYTES:
+            raise TaskSendError(
+                SendErrorCode.VALIDATION_FAILED,
+                f"workflow {self.spec.name!r} is {size:,} bytes of graph and arguments, the limit is {MAX_BYTES:,}: "
+                "store large data elsewhere and send its address",
+            )
 
     # -- verbs -----------------------------------------------------------------------------------
 
@@ -190,7 +224,7 @@ class Starting(Generic[T]):
                 return
             found = await execute(self._sql("find_workflow"), self.workflow_id)
             if found:
-                if found[0][1] != sha:
+                if found[0][1] != sha and found[0][1] != self._older_sha():
                     raise TaskSendError(
                         SendErrorCode.PAYLOAD_MISMATCH,
                         f"workflow id {self.workflow_id} is taken by another graph or other arguments; it was left "
@@ -204,36 +238,32 @@ class Starting(Generic[T]):
             task_ids=[self.workflow_id],
         )
 
+    def _older_sha(self) -> str | None:
+        """The fingerprint that an older client gave the same start."""
+        if self.spec.levels > _OLDER_LEVELS:
+            return None
+        return _sha(_as_older_clients_wrote(self.graph))[0]
+
     def _values(self) -> tuple[tuple[Any, ...], str]:
         made = self.graph
         nodes: list[dict[str, Any]] = made["nodes"]
-        text = _dumped(made)
-        if len(text) > MAX_BYTES:
-            raise TaskSendError(
-                SendErrorCode.VALIDATION_FAILED,
-                f"workflow {self.spec.name!r} is {len(text):,} bytes of graph and arguments, the limit is "
-                f"{MAX_BYTES:,}: store large data elsewhere and send its address",
-            )
-        sha = hashlib.sha256(text.encode()).hexdigest()
-        first = [not node["dependencies"] and node["sub_name"] is None for node in nodes]
+        sha, size = _sha(made)
+        self._refuse_above(size)
         ids = new_ids(2 * len(nodes))
-        column = {name: [node[name] for node in nodes] for name in nodes[0]}
-        values = (
-            self.workflow_id, made["name"], made["on_error"], made["output"],
-            made["success_policy"] and _dumped(made["success_policy"]), made["definition_key"], sha, datetime.now(UTC),
-            len(nodes), any(node["sub_name"] and not node["dependencies"] for node in nodes), ids[: len(nodes)],
-            column["node_id"], column["task_name"], column["args"], column["kwargs"], column["queue_name"],
-            column["priority"], [_array(one) for one in column["dependencies"]],
-            [_array(one) for one in column["dependents"]],
-            [one and _dumped(one) for one in column["args_from"]], [one and _array(one) for one in column["ctx_from"]],
-            column["join_type"], column["min_success"], column["allow_failed"], column["task_options"],
-            column["max_retries"],
-            [one and datetime.fromisoformat(one) for one in column["good_until"]],
-            [None if one is None else timedelta(seconds=one) for one in column["ttl"]], column["sub_name"],
-            [ids[len(nodes) + at] if is_first else None for at, is_first in enumerate(first)],
-            [self._first_kwargs(at) if is_first else None for at, is_first in enumerate(first)],
-        )  # fmt: skip
-        return values, sha
+        first = [not node["dependencies"] and node["sub_name"] is None for node in nodes]
+        run = {
+            **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
+            "nodes": [
+                {
+                    **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,
+                    # the graph of a workflow inside is stored as this text, not as the server would print it
+                    "kwargs": _dumped(node["kwargs"]) if isinstance(node["kwargs"], dict) else node["kwargs"],
+                    "first_kwargs": self._first_kwargs(at) if first[at] else None,
+                }
+                for at, node in enumerate(nodes)
+            ],
+        }  # fmt: skip
+        return (_dumped(run),), sha
 
     def _first_kwargs(self, index: int) -> str | None:
         """Of a node that is enqueued here and wants to know where it stands; all others are composed by a worker."""
@@ -246,9 +276,3 @@ class Starting(Generic[T]):
                 "task_index": index}  # fmt: skip
         given = (node["kwargs"] or "{}")[1:-1]
         return "{" + ",".join(part for part in (given, f"{_dumped(parameter)}:{_dumped(meta)}") if part) + "}"
-
-
-def _array(values: Sequence[Any]) -> str:
-    """As PostgreSQL writes an array: arrays of arrays of different lengths do not exist there."""
-    quoted = [str(v) if isinstance(v, int) else '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for v in values]
-    return "{" + ",".join(quoted) + "}"

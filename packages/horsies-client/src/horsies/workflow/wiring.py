@@ -7,7 +7,7 @@ hangs. What it leaves behind (encoded arguments, numbered edges) is what a start
 from collections.abc import Iterable, Mapping, Sequence, Sequence as AbstractSequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
 
 from horsies._checks import Checks
 from horsies.codec import EncodedCall, TaskCodec
@@ -18,7 +18,7 @@ from horsies.options import SendOptions
 from horsies.result import TaskResult
 from horsies.send import Plan, plan
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
-from horsies.workflow.nodes import ITEMS, FromNode, MapNode, Node, SubWorkflowNode, TaskNode
+from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, MapNode, Node, SubWorkflowNode, TaskNode
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
@@ -108,8 +108,9 @@ class Wiring:
             if node.spec.app is not self._app:
                 self.refuse(at, "its workflow belongs to another app", "build both with the same app")
             sources = {f"input {number}": pair for number, pair in enumerate(node.spec.free.items())}
-            if options.workflow_ctx_from:
-                self.refuse(at, "a workflow takes no workflow_ctx_from", "give it to the nodes inside")
+            for name in ("workflow_ctx_from", "queue_name", "priority", "good_until"):
+                if getattr(options, name):
+                    self.refuse(at, f"a workflow takes no {name}", "give it to the nodes inside")
         elif isinstance(node, TaskNode):
             if node.task.app is not self._app:
                 self.refuse(at, f"task {node.task.name!r} belongs to another app", "use tasks of this app")
@@ -123,6 +124,8 @@ class Wiring:
             self._check_context(node, at, context)
             call = self._encode(node, at, {*sources, context, meta} - {None})
             settled = self._plan(node, at)
+        if options.max_width != MAX_WIDTH and ITEMS not in node.sources:
+            self.refuse(at, "max_width has a meaning for a map only", "leave it out, or use .map(...)")
         dependencies = self._dependencies(node, at, [source for source, _ in sources.values()])
         self._check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()))
         return Wired(node, self._ids[node], dependencies, sources, context, meta, call, settled)
@@ -138,6 +141,10 @@ class Wiring:
         ):
             self.refuse(at, "a result can only be given to a parameter that has a name", "pass it by keyword")
         for name, source in node.sources.items():
+            if not isinstance(cast("object", source), Node):
+                where = "items_from" if name == ITEMS else f"parameter {name!r}"
+                self.refuse(at, f"{where} takes the result of {source!r:.60}, which is not a node", "give the node")
+                continue
             if name == ITEMS:
                 found[name] = (source, True)
                 self._check_items(node, at)
@@ -176,8 +183,8 @@ class Wiring:
                 f"{shown(node.items_from.result_type)}, and its task takes {shown(wanted)}",
                 "let the upstream return a list of that type",
             )
-        if not 1 <= node.options.max_width <= 100_000:
-            self.refuse(at, f"max_width is {node.options.max_width}", "choose 1 to 100000")
+        if type(node.options.max_width) is not int or not 1 <= node.options.max_width <= 100_000:
+            self.refuse(at, f"max_width is {node.options.max_width!r:.60}", "choose 1 to 100000")
 
     def _check_context(self, node: TaskNode[Any], at: str, parameter: str | None) -> None:
         sources = node.options.workflow_ctx_from
@@ -252,9 +259,11 @@ class Wiring:
         if options.join not in JOINS:
             self.refuse(at, f"join={options.join!r} is unknown", f"use one of: {', '.join(JOINS)}")
             return
+        if not isinstance(cast("object", options.allow_failed_deps), bool):
+            self.refuse(at, f"allow_failed_deps is {options.allow_failed_deps!r:.60}", "give True or False")
         if options.join == "quorum":
-            if options.min_success is None or not 1 <= options.min_success <= count:
-                why = f"a quorum of {options.min_success} among {count} dependencies cannot be met"
+            if type(options.min_success) is not int or not 1 <= options.min_success <= count:
+                why = f"a quorum of {options.min_success!r} among {count} dependencies cannot be met"
                 self.refuse(at, why, f"min_success is 1 to {count}" if count else "let it wait for something")
         elif options.min_success is not None:
             self.refuse(at, f"min_success has no meaning with join={options.join!r}", 'use join="quorum"')

@@ -22,6 +22,7 @@ _NOT_RETRIED: Final = {
     RetryResult.NOT_ENDED: f"{CHANGED}: it waits or runs",
     RetryResult.SUCCEEDED: f"{CHANGED}: it is completed",
     RetryResult.IN_WORKFLOW: "is a node of a workflow: retry that",
+    RetryResult.REPLACED: "is a former task of a workflow's node: retry the workflow",
     RetryResult.KEY_TAKEN: "another live task has its unique key",
     RetryResult.CHANGED: CHANGED,
     RetryResult.NOT_FOUND: GONE,
@@ -66,7 +67,14 @@ async def _cancel(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
 async def _retry(broker: PostgresBroker, targets: Sequence[Target]) -> Outcome:
     kept, left = await _unmoved(broker, targets)
     results = await broker.retry_tasks([target.id for target in kept])
-    left += [(task_id, _NOT_RETRIED[result]) for task_id, result in results.items() if result in _NOT_RETRIED]
+    of_workflows = [one for one, result in results.items() if result in (RetryResult.IN_WORKFLOW, RetryResult.REPLACED)]
+    states = await broker.get_task_states(of_workflows) if of_workflows else {}
+    told = {task_id: state.why_not_alone for task_id, state in states.items()}
+    left += [
+        (task_id, told.get(task_id) or _NOT_RETRIED[result])
+        for task_id, result in results.items()
+        if result in _NOT_RETRIED
+    ]
     return Outcome(sum(result is RetryResult.RETRIED for result in results.values()), not_done=tuple(left))
 
 

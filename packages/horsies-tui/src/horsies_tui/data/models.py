@@ -348,6 +348,7 @@ class WorkflowNode(_FromRow):
     status: NodeStatus
     error_code: str | None
     took: timedelta | None
+    error_message: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", NodeStatus(self.status))
@@ -357,6 +358,8 @@ class WorkflowNode(_FromRow):
 class WorkflowDetail:
     run: WorkflowRow
     nodes: tuple[WorkflowNode, ...]
+    error: str | None = None
+    """Why the run failed or is paused, in one line: which node, its code and its message."""
 
 
 @dataclass(frozen=True, slots=True)

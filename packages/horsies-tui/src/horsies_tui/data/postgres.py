@@ -11,11 +11,11 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from horsies import AppConfig, Horsies, PostgresConfig, ResilienceConfig
-from horsies._operations import worker_statuses
+from horsies._operations import is_denied, worker_statuses
 from horsies._pg import channels
 from horsies._pg.statements import Statement, load, qualify
 from horsies.errors import HorsiesError
-from horsies.info import Heartbeat, TaskAttempt, TaskDetail, WorkerStatus
+from horsies.info import TaskDetail, WorkerStatus
 from horsies.stale import SEEN_WITHIN
 from horsies_tui.data import facets, reading
 from horsies_tui.data.acting import act
@@ -50,14 +50,14 @@ APPLICATION_NAME: Final = "horsies tui"
 READ_TIMEOUT_MS: Final = 5_000
 ANSWER_S: Final = 10.0
 """The server ends a statement before that; one that is silent for so long is gone."""
-MAX_CHARS: Final = 20_000
+MAX_CHARS: Final = 64_000
+MAX_ERRORS: Final = 50
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
 ESTIMATES_KEPT_S: Final = 30.0
 """They change when the table is analysed; the catalog's view of them is slower than most of what we ask."""
 MOMENTS: Final = 60
 """Of a worker's past, however long the window."""
-_PERMISSION_DENIED: Final = "42501"
 
 _FILES: Final = (
     "tasks.sql", "facets.sql", "overview.sql", "workers.sql", "stale.sql", "workflows.sql", "session.sql",
@@ -89,6 +89,7 @@ class PostgresSource:
             },
         }
         self._estimates: tuple[float, Mapping[str, int]] | None = None
+        self._hides = False  # messages, arguments and results
         self._rates: dict[timedelta, Rates] = {}
         """What was counted so far, by window."""
 
@@ -101,7 +102,7 @@ class PostgresSource:
         ]
 
         async def read(fetch: Fetch) -> Session:
-            row = (await fetch("session", *tables))[0]
+            row = (await fetch("session", *tables, qualify("horsies_cancel_tasks(text[])", self._schema)))[0]
             rights = Rights(**{field.name: row[field.name] for field in fields(Rights)})
             if row["is_standby"]:
                 rights = Rights.none()
@@ -128,32 +129,16 @@ class PostgresSource:
         return await self._read(lambda fetch: reading.tasks(fetch, query, since, after, limit))
 
     async def task(self, task_id: str) -> TaskDetail | None:
-        async def read(fetch: Fetch) -> TaskDetail | None:
+        async def read(fetch: Fetch, private: bool) -> TaskDetail | None:
             rows = await fetch("show_task", task_id)
-            if not rows:
+            payload = list(await fetch("show_payload", task_id, MAX_CHARS)) if private else []
+            if not rows or (private and not payload):
                 return None
-            attempts = [TaskAttempt.from_row(row) for row in await fetch("read_attempts", task_id)]
-            beats = [Heartbeat.from_row(row) for row in await fetch("show_heartbeats", task_id, 20)]
-            return TaskDetail(dict(rows[0]), None, tuple(attempts), tuple(beats))
+            attempts = await fetch("read_attempts" if private else "show_attempts", task_id)
+            beats = await fetch("show_heartbeats", task_id, 20)
+            return TaskDetail.of(rows[0], payload[0] if private else None, attempts, beats)
 
-        found = await self._read(read)
-        if found is None:
-            return None
-        return TaskDetail(found.task, await self._payload(task_id), found.attempts, found.heartbeats)
-
-    async def _payload(self, task_id: str) -> Mapping[str, Any] | None:
-        """Arguments and result; None for a role that may not see them."""
-
-        async def read(fetch: Fetch) -> Mapping[str, Any] | None:
-            rows = await fetch("show_payload", task_id, MAX_CHARS)
-            return dict(rows[0]) if rows else None
-
-        try:
-            return await self._read(read)
-        except SourceError as error:
-            if getattr(error.__cause__, "sqlstate", None) == _PERMISSION_DENIED:
-                return None
-            raise
+        return await self._read_shown(read)
 
     async def workers(self) -> tuple[WorkerLine, ...]:
         async def read(fetch: Fetch) -> tuple[WorkerLine, ...]:
@@ -180,10 +165,10 @@ class PostgresSource:
         return await self._read(read)
 
     async def stale(self) -> Stale:
-        async def read(fetch: Fetch) -> Stale:
-            return await reading.stale(fetch, await _workers(fetch))
+        async def read(fetch: Fetch, private: bool) -> Stale:
+            return await reading.stale(fetch, await _workers(fetch), with_reasons=private)
 
-        return await self._read(read)
+        return await self._read_shown(read)
 
     async def workflows(
         self, query: Query, *, since: timedelta | None, after: Place | None, limit: int
@@ -191,14 +176,16 @@ class PostgresSource:
         return await self._read(lambda fetch: reading.workflows(fetch, query, since, after, limit))
 
     async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
-        async def read(fetch: Fetch) -> WorkflowDetail | None:
+        async def read(fetch: Fetch, shown: bool) -> WorkflowDetail | None:
             rows = await fetch("workflow_by_id", workflow_id)
             if not rows:
                 return None
             nodes = await fetch("workflow_nodes", workflow_id, MAX_NODES)
-            return WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
+            found = WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
+            errors = await fetch("workflow_errors", workflow_id, MAX_CHARS, MAX_ERRORS) if shown else ()
+            return reading.with_errors(found, errors)
 
-        return await self._read(read)
+        return await self._read_shown(read)
 
     async def schedules(self) -> tuple[ScheduleRow, ...]:
         async def read(fetch: Fetch) -> tuple[ScheduleRow, ...]:
@@ -235,6 +222,17 @@ class PostgresSource:
 
     async def close(self) -> None:
         await self._app.aclose()
+
+    async def _read_shown(self, action: Callable[[Fetch, bool], Awaitable[R]]) -> R:
+        """Read with messages, arguments and results, or without them when this role may not see them."""
+        if not self._hides:
+            try:
+                return await self._read(lambda fetch: action(fetch, True))
+            except SourceError as error:
+                if not is_denied(error):
+                    raise
+                self._hides = True
+        return await self._read(lambda fetch: action(fetch, False))
 
     async def _read(self, action: Callable[[Fetch], Awaitable[R]]) -> R:
         """Run the statements of one look in one short transaction that can write nothing."""

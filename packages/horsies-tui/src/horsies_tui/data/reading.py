@@ -1,11 +1,13 @@
 """Looks that take more than one statement: the overview, the lists, what is stale. `fetch` runs a named statement."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 from horsies import info as client
 from horsies._operations import worker_statuses
+from horsies._text import error_in
 from horsies.doctor import Finding
 from horsies.doctor.work import schedule_findings
 from horsies.info import QueueStatus, WorkerStatus
@@ -25,6 +27,7 @@ from horsies_tui.data.models import (
     StaleTask,
     TaskList,
     TaskRow,
+    WorkflowDetail,
     WorkflowList,
     WorkflowRow,
     worker_name,
@@ -232,6 +235,19 @@ async def workflows(
     return WorkflowList((*found, *kept), place, looked, counts)
 
 
+def with_errors(detail: WorkflowDetail, rows: Sequence[Mapping[str, Any]]) -> WorkflowDetail:
+    """The run and its nodes with what their errors say. `task_index` None: the run's own."""
+    found = {row["task_index"]: error for row in rows if (error := error_in(row["error"])) is not None}
+    nodes = tuple(
+        replace(node, error_code=node.error_code or error.code, error_message=error.message)
+        if (error := found.get(node.task_index)) is not None
+        else node
+        for node in detail.nodes
+    )
+    run = found.get(None)
+    return replace(detail, nodes=nodes, error=None if run is None else f"{run.code}: {run.message}")
+
+
 async def _workflow_counts(fetch: Fetch, query: Query, since: timedelta | None) -> dict[WorkflowStatus, Count]:
     rows = await fetch("workflow_counts", since, query.name or None, query.id or None, RUNS_COUNTED)
     cut = {row["value"] for row in rows if row["field"] == "read" and row["runs"] >= RUNS_COUNTED}
@@ -242,7 +258,7 @@ async def _workflow_counts(fetch: Fetch, query: Query, since: timedelta | None) 
     }
 
 
-async def stale(fetch: Fetch, workers: Sequence[WorkerStatus]) -> Stale:
+async def stale(fetch: Fetch, workers: Sequence[WorkerStatus], *, with_reasons: bool = True) -> Stale:
     """By the client's one rule: each worker's own thresholds, and all that a worker holds that is gone."""
     rules = StaleRules(workers)
     rows = await fetch("stale_tasks", rules.smallest, rules.gone, STALE_SHOWN)
@@ -264,7 +280,8 @@ async def stale(fetch: Fetch, workers: Sequence[WorkerStatus]) -> Stale:
     dead = sorted(rules.dead, key=lambda one: one.age)
     lost: Sequence[Mapping[str, Any]] = ()
     if dead:
-        lost = await fetch("lost_attempts", [one.worker_id for one in dead], _LOST_WINDOW, LOST_SHOWN)
+        name = "lost_attempts" if with_reasons else "lost_attempts_without_reasons"
+        lost = await fetch(name, [one.worker_id for one in dead], _LOST_WINDOW, LOST_SHOWN)
     return Stale(
         tuple(found), tuple(dead), tuple(LostAttempt.from_row(row) for row in lost),
         is_cut=len(rows) >= STALE_SHOWN, lost_is_cut=len(lost) >= LOST_SHOWN,

@@ -8,6 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static, TabbedContent, TabPane
 
+from horsies._operations import NEEDS_OPERATOR
 from horsies.info import TaskDetail
 from horsies_tui.actions import Action
 from horsies_tui.data.source import Target
@@ -87,7 +88,8 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
         self._text("result", payload_text(payload, "result", "progress"))
         trace = traceback_of(payload.get("result")) if payload is not None else ""
         reason = task["failed_reason"]
-        self._text("traceback", trace or (block(reason, 20_000) if reason else "no traceback: it has not raised"))
+        none = "no traceback: it has not raised" if payload is not None else NEEDS_OPERATOR
+        self._text("traceback", trace or (block(reason, 20_000) if reason else none))
         beats = [
             f"{beat.role:<8} {span(beat.age):>6} ago   {inert(beat.sender_id, 60)}  {inert(beat.hostname or '')}"
             for beat in data.heartbeats

@@ -38,6 +38,7 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
 
     def body(self) -> ComposeResult:
         yield Static("", id="run-head", markup=False)
+        yield Static("", id="run-error", markup=False)
         gone = "There is no such run any more: pruned, or never started."
         yield Panel("graph", VerticalScroll(Dag("")), empty=gone, id="graph-panel")
         yield Panel(
@@ -103,6 +104,16 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
         if self.data is not None:
             current = self._current()
             self.query_one(Dag).show(self.data.nodes, current.task_index if current is not None else None)
+            self._tell(self.data, current)
+
+    def _tell(self, data: WorkflowDetail, current: WorkflowNode | None) -> None:
+        """The error of the node under the cursor; of the run, when that one has none."""
+        told = data.error
+        if current is not None and current.error_message:
+            told = f"{current.node_id}: {current.error_code}: {current.error_message}"
+        line = self.query_one("#run-error", Static)
+        line.display = bool(told)
+        line.update(Content.styled(inert(told or "", 1_000), self.colour("FAILED")))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         event.stop()

@@ -7,6 +7,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies._text import error_in
 from horsies.info import TaskDetail
 from horsies_tui.text import block, inert, short_id, span
 from horsies_tui.widgets.fields import Fields, status_content
@@ -54,4 +55,11 @@ class TaskCard(VerticalScroll):
         self.query_one("#card-id", Static).update(Content(inert(task["id"], 40)))
         self.query_one(Fields).show(facts(detail))
         self.query_one(Timeline).show(task, detail.attempts)
-        self.query_one("#card-reason", Static).update(Content(block(task["failed_reason"] or "", 600)))
+        self.query_one("#card-reason", Static).update(Content(block(_why(detail), 1_000)))
+
+
+def _why(detail: TaskDetail) -> str:
+    """Why it failed: the message of its error, what was raised, and what its worker saw of the child's death."""
+    error = error_in(detail.payload["result"]) if detail.payload is not None else None
+    told = [error.message, error.raised] if error is not None else []
+    return "\n".join(dict.fromkeys(text for text in (*told, detail.task["failed_reason"]) if text))

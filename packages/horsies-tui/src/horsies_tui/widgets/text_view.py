@@ -1,12 +1,13 @@
 """Long text of a row, such as arguments, results and tracebacks: inert, scrolled, cut."""
 
-import json
-from typing import Any, cast
+from typing import Any
 
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
+from horsies._operations import NEEDS_OPERATOR
+from horsies._text import error_in
 from horsies_tui.text import block, pretty_json
 
 
@@ -30,7 +31,7 @@ class TextView(VerticalScroll):
 def payload_text(payload: dict[str, Any] | None, *names: str) -> str:
     """Some of the private columns of a task, each under its name; says so when the role may not see them."""
     if payload is None:
-        return "this role may not see arguments and results"
+        return NEEDS_OPERATOR
     parts: list[str] = []
     for name in names:
         text = pretty_json(payload.get(name), payload.get(f"{name}_chars"))
@@ -41,10 +42,5 @@ def payload_text(payload: dict[str, Any] | None, *names: str) -> str:
 
 def traceback_of(result: str | None) -> str:
     """The traceback in a stored error, when there is one."""
-    try:
-        value: object = json.loads(result or "null")
-        for key in ("err", "data", "traceback"):
-            value = cast("dict[str, object]", value)[key] if isinstance(value, dict) else None
-    except (ValueError, KeyError, RecursionError):
-        return ""
-    return block(value, 50_000) if isinstance(value, str) else ""
+    error = error_in(result)
+    return "" if error is None or error.traceback is None else block(error.traceback, 50_000)

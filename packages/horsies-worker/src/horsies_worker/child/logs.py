@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from horsies._text import one_line
 from horsies.context import find_current_task
 
 _ABOUT: Final = ("task_id", "task_name", "attempt")
@@ -22,7 +23,7 @@ def about(task_id: str, task_name: str | None = None, attempt: int | None = None
 class _TaskFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         task = find_current_task()
-        record.task = "" if task is None else f" [{task.task_name} {task.task_id} attempt {task.attempt}]"
+        record.task = "" if task is None else f" [{one_line(task.task_name)} {task.task_id} attempt {task.attempt}]"
         return True
 
 

@@ -101,16 +101,29 @@ def name_process(name: str) -> None:
 
 
 def _set_signals() -> None:
-    # The app's import may have installed handlers in the template; a child starts from known ones. As in
-    # the template these are functions, not SIG_IGN, so that programs started by user code get the defaults.
-    # SIGTERM: a supervisor may signal every process of the worker's control group. The parent then drains,
-    # and this child must go on; `Runner` dies of it only after the parent has asked for the stop.
+    # The app's import may have installed handlers in the template; a child starts from known ones. SIGTERM: a
+    # supervisor may signal every process of the worker's control group. The parent then drains, and this child must go
+    # on; `Runner` dies of it only after the parent has asked for the stop.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ignore)
-        signal.siginterrupt(number, False)
+    stay_alive()
     with contextlib.suppress(Exception):
         faulthandler.enable()  # a segmentation fault leaves its Python stack on stderr
+        if signal.getsignal(signal.SIGUSR1) is _ignore:
+            faulthandler.register(signal.SIGUSR1)  # kill -USR1: where the task is, on stderr
+
+
+def stay_alive() -> None:
+    """Signals that a terminal or a supervisor sends to every process of a worker do nothing here: the parent decides.
+
+    Handlers that do nothing, not SIG_IGN: an ignored signal would stay ignored in the programs that user code starts.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, _ignore)
+        signal.siginterrupt(number, False)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) == signal.SIG_DFL:  # what the app's import has installed stays
+            signal.signal(number, _ignore)
+            signal.siginterrupt(number, False)
 
 
 def _line_buffered() -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horsies_worker.child import lifeline
-from horsies_worker.child.main import ChildDescriptors, ChildSettings, child_main, name_process
+from horsies_worker.child.main import ChildDescriptors, ChildSettings, child_main, name_process, stay_alive
 from horsies_worker.jobs import AppLike
 
 REQUEST = struct.Struct("<I")
@@ -84,10 +84,9 @@ def run_forked(config: Config, app: AppLike, unwanted: Collection[int]) -> NoRet
 
 
 def _begin(config: Config) -> socket.socket:
-    # Handlers that do nothing, not SIG_IGN: an ignored signal would stay ignored in the programs that
-    # user code starts. A supervisor that signals the whole control group must not stop us: the parent decides.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _ignore)
+    stay_alive()
+    for descriptor in (config.control, config.lifeline):
+        os.set_inheritable(descriptor, False)  # not for the programs that user code starts
     sys.argv[:] = ["horsies-template"]  # ours are no business of the app's import
     name_process("horsies-tmpl")
     lifeline.hold(config.lifeline, thread=False)
@@ -139,6 +138,8 @@ class _Template:
 
     def _requests(self) -> None:
         data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 64)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)  # received ones are inherited by programs unless told otherwise
         if not data:
             os._exit(0)  # the parent closed us; its children have lifelines of their own
         self._partial += data

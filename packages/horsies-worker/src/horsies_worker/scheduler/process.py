@@ -3,43 +3,59 @@
 import asyncio
 import logging
 import os
-import signal
 import socket
+import time
 from functools import partial
+from math import inf
 
 from horsies._pg import channels
 from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
+from horsies_worker import signals
 from horsies_worker.child.logs import configure_logging
 from horsies_worker.database import DatabaseGone, connect_listener, connect_ready
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.options import SchedulerOptions
 from horsies_worker.running import complain, run_until_stopped, told_schedules
 from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
-from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.session import CLAIM_SETTINGS, Session, close
+from horsies_worker.stopping import StopDeadlines, Watchdog
 
 _log = logging.getLogger("horsies.scheduler")
 
 
-def run_scheduler(app: Horsies, options: SchedulerOptions) -> ExitCode:
-    """Run one scheduler in this process until it is told to stop; blocks."""
+def run_scheduler(app: Horsies, options: SchedulerOptions, *, owns_process: bool = False) -> ExitCode:
+    """Run one scheduler in this process until it is told to stop; blocks. `owns_process`: the process ends with it."""
     configure_logging(options.log_level, options.log_format)
     try:
         options.check(app)
     except ConfigurationError as error:
         complain(str(error))
         return ExitCode.CONFIGURATION
-    return run_until_stopped(app, partial(_serve, app, options), "the scheduler failed")
+    watchdog = Watchdog(lambda: (ExitCode.FAILED, "the stop took longer than it may, and is cut short"))
+    code = run_until_stopped(app, partial(_serve, app, options, watchdog), "the scheduler failed", watchdog)
+    if not owns_process:
+        watchdog.arm(inf)  # called from a program that may go on
+    return code
 
 
-async def _serve(app: Horsies, options: SchedulerOptions) -> None:
+async def _serve(app: Horsies, options: SchedulerOptions, watchdog: Watchdog) -> None:
     """Until a signal comes. A slot is fired whole or not at all, so nothing needs to be waited for."""
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    deadlines = StopDeadlines(options.shutdown_timeout_s)
+
+    def leave(*, hurry: bool = False) -> None:
+        hurry = hurry or stop.is_set()
+        stop.set()
+        deadlines.begin(time.monotonic())
+        if hurry:
+            deadlines.hurry(time.monotonic())
+        watchdog.arm(deadlines.end)
+
+    # they stay ours until the loop is closed: an impatient second one must not end a clean stop
+    signals.handle(asyncio.get_running_loop(), stop=leave, hurry=lambda: leave(hurry=True))
     _banner(app, options)
     work = asyncio.create_task(_work(app, options), name="scheduler")
     stopped = asyncio.create_task(stop.wait())
@@ -52,14 +68,12 @@ async def _serve(app: Horsies, options: SchedulerOptions) -> None:
         for task in (work, stopped):
             task.cancel()
         await asyncio.gather(work, stopped, return_exceptions=True)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 async def _work(app: Horsies, options: SchedulerOptions) -> None:
     broker = await resolve_async(app.config.broker)
     connection = await connect_ready(app, broker, timeout_s=options.database_timeout_s, who="scheduler")
-    await connection.close()
+    await close(connection)
     session = Session(broker, "scheduler", settings=CLAIM_SETTINGS)
     scheduler = Scheduler(app, settled_schedules(app), session, on_contact=options.touch_health_file)
     listener = Listener(partial(connect_listener, broker, "scheduler"), app.config.resilience, redact=broker.redact)

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from horsies._text import plural
 from horsies.app import Horsies
 from horsies.schedule_state import LISTED_EVERY
 from horsies.scheduled import ScheduledTask, settle_schedules
@@ -141,7 +142,7 @@ class Scheduler(Service):
                 level = logging.WARNING if plan.reason is PlanReason.ORPHANED else logging.INFO
                 _log.log(level, "schedule %r %s; next run %s", plan.name, plan.reason, _told(plan.next_run_at))
             if len(fresh) > _SPOKEN:
-                _log.info("and %d more schedules were planned", len(fresh) - _SPOKEN)
+                _log.info("planned as well: %s", plural(len(fresh) - _SPOKEN, "more schedule"))
         # what somebody else has changed meanwhile is looked at again
         self._has_planned = self._has_planned or len(written) == len(plans)
 
@@ -235,7 +236,7 @@ class Scheduler(Service):
         for made in passed[:_SPOKEN]:
             self._tell_passed(made)
         if len(passed) > _SPOKEN:
-            _log.warning("and %d more schedules had slots that were not run", len(passed) - _SPOKEN)
+            _log.warning("slots not run as well: %s", plural(len(passed) - _SPOKEN, "more schedule"))
 
     def _tell_passed(self, made: Move) -> None:
         if made.passed is None:

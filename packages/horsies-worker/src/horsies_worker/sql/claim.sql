@@ -8,15 +8,26 @@
 -- Alone in its statement: a count in the same one would have a snapshot older than the lock, and exceed the cap.
 SELECT pg_advisory_xact_lock($1, hashtext(coalesce(current_schema(), '')));
 
+-- name: is_capped :value
+-- params: cap_queues, caps, cluster_cap
+-- Is a cap exhausted? Asked under the lock of the caps, after a claim that brought nothing.
+SELECT EXISTS (SELECT FROM unnest($1::text[], $2::int[]) AS c (name, cap)
+                WHERE c.cap <= (SELECT count(*) FROM horsies_tasks t WHERE t.queue_name = c.name
+                                   AND t.status IN ('CLAIMED', 'RUNNING')))
+       OR $3::int <= (SELECT count(*) FROM horsies_tasks t WHERE t.status IN ('CLAIMED', 'RUNNING'));
+
 -- name: claim_batch :many
 -- edge: PENDING -> CLAIMED; PENDING -> RUNNING; PENDING -> EXPIRED
--- params: discover, row_limit, hint_queues, hint_priorities, hint_since, cap_queues, caps, cluster_cap, worker_id, hostname, pid, process_name, lease, async_names, short_names, other_names, room_async, room_sync, room_ahead, prefetch, expired_result, look
+-- params: discover, row_limit, hint_queues, hint_priorities, hint_since, cap_queues, caps, cluster_cap, worker_id, hostname, pid, process_name, lease, async_names, short_names, other_names, room_async, room_sync, room_ahead, prefetch, expired_result, look, floor
 -- Looks at the first `look` ready tasks in the order priority, enqueued_at, id, over all queues, and claims at most
--- row_limit of them. Every task is of one kind, by its name: `async` ones have room_async places; `other` ones have
+-- row_limit of them. Only names of the lists exist for it: the rows of other names are filtered out by the scan itself,
+-- so they are neither locked nor written, keep their place in line, and hide nothing behind them. The walk past them
+-- is what costs: 8,809 buffers for 100,000 of them, 116 from a `since` and 124 from a `floor` behind them (100 rows). The
+-- list is hashed (IS TRUE keeps the planner from making a join of it): with 1,000 names, = ANY took 50 times as long.
+-- Every task is of one kind, by its name: `async` ones have room_async places; `other` ones have
 -- room_sync; `short` ones have what those leave of room_sync, and room_ahead behind them. What has a place becomes
 -- RUNNING in the same write; up to `prefetch` of the rest, in order, become CLAIMED; the others are passed over,
--- unlocked. What is overdue ends EXPIRED and is consumed once. A name that is in none of the lists is CLAIMED, for the
--- worker to hand back. A task of a workflow that is paused or has ended is withdrawn (client's workflows.sql): it came
+-- unlocked. What is overdue ends EXPIRED and is consumed once. A task of a workflow that is paused or has ended is withdrawn (client's workflows.sql): it came
 -- back from a worker after the pause, and would otherwise be looked at by every claim. Fewer rows than asked for does not mean an empty queue: rows that others lock are skipped.
 -- `since` of a returned row is the oldest that was seen in its (queue, priority): the next claim's hint.
 WITH RECURSIVE found AS (
@@ -39,7 +50,8 @@ WITH RECURSIVE found AS (
                 ELSE greatest(0, least($2::bigint, $8::int - (SELECT count(*) FROM horsies_tasks t
                                                                WHERE t.status IN ('CLAIMED', 'RUNNING')))) END AS n
 ), pair AS (
-    SELECT queue_name, priority, '-infinity'::timestamptz AS since FROM found
+    -- no floor: a full scan
+    SELECT queue_name, priority, coalesce($23::timestamptz, '-infinity') AS since FROM found
     UNION ALL
     -- pairs of an earlier claim: nothing before `since` was left there, so dead entries need not be walked
     SELECT * FROM unnest($3::text[], $4::int[], $5::timestamptz[])
@@ -55,16 +67,16 @@ WITH RECURSIVE found AS (
                                               WHERE n.task_id = t.id AND w.id = n.workflow_id) <> 'RUNNING' THEN 'stopped'
                                          WHEN t.task_name = ANY ($14::text[]) THEN 'async'
                                          WHEN t.task_name = ANY ($15::text[]) THEN 'short'
-                                         WHEN t.task_name = ANY ($16::text[]) THEN 'other'
-                                         ELSE 'unknown' END AS kind
+                                         ELSE 'other' END AS kind
                                FROM horsies_tasks t
                               WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
                                 AND t.enqueued_at >= p.since AND t.enqueued_at <= statement_timestamp()
+                                AND (t.task_name IN (SELECT unnest($14::text[] || $16::text[]))) IS TRUE
                               ORDER BY t.enqueued_at, t.id LIMIT $22::int) AS r
          ORDER BY p.priority, r.enqueued_at, r.id LIMIT $22::int) AS x
 ), placed AS (
     -- is there a place for it
-    SELECT line.*, kind IN ('expired', 'unknown', 'stopped')
+    SELECT line.*, kind IN ('expired', 'stopped')
                    OR row_number() OVER (PARTITION BY kind ORDER BY at)
                       <= CASE kind WHEN 'async' THEN $17::int WHEN 'other' THEN $18::int
                               ELSE greatest(0, $18::int - count(*) FILTER (WHERE kind = 'other') OVER ()) + $19::int
@@ -94,19 +106,19 @@ WITH RECURSIVE found AS (
     -- locks: that many, skipping what others hold
     SELECT r.tid, k.since, CASE WHEN k.kind = 'expired' THEN 'EXPIRED'
                                 WHEN k.kind = 'stopped' THEN 'PENDING'
-                                WHEN k.kind <> 'unknown' AND r.nth <= k.runs THEN 'RUNNING'
+                                WHEN r.nth <= k.runs THEN 'RUNNING'
                                 ELSE 'CLAIMED' END AS status
       FROM allowed k CROSS JOIN LATERAL (SELECT tid, row_number() OVER () AS nth FROM (
         SELECT t.ctid AS tid FROM horsies_tasks t
          WHERE t.status = 'PENDING' AND t.queue_name = k.queue_name AND t.priority = k.priority
            AND t.enqueued_at >= k.since AND t.enqueued_at <= least(k.until, statement_timestamp())
+           AND (t.task_name IN (SELECT unnest($14::text[] || $16::text[]))) IS TRUE
            AND CASE WHEN t.good_until <= statement_timestamp() THEN 'expired'
                     WHEN t.is_workflow_task AND (SELECT w.status FROM horsies_workflow_tasks n, horsies_workflows w
                          WHERE n.task_id = t.id AND w.id = n.workflow_id) <> 'RUNNING' THEN 'stopped'
                     WHEN t.task_name = ANY ($14::text[]) THEN 'async'
                     WHEN t.task_name = ANY ($15::text[]) THEN 'short'
-                    WHEN t.task_name = ANY ($16::text[]) THEN 'other'
-                    ELSE 'unknown' END = k.kind
+                    ELSE 'other' END = k.kind
          ORDER BY t.enqueued_at, t.id LIMIT k.row_limit FOR UPDATE SKIP LOCKED) AS locked) AS r
 )
 UPDATE horsies_tasks t
@@ -133,18 +145,20 @@ RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.q
 
 -- name: claim_next_batch :many
 -- edge: PENDING -> RUNNING
--- params: queue_name, priority, since, row_limit, names, worker_id, hostname, pid, process_name
+-- params: queue_name, priority, since, row_limit, names, worker_id, hostname, pid, process_name, known_names
 -- More of the same: the first row_limit of one (queue, priority) that an earlier claim_batch took from, as far as they
--- are of `names`, not overdue and not a workflow's. Whatever else stands among them is left as it is, and the batch
--- that comes back short tells the worker to look at all there is. 38 instead of 52 µs of the server per row in batches
--- of 64, and for a single one 0.87 instead of 1.10 ms: one walk along the index instead of two, and nothing to count.
+-- are of `names` (NULL: all known ones), not overdue and not a workflow's. Other tasks of `known_names` among them are
+-- left as they are, and the batch that comes back short tells the worker to look at all there is. Rows of any other name
+-- do not count. 38 instead of 52 µs of the server per row in batches of 64, and for a single one 0.87 instead of 1.10 ms:
+-- one walk along the index instead of two, and nothing to count.
 WITH picked AS MATERIALIZED (
     SELECT r.tid, min(r.enqueued_at) OVER () AS since
       FROM (SELECT t.ctid AS tid, t.enqueued_at, t.task_name, t.good_until, t.is_workflow_task FROM horsies_tasks t
              WHERE t.status = 'PENDING' AND t.queue_name = $1::text AND t.priority = $2::int
                AND t.enqueued_at >= $3::timestamptz AND t.enqueued_at <= statement_timestamp()
+               AND (t.task_name IN (SELECT unnest($10::text[]))) IS TRUE
              ORDER BY t.enqueued_at, t.id LIMIT $4::int FOR UPDATE SKIP LOCKED) AS r
-     WHERE r.task_name = ANY ($5::text[]) AND NOT r.is_workflow_task
+     WHERE ($5::text[] IS NULL OR r.task_name = ANY ($5::text[])) AND NOT r.is_workflow_task
        AND (r.good_until <= statement_timestamp()) IS NOT TRUE
 )
 UPDATE horsies_tasks t
@@ -218,9 +232,11 @@ UPDATE horsies_tasks t
  WHERE t.ctid = mine.tid
 RETURNING t.id;
 
--- name: next_due :value
--- params: queues
--- Seconds until the first future task of these queues; NULL when there is none. Asked only when idle.
+-- name: next_due :one
+-- params: queues, names, look
+-- Seconds until the first future task of these queues and names, NULL when there is none; and the time of the asking.
+-- Asked only when idle. Of each (queue, priority) the first `look` future rows are read: where all of these are of
+-- other names, the last of them is the time to look again.
 WITH RECURSIVE found AS (
     SELECT q.name::text AS queue_name, f.priority FROM unnest($1::text[]) AS q (name)
      CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND t.queue_name = q.name
@@ -231,9 +247,16 @@ WITH RECURSIVE found AS (
                             AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
                           ORDER BY t.priority LIMIT 1) AS f
 )
-SELECT extract(epoch FROM min(due.enqueued_at) - statement_timestamp())::float8
-  FROM found p
- CROSS JOIN LATERAL (SELECT t.enqueued_at FROM horsies_tasks t
-                      WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
-                        AND t.enqueued_at > statement_timestamp()
-                      ORDER BY t.enqueued_at LIMIT 1) AS due;
+SELECT extract(epoch FROM min(coalesce(
+           (SELECT x.enqueued_at FROM (
+                SELECT t.enqueued_at, t.task_name FROM horsies_tasks t
+                 WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
+                   AND t.enqueued_at > statement_timestamp()
+                 ORDER BY t.enqueued_at LIMIT $3::int) AS x
+             WHERE x.task_name = ANY ($2::text[]) LIMIT 1),
+           (SELECT t.enqueued_at FROM horsies_tasks t
+             WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
+               AND t.enqueued_at > statement_timestamp()
+             ORDER BY t.enqueued_at OFFSET $3::int - 1 LIMIT 1))) - statement_timestamp())::float8 AS due_s,
+       statement_timestamp() AS asked_at
+  FROM found p;

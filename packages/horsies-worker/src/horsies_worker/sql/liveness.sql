@@ -3,8 +3,23 @@
 -- with any connection, and a beat with any slow moment.
 
 -- name: register_instance :none
--- params: worker_id, period_ms
-INSERT INTO horsies_worker_instances (worker_id, period_ms) VALUES ($1, $2) ON CONFLICT (worker_id) DO NOTHING;
+-- params: worker_id, period_ms, queues, names_sha, names
+-- With the task names of its release: a name is known from this moment on, also if the process dies at once. The set's
+-- row is written even when it is there, so that a pruner at work leaves it. Names in order: two that start together
+-- lock them in the same one.
+WITH release AS (
+    INSERT INTO horsies_task_sets (sha, names) VALUES ($4, $5::text[])
+    ON CONFLICT (sha) DO UPDATE SET recorded_at = statement_timestamp()
+), known AS (
+    INSERT INTO horsies_task_names AS n (task_name, first_known_at, last_known_at)
+    SELECT x.name, statement_timestamp(), statement_timestamp()
+      FROM (SELECT name FROM unnest($5::text[]) AS u (name) ORDER BY name COLLATE "C") AS x
+    ON CONFLICT (task_name) DO UPDATE
+       SET first_known_at = coalesce(n.first_known_at, statement_timestamp()), last_known_at = statement_timestamp(),
+           missing_since = NULL
+)
+INSERT INTO horsies_worker_instances (worker_id, period_ms, queues, names_sha) VALUES ($1, $2, $3::text[], $4)
+ON CONFLICT (worker_id) DO NOTHING;
 
 -- name: close_instance :none
 -- params: worker_id
@@ -64,7 +79,7 @@ RETURNING t.id;
 -- params: worker_id, row_limit
 -- Locked here, by the transaction that ends them.
 SELECT t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
-       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at
+       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at, t.cancel_requested_at
   FROM horsies_tasks t
  WHERE t.status = 'RUNNING' AND t.claimed_by_worker_id = $1
    AND t.claimed_at <= (SELECT judged_dead_at FROM horsies_worker_instances WHERE worker_id = $1)

@@ -42,6 +42,31 @@ WITH oldest AS MATERIALIZED (
 )
 SELECT count(*) AS deleted FROM gone;
 
+-- name: prune_task_sets :one
+-- params: max_age, row_limit
+-- Sets of names that no worker process refers to. A process that registers at this moment has written its set's row.
+WITH unused AS MATERIALIZED (
+    SELECT s.ctid AS tid FROM horsies_task_sets s
+     WHERE s.recorded_at < statement_timestamp() - $1::interval
+       AND NOT EXISTS (SELECT FROM horsies_worker_instances i WHERE i.names_sha = s.sha)
+     LIMIT $2 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_task_sets WHERE ctid = ANY (ARRAY(SELECT tid FROM unused)) RETURNING sha
+)
+SELECT count(*) AS deleted FROM gone;
+
+-- name: prune_task_names :one
+-- params: max_age, row_limit
+-- Names that no worker has known for so long, and that no task waits for.
+WITH oldest AS MATERIALIZED (
+    SELECT ctid AS tid FROM horsies_task_names
+     WHERE last_known_at < statement_timestamp() - $1::interval AND missing_since IS NULL LIMIT $2
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_task_names WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING task_name
+)
+SELECT count(*) AS deleted FROM gone;
+
 -- name: prune_tasks :one
 -- params: max_age, since, row_limit
 -- Only ended tasks have a terminal_at; the status is asked all the same. A node of a workflow stays as long as its

@@ -89,14 +89,14 @@ UPDATE horsies_tasks t
  WHERE t.ctid = target.tid
 RETURNING t.id;
 
--- name: requeue_expired_claims :many
+-- name: requeue_silent_claims :many
 -- edge: CLAIMED -> PENDING
 -- params: threshold, row_limit
--- A claim whose lease is over, and that nobody has vouched for since. User code never ran: always safe.
+-- A claim without a beat of its worker for so long, whatever its lease says. User code never ran: always safe. The
+-- worker may live on: the start of a task whose claim is lost finds no row.
 WITH target AS MATERIALIZED (
     SELECT t.ctid AS tid FROM horsies_tasks t
-     WHERE t.status = 'CLAIMED' AND t.claim_expires_at <= statement_timestamp()
-       AND {{last_sign}} < statement_timestamp() - $1::interval
+     WHERE t.status = 'CLAIMED' AND {{last_sign}} < statement_timestamp() - $1::interval
      ORDER BY t.claimed_at LIMIT $2 FOR UPDATE OF t SKIP LOCKED
 )
 UPDATE horsies_tasks t
@@ -111,7 +111,7 @@ RETURNING t.id;
 -- RUNNING without a sign of life for its threshold; one with a staged outcome has a threshold of its own, and is then
 -- finished with it. Locked here, by the transaction that ends them; rows that another transaction holds are left out.
 SELECT t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
-       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at
+       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at, t.cancel_requested_at
   FROM horsies_tasks t
  WHERE t.status = 'RUNNING' AND t.started_at < statement_timestamp() - least($1::interval, $2::interval)
    AND {{last_sign}}

@@ -14,7 +14,7 @@ SELECT n.workflow_id, x.id AS task_id FROM unnest($1::text[]) AS x (id)
 
 -- name: lock_workflow :one
 -- params: id
-SELECT id, name, status, on_error, nodes_left, parent_workflow_id, success_policy::text AS success_policy
+SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside, success_policy::text AS success_policy
   FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: settle_tasks :many
@@ -46,14 +46,23 @@ UPDATE horsies_workflow_tasks n
 RETURNING n.task_index, n.status;
 
 -- name: settle_children :many
--- params: id, error_head
--- Ends the nodes whose workflows have ended. A failed one's own error goes with it, as the data of error_head.
-WITH ended AS MATERIALIZED (
-    SELECT n.ctid AS tid, c.status, c.result, c.error, c.completed_at FROM horsies_workflow_tasks n
+-- params: id, error_head, child_ids
+-- Ends the nodes whose workflows have ended; child_ids NULL: looks at all that are under way. A failed one's own error
+-- goes with it, as the data of error_head, and comes back to the caller, which words the node's message after it
+-- (`word_errors`).
+WITH candidate AS (
+    SELECT n.tid, n.sub_workflow_id FROM unnest($3::text[]) AS x (id)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.sub_workflow_id FROM horsies_workflow_tasks n
+                          WHERE n.sub_workflow_id = x.id AND n.workflow_id || '' = $1 AND n.status || '' = 'RUNNING'
+                          LIMIT 1) AS n
+    UNION ALL
+    SELECT n.ctid, n.sub_workflow_id FROM horsies_workflow_tasks n
+     WHERE $3::text[] IS NULL AND n.workflow_id = $1 AND n.status = 'RUNNING'
+), ended AS MATERIALIZED (
+    SELECT n.tid, c.status, c.result, c.error, c.completed_at FROM candidate n
      CROSS JOIN LATERAL (SELECT c.status, c.result, c.error, c.completed_at FROM horsies_workflows c
                           WHERE c.id = n.sub_workflow_id AND c.status || '' IN ('COMPLETED', 'FAILED', 'CANCELLED')
                           LIMIT 1) AS c
-     WHERE n.workflow_id = $1 AND n.status = 'RUNNING'
 )
 UPDATE horsies_workflow_tasks n
    SET result = CASE WHEN e.status = 'COMPLETED' THEN e.result END,
@@ -63,7 +72,19 @@ UPDATE horsies_workflow_tasks n
        status = CASE WHEN e.status = 'COMPLETED' THEN 'COMPLETED' ELSE 'FAILED' END
   FROM ended e
  WHERE n.ctid = e.tid
-RETURNING n.task_index, n.status;
+RETURNING n.task_index, n.status, CASE WHEN e.status <> 'COMPLETED' THEN e.error END AS inner_error;
+
+-- name: word_errors :many
+-- params: id, indexes, errors
+-- The errors of nodes that were ended by this step, in the words that the caller has found for them.
+WITH worded AS MATERIALIZED (
+    SELECT n.tid, x.error FROM unnest($2::int[], $3::text[]) AS x (at, error)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at
+                            AND n.status || '' = 'FAILED' ORDER BY n.task_index LIMIT 1) AS n
+)
+UPDATE horsies_workflow_tasks n SET error = w.error FROM worded w WHERE n.ctid = w.tid
+RETURNING n.task_index;
 
 -- name: end_nodes :many
 -- params: id, indexes, statuses, errors
@@ -83,7 +104,9 @@ RETURNING n.task_index, n.status;
 -- name: count_down :many
 -- params: id, indexes, completed
 -- These nodes have ended: their dependents that still wait learn it, once, and come back with their counts. Each node
--- ends once, under the workflow's lock, so the counts are exact.
+-- ends once, under the workflow's lock, so the counts are exact. `context_open`: a node that workflow_ctx_from names
+-- has not ended. All of them are dependencies, so each end of one comes by here; only `any` and `quorum` can be met
+-- before. Where the context names every dependency, the count of those answers it without a look at each.
 WITH gone AS MATERIALIZED (
     SELECT d.at, count(*)::int AS ended, count(*) FILTER (WHERE x.ok)::int AS ok
       FROM unnest($2::int[], $3::bool[]) AS x (at, ok)
@@ -103,7 +126,14 @@ WITH gone AS MATERIALIZED (
       FROM waiting w
      WHERE n.ctid = w.tid
     RETURNING n.task_index, n.join_type, n.min_success, n.allow_failed_deps, cardinality(n.dependencies) AS total,
-              n.deps_left, n.deps_ok, n.is_subworkflow, left(n.kwargs, 7) = '{"map":' AS is_map
+              n.deps_left, n.deps_ok, n.is_subworkflow, n.sub_workflow_id, left(n.kwargs, 7) = '{"map":' AS is_map,
+              n.join_type <> 'all' AND n.workflow_ctx_from IS NOT NULL AND n.deps_left > 0
+              AND n.deps_ok >= coalesce(n.min_success, 1)
+              AND (cardinality(n.workflow_ctx_from) = cardinality(n.dependencies)
+                   OR EXISTS (SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
+                               CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflow_tasks c
+                                                    WHERE c.workflow_id = $1 AND c.node_id = u.node_id LIMIT 1) AS c
+                               WHERE c.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))) AS context_open
 ), workflow AS (
     UPDATE horsies_workflows w SET nodes_left = greatest(0, w.nodes_left - cardinality($2::int[])),
            updated_at = statement_timestamp() WHERE w.id = $1
@@ -113,8 +143,20 @@ SELECT workflow.nodes_left, counted.* FROM workflow LEFT JOIN counted ON true;
 
 -- name: ready_nodes :many
 -- params: id, row_limit
-SELECT task_index, is_subworkflow, left(kwargs, 7) = '{"map":' AS is_map FROM horsies_workflow_tasks
+SELECT task_index, is_subworkflow, sub_workflow_id, left(kwargs, 7) = '{"map":' AS is_map FROM horsies_workflow_tasks
  WHERE workflow_id = $1 AND status = 'READY' ORDER BY task_index LIMIT $2;
+
+-- name: live_nodes :many
+-- params: id
+SELECT task_index FROM horsies_workflow_tasks
+ WHERE workflow_id = $1 AND status IN ('READY', 'ENQUEUED', 'RUNNING') LIMIT 1;
+
+-- name: waiting_nodes :many
+-- params: id
+-- Nodes that wait, with their counts, for a run in which nothing is under way: no source of a context is open then.
+SELECT task_index, join_type, min_success, allow_failed_deps, cardinality(dependencies) AS total, deps_left, deps_ok,
+       is_subworkflow, sub_workflow_id, left(kwargs, 7) = '{"map":' AS is_map, false AS context_open
+  FROM horsies_workflow_tasks WHERE workflow_id = $1 AND status IN ('PENDING', 'READY') ORDER BY task_index;
 
 -- name: mark_ready :many
 -- params: id, indexes
@@ -125,11 +167,11 @@ RETURNING n.task_index;
 
 -- name: enqueue_nodes :many
 -- edge: new -> PENDING
--- params: id, indexes, task_ids, not_ready, max_bytes
+-- params: id, indexes, task_ids, not_ready, max_bytes, not_available
 -- Nodes become tasks. What they are given is put together here: a member per injected parameter, the upstream's stored
 -- result as it is, or only what stands behind its "ok" for a parameter that takes the bare value. A source may stand in
--- a workflow further out ("up"). Says of each node what became of it: enqueued; skipped, for there is no value to
--- give; too large.
+-- a workflow further out ("up"). Says of each node what became of it: enqueued; skipped, for a source has not completed;
+-- no value, for the source `missing` completed without a stored result; too large. The rule is that of missing_values.
 WITH RECURSIVE around AS (
     SELECT 0 AS level, w.id, w.name, w.parent_workflow_id FROM horsies_workflows w WHERE w.id = $1
     UNION ALL
@@ -145,34 +187,43 @@ WITH RECURSIVE around AS (
                             AND n.status || '' IN ('PENDING', 'READY') AND NOT n.is_subworkflow
                           ORDER BY n.task_index LIMIT 1) AS n
 ), composed AS MATERIALIZED (
-    SELECT target.*, coalesce(member.has_gap, false) AS has_gap,
+    SELECT target.*, member.gap, member.missing,
            CASE WHEN member.text IS NULL THEN target.kwargs
                 WHEN coalesce(target.kwargs, '{}') = '{}' THEN '{' || member.text || '}'
                 ELSE left(target.kwargs, -1) || ',' || member.text || '}' END AS full_kwargs
       FROM target
      CROSS JOIN LATERAL (
-           SELECT bool_or(a.source ->> 'bare' = 'true' AND d.status IS DISTINCT FROM 'COMPLETED') AS has_gap,
+           SELECT max(g.gap) AS gap, min(d.node_id) FILTER (WHERE g.gap = 'no value') AS missing,
                   string_agg(to_json(a.parameter)::text || ':' || CASE
                       WHEN a.source ? 'meta' THEN json_build_object('workflow_id', $1::text,
                            'workflow_name', (SELECT around.name FROM around WHERE around.level = 0),
                            'node_id', target.node_id, 'task_index', target.task_index)::text
                       WHEN a.source ? 'ctx' THEN '{"workflow_id":' || to_json($1::text) || ',"node_id":'
                            || to_json(target.node_id) || ',"results":{' || (
-                           SELECT string_agg(to_json(c.node_id)::text || ':' || coalesce(c.result, c.error, $4::text), ',')
+                           SELECT coalesce(string_agg(to_json(c.node_id)::text || ':' || coalesce(c.result, c.error,
+                                  CASE WHEN c.status IN ('COMPLETED', 'FAILED', 'SKIPPED') THEN $6::text ELSE $4::text END
+                                  ), ','), '')
                              FROM unnest(target.workflow_ctx_from) AS u (node_id)
-                            CROSS JOIN LATERAL (SELECT c.node_id, c.result, c.error FROM horsies_workflow_tasks c
+                            CROSS JOIN LATERAL (SELECT c.node_id, c.status, c.result, c.error
+                                                  FROM horsies_workflow_tasks c
                                                  WHERE c.workflow_id = $1 AND c.node_id = u.node_id LIMIT 1) AS c) || '}}'
                       WHEN a.source ->> 'bare' = 'true' AND d.result LIKE '{"ok":%'
                            THEN substr(d.result, 7, length(d.result) - 7)
                       WHEN a.source ->> 'bare' = 'true' THEN (d.result::json -> 'ok')::text
-                      ELSE coalesce(d.result, d.error, $4::text) END, ',' ORDER BY a.parameter) AS text
+                      ELSE coalesce(d.result, d.error, CASE WHEN d.status IN ('COMPLETED', 'FAILED', 'SKIPPED')
+                                    THEN $6::text ELSE $4::text END) END, ',' ORDER BY a.parameter) AS text
              FROM jsonb_each(target.args_from) AS a (parameter, source)
              LEFT JOIN around ON around.level = coalesce((a.source ->> 'up')::int, 0)
-             LEFT JOIN LATERAL (SELECT d.status, d.result, d.error FROM horsies_workflow_tasks d
+             LEFT JOIN LATERAL (SELECT d.node_id, d.status, d.result, d.error FROM horsies_workflow_tasks d
                                  WHERE d.workflow_id = around.id AND d.task_index BETWEEN (a.source ->> 'at')::int
-                                   AND (a.source ->> 'at')::int ORDER BY d.task_index LIMIT 1) AS d ON true) AS member
+                                   AND (a.source ->> 'at')::int ORDER BY d.task_index LIMIT 1) AS d ON true
+            CROSS JOIN LATERAL (SELECT CASE WHEN a.source ->> 'bare' IS DISTINCT FROM 'true' THEN NULL
+                                            WHEN d.status IS DISTINCT FROM 'COMPLETED' THEN 'skipped'
+                                            WHEN d.result IS NULL THEN 'no value'
+                                            WHEN d.result LIKE '{"ok":%' THEN NULL
+                                            WHEN d.result::json -> 'ok' IS NULL THEN 'skipped' END AS gap) AS g) AS member
 ), fit AS MATERIALIZED (
-    SELECT * FROM composed WHERE NOT has_gap AND octet_length(coalesce(full_kwargs, '')) <= $5
+    SELECT * FROM composed WHERE gap IS NULL AND octet_length(coalesce(full_kwargs, '')) <= $5
 ), task AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
                                max_retries, task_options, is_workflow_task)
@@ -184,31 +235,49 @@ WITH RECURSIVE around AS (
     UPDATE horsies_workflow_tasks n SET task_id = f.new_id, updated_at = statement_timestamp(), status = 'ENQUEUED'
       FROM fit f WHERE n.ctid = f.tid
 )
-SELECT task_index, CASE WHEN has_gap THEN 'skipped'
-                        WHEN octet_length(coalesce(full_kwargs, '')) > $5 THEN 'too large'
-                        ELSE 'enqueued' END AS outcome
+SELECT task_index, missing, CASE WHEN gap IS NOT NULL THEN gap
+                                 WHEN octet_length(coalesce(full_kwargs, '')) > $5 THEN 'too large'
+                                 ELSE 'enqueued' END AS outcome
   FROM composed;
+
+-- name: missing_values :many
+-- params: id, indexes
+-- Of nodes that are workflows or maps: those that need a bare value which does not exist, as `enqueue_nodes` finds it
+-- for tasks. 'skipped': a source has not completed, or is a workflow that completed although its output node did not.
+-- 'no value': it completed without a stored result. 'skipped' comes last in the alphabet and so wins when both are true.
+WITH RECURSIVE around AS (
+    SELECT 0 AS level, w.id, w.parent_workflow_id FROM horsies_workflows w WHERE w.id = $1
+    UNION ALL
+    SELECT a.level + 1, w.id, w.parent_workflow_id FROM around a
+     CROSS JOIN LATERAL (SELECT w.id, w.parent_workflow_id FROM horsies_workflows w
+                          WHERE w.id = a.parent_workflow_id LIMIT 1) AS w
+), target AS MATERIALIZED (
+    SELECT n.task_index, n.args_from FROM unnest($2::int[]) AS x (at)
+     CROSS JOIN LATERAL (SELECT n.task_index, n.args_from FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at
+                          ORDER BY n.task_index LIMIT 1) AS n
+)
+SELECT t.task_index, max(g.gap) AS outcome, min(d.node_id) FILTER (WHERE g.gap = 'no value') AS missing
+  FROM target t CROSS JOIN LATERAL jsonb_each(t.args_from) AS a (parameter, source)
+  LEFT JOIN around ON around.level = coalesce((a.source ->> 'up')::int, 0)
+  LEFT JOIN LATERAL (SELECT d.node_id, d.status, d.result FROM horsies_workflow_tasks d
+                      WHERE d.workflow_id = around.id AND d.task_index BETWEEN (a.source ->> 'at')::int
+                        AND (a.source ->> 'at')::int ORDER BY d.task_index LIMIT 1) AS d ON true
+ CROSS JOIN LATERAL (SELECT CASE WHEN d.status IS DISTINCT FROM 'COMPLETED' THEN 'skipped'
+                                 WHEN d.result IS NULL THEN 'no value'
+                                 WHEN d.result LIKE '{"ok":%' THEN NULL
+                                 WHEN d.result::json -> 'ok' IS NULL THEN 'skipped' END AS gap) AS g
+ WHERE a.source ->> 'bare' = 'true' AND g.gap IS NOT NULL
+ GROUP BY t.task_index;
 
 -- name: launch_workflow :many
 -- params: id, index, child_id
--- A node that is a workflow: its graph stands in the node, as it was when the run began; here it becomes rows.
+-- A node that is a workflow: its graph stands in the node, as it was when the run began; here it becomes rows. What
+-- stands in `kwargs` of a node inside is that node's arguments or, of a workflow or map, its graph: an object, or the
+-- text of one in runs that an older client started. Either becomes the same text here.
 WITH target AS MATERIALIZED (
-    SELECT n.id, n.args_from, n.kwargs::json AS graph FROM horsies_workflow_tasks n
+    SELECT n.id, n.kwargs::json AS graph FROM horsies_workflow_tasks n
      WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY') AND n.is_subworkflow FOR UPDATE
-), gap AS MATERIALIZED (
-    SELECT count(*) AS n FROM target CROSS JOIN LATERAL jsonb_each(target.args_from) AS a (parameter, source)
-      LEFT JOIN LATERAL (
-           WITH RECURSIVE around AS (
-               SELECT 0 AS level, w.id, w.parent_workflow_id FROM horsies_workflows w WHERE w.id = $1
-               UNION ALL
-               SELECT o.level + 1, w.id, w.parent_workflow_id FROM around o
-                 JOIN horsies_workflows w ON w.id = o.parent_workflow_id
-           )
-           SELECT d.status FROM around JOIN horsies_workflow_tasks d ON d.workflow_id = around.id
-            WHERE around.level = coalesce((a.source ->> 'up')::int, 0)
-              AND d.task_index BETWEEN (a.source ->> 'at')::int AND (a.source ->> 'at')::int
-            ORDER BY d.task_index LIMIT 1) AS d ON true
-     WHERE a.source ->> 'bare' = 'true' AND d.status IS DISTINCT FROM 'COMPLETED'
 ), child AS (
     INSERT INTO horsies_workflows (id, name, status, on_error, output_task_index, success_policy, definition_key,
                                    parent_workflow_id, parent_task_index, root_workflow_id, depth, sent_at, started_at,
@@ -217,8 +286,8 @@ WITH target AS MATERIALIZED (
            CASE WHEN t.graph ->> 'success_policy' IS NOT NULL THEN (t.graph -> 'success_policy')::jsonb END,
            t.graph ->> 'definition_key', p.id, $2::int, coalesce(p.root_workflow_id, p.id), p.depth + 1, p.sent_at,
            statement_timestamp(), json_array_length(t.graph -> 'nodes')
-      FROM target t CROSS JOIN gap CROSS JOIN horsies_workflows p
-     WHERE p.id = $1 AND gap.n = 0
+      FROM target t CROSS JOIN horsies_workflows p
+     WHERE p.id = $1
     RETURNING id
 ), node AS (
     INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs, queue_name,
@@ -241,14 +310,32 @@ WITH target AS MATERIALIZED (
            status = 'RUNNING'
       FROM target t CROSS JOIN child WHERE n.id = t.id
 )
-SELECT CASE WHEN gap.n = 0 THEN 'launched' ELSE 'skipped' END AS outcome FROM target CROSS JOIN gap;
+SELECT 'launched' AS outcome FROM target;
+
+-- name: reopen_child :many
+-- params: id, index
+-- A node that was retried and is a workflow: that one goes on, now that the node is ready. One that has ended all the
+-- same (it had, when the run around it was cancelled) is settled by the next look. No row back: there is none.
+WITH target AS MATERIALIZED (
+    SELECT n.id, c.id AS child_id, c.status FROM horsies_workflow_tasks n JOIN horsies_workflows c ON c.id = n.sub_workflow_id
+     WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY') AND n.is_subworkflow
+       FOR UPDATE OF n
+), child AS (
+    UPDATE horsies_workflows c SET updated_at = statement_timestamp(), status = 'RUNNING'
+      FROM target t WHERE c.id = t.child_id AND c.status = 'PENDING'
+), moved AS (
+    UPDATE horsies_workflow_tasks n
+       SET started_at = statement_timestamp(), updated_at = statement_timestamp(), status = 'RUNNING'
+      FROM target t WHERE n.id = t.id
+)
+SELECT child_id, status FROM target;
 
 -- name: launch_map :many
 -- params: id, index, child_id
 -- One node per item of the upstream's list, as a workflow of their own whose result is the list of theirs. The items
--- are cut out of the stored text; none of it passes through a worker before it is somebody's argument.
+-- are cut out of the stored text; none of it passes through a worker before it is an argument.
 WITH target AS MATERIALIZED (
-    SELECT n.id, n.sub_workflow_name, n.kwargs::json -> 'map' AS pattern, d.status AS source, d.result FROM horsies_workflow_tasks n
+    SELECT n.id, n.sub_workflow_name, n.kwargs::json -> 'map' AS pattern, d.result FROM horsies_workflow_tasks n
       LEFT JOIN LATERAL (
            WITH RECURSIVE around AS (
                SELECT 0 AS level, w.id, w.parent_workflow_id FROM horsies_workflows w WHERE w.id = $1
@@ -256,7 +343,7 @@ WITH target AS MATERIALIZED (
                SELECT o.level + 1, w.id, w.parent_workflow_id FROM around o
                  JOIN horsies_workflows w ON w.id = o.parent_workflow_id
            )
-           SELECT d.status, d.result FROM around JOIN horsies_workflow_tasks d ON d.workflow_id = around.id
+           SELECT d.result FROM around JOIN horsies_workflow_tasks d ON d.workflow_id = around.id
             WHERE around.level = coalesce((n.args_from -> '*' ->> 'up')::int, 0)
               AND d.task_index BETWEEN (n.args_from -> '*' ->> 'at')::int AND (n.args_from -> '*' ->> 'at')::int
             ORDER BY d.task_index LIMIT 1) AS d ON true
@@ -264,7 +351,7 @@ WITH target AS MATERIALIZED (
        FOR UPDATE OF n
 ), fit AS MATERIALIZED (
     SELECT t.*, t.result::json -> 'ok' AS items, json_array_length(t.result::json -> 'ok') AS width FROM target t
-     WHERE t.source = 'COMPLETED' AND json_typeof(t.result::json -> 'ok') = 'array'
+     WHERE json_typeof(t.result::json -> 'ok') = 'array'
 ), child AS (
     INSERT INTO horsies_workflows (id, name, status, definition_key, parent_workflow_id, parent_task_index,
                                    root_workflow_id, depth, sent_at, started_at, nodes_left)
@@ -292,24 +379,69 @@ WITH target AS MATERIALIZED (
            status = 'RUNNING'
       FROM target t CROSS JOIN child WHERE n.id = t.id
 )
-SELECT CASE WHEN t.source IS DISTINCT FROM 'COMPLETED' THEN 'skipped' WHEN f.width IS NULL THEN 'not a list'
-            WHEN f.width > (t.pattern ->> 'max_width')::int THEN 'too wide' ELSE 'launched' END AS outcome
+SELECT CASE WHEN f.width IS NULL THEN 'not a list' WHEN f.width > (t.pattern ->> 'max_width')::int THEN 'too wide' ELSE 'launched' END AS outcome
   FROM target t LEFT JOIN fit f ON f.id = t.id;
 
 -- name: finish_facts :many
--- params: id, policy
--- For the last step: nodes that failed, and those that a policy asks about.
-SELECT task_index, node_id, status, left(error, 2000) AS error FROM horsies_workflow_tasks
- WHERE workflow_id = $1 AND (status = 'FAILED' OR task_index = ANY ($2::int[])) ORDER BY task_index LIMIT 1000;
+-- params: id, policy, row_limit
+-- For the last step: how the nodes ended that a policy asks about, all of them; the first nodes that failed, and how many
+-- there are.
+SELECT n.task_index, n.node_id, n.status, NULL AS error, NULL::bigint AS failed_count FROM unnest($2::int[]) AS x (at)
+ CROSS JOIN LATERAL (SELECT n.task_index, n.node_id, n.status FROM horsies_workflow_tasks n
+                      WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at ORDER BY n.task_index LIMIT 1) AS n
+ WHERE n.status <> 'FAILED'
+UNION ALL
+SELECT * FROM (SELECT n.task_index, n.node_id, n.status, left(n.error, 2000), count(*) OVER () FROM horsies_workflow_tasks n
+                WHERE n.workflow_id = $1 AND n.status = 'FAILED' ORDER BY n.task_index LIMIT $3) AS failed
+ ORDER BY task_index;
+
+-- name: paused_inside :one
+-- params: id
+-- Is a workflow inside this run paused, can anything else of the run move, and which is the first that is paused?
+SELECT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND n.status IN ('READY', 'ENQUEUED'))
+       OR EXISTS (SELECT FROM horsies_workflow_tasks n
+                   CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflows c WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
+                   WHERE n.workflow_id = $1 AND n.status = 'RUNNING' AND c.status <> 'PAUSED') AS can_move,
+       p.node_id, p.child_id, p.error
+  FROM (SELECT 1) AS one
+  LEFT JOIN LATERAL (
+       SELECT n.node_id, c.id AS child_id, left(c.error, 4000) AS error FROM horsies_workflow_tasks n
+        CROSS JOIN LATERAL (SELECT c.id, c.error FROM horsies_workflows c
+                             WHERE c.id = n.sub_workflow_id AND c.status || '' = 'PAUSED' LIMIT 1) AS c
+        WHERE n.workflow_id = $1 AND n.status = 'RUNNING' ORDER BY n.task_index LIMIT 1) AS p ON true;
+
+-- name: note_paused_inside :many
+-- params: id, is_paused_inside, status, error
+-- The run takes note that a workflow inside it is paused, or no longer; it is PAUSED itself while nothing else of it can
+-- move. It has no waiting tasks then, so none is withdrawn.
+UPDATE horsies_workflows w
+   SET paused_inside = $2, error = CASE WHEN $3::varchar = 'PAUSED' THEN $4::text END,
+       updated_at = statement_timestamp(), status = $3::varchar
+ WHERE w.id = $1 AND (w.status = 'RUNNING' OR w.status = 'PAUSED' AND w.paused_inside)
+   AND (w.status, w.paused_inside) IS DISTINCT FROM ($3::varchar, $2::bool)
+RETURNING w.id;
+
+-- name: first_failure :many
+-- params: id
+-- The first node that failed, with the whole of its error: the words of the run's own.
+SELECT n.node_id, n.error, w.definition_key IS NOT DISTINCT FROM 'map' AS is_item, n.task_index
+  FROM horsies_workflows w
+ CROSS JOIN LATERAL (SELECT n.node_id, n.error, n.task_index FROM horsies_workflow_tasks n
+                      WHERE n.workflow_id = w.id AND n.status || '' = 'FAILED' ORDER BY n.task_index LIMIT 1) AS n
+ WHERE w.id = $1;
 
 -- name: finish_workflow :one
 -- params: id, status, error, max_bytes, too_large
--- The output is taken from its node's row. What a map returns is the list of its nodes' values.
+-- The output is taken from its node's row. What a map returns is the list of its nodes' values; where one of them is
+-- missing, the map has no result, rather than a list that is too short.
 WITH output AS MATERIALIZED (
-    SELECT CASE WHEN w.definition_key = 'map' THEN '{"ok":[' || coalesce((
-                     SELECT string_agg(CASE WHEN n.result LIKE '{"ok":%' THEN substr(n.result, 7, length(n.result) - 7)
-                                            ELSE (n.result::json -> 'ok')::text END, ',' ORDER BY n.task_index)
-                       FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id), '') || ']}'
+    SELECT CASE WHEN w.definition_key = 'map' THEN (
+                     SELECT CASE WHEN bool_and(v.text IS NOT NULL) IS NOT FALSE
+                                 THEN '{"ok":[' || coalesce(string_agg(v.text, ',' ORDER BY v.task_index), '') || ']}' END
+                       FROM (SELECT n.task_index, CASE WHEN n.result LIKE '{"ok":%'
+                                                       THEN substr(n.result, 7, length(n.result) - 7)
+                                                       ELSE (n.result::json -> 'ok')::text END AS text
+                               FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id) AS v)
                 WHEN w.output_task_index IS NULL THEN '{"ok":null}'
                 ELSE (SELECT coalesce(n.result, n.error) FROM horsies_workflow_tasks n
                        WHERE n.workflow_id = w.id AND n.task_index = w.output_task_index) END AS text
@@ -327,27 +459,41 @@ RETURNING w.id, w.status;
 -- name: unadvanced_workflows :many
 -- params: grace, row_limit
 -- What stopped half-way, for longer than the grace: ends that were not applied, ready nodes that were not enqueued,
--- tasks that are gone, ends of workflows inside, a last node without a last step. Reads what is under way and no more.
-SELECT w.id FROM horsies_workflows w
+-- tasks that are gone, ends and pauses of workflows inside, a last node without a last step, a run of which nothing is
+-- under way. Reads what is under way and no more. The longest untouched first; each is touched here and so goes to the
+-- end of the line, and runs that cannot be moved on do not hide the others. One that is locked is being moved on.
+WITH halted AS MATERIALIZED (
+SELECT w.ctid AS tid FROM horsies_workflows w
  WHERE w.status IN ('RUNNING', 'PAUSED', 'PENDING') AND w.updated_at < statement_timestamp() - $1::interval
    AND (w.status = 'RUNNING' AND w.nodes_left = 0
         OR EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.status = 'READY'
                       AND w.status = 'RUNNING')
+        OR w.status = 'RUNNING' AND NOT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id
+                                                   AND n.status IN ('READY', 'ENQUEUED', 'RUNNING'))
         OR EXISTS (SELECT FROM horsies_workflow_tasks n
                      LEFT JOIN LATERAL (SELECT t.id, t.status, t.terminal_at FROM horsies_tasks t
                                          WHERE t.id = n.task_id LIMIT 1) AS t ON true
                     WHERE n.workflow_id = w.id AND n.status = 'ENQUEUED'
                       AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval))
         OR EXISTS (SELECT FROM horsies_workflow_tasks n
-                    CROSS JOIN LATERAL (SELECT c.completed_at FROM horsies_workflows c
+                    CROSS JOIN LATERAL (SELECT c.completed_at, c.status FROM horsies_workflows c
                                          WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
                     WHERE n.workflow_id = w.id AND n.status = 'RUNNING'
-                      AND c.completed_at < statement_timestamp() - $1::interval))
- ORDER BY w.updated_at LIMIT $2;
+                      AND (c.completed_at < statement_timestamp() - $1::interval
+                           OR c.status = 'PAUSED' AND w.status = 'RUNNING' AND NOT w.paused_inside))
+        OR w.status = 'PAUSED' AND w.paused_inside
+           AND NOT EXISTS (SELECT FROM horsies_workflow_tasks n
+                            CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflows c
+                                                 WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
+                            WHERE n.workflow_id = w.id AND n.status = 'RUNNING' AND c.status = 'PAUSED'))
+ ORDER BY w.updated_at LIMIT $2 FOR NO KEY UPDATE OF w SKIP LOCKED
+)
+UPDATE horsies_workflows w SET updated_at = statement_timestamp() FROM halted WHERE w.ctid = halted.tid
+RETURNING w.id;
 
 -- name: unsettled_stopped_workflows :many
 -- params: grace, row_limit
--- Workflows that were cancelled while a task of theirs ran, and whose node has not heard of its end.
+-- Workflows that were stopped while a task of theirs ran, and whose node has not heard of its end.
 SELECT DISTINCT n.workflow_id AS id FROM horsies_workflow_tasks n
  CROSS JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w
   LEFT JOIN LATERAL (SELECT t.id, t.terminal_at FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t ON true

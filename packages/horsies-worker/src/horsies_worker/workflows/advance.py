@@ -60,7 +60,9 @@ class Advancer:
     def _add(self, workflow_id: str, work: Work) -> None:
         known = self._workflows.setdefault(workflow_id, Work())
         known.task_ids += work.task_ids
+        known.child_ids += work.child_ids
         known.ready |= work.ready
+        known.paused |= work.paused
         known.whole |= work.whole
 
     def _stir(self) -> None:
@@ -93,10 +95,12 @@ class Advancer:
             self._idle.set()
 
     async def run_once(self) -> None:
-        """One step for every workflow that something is known of."""
+        """One step for every workflow that something is known of. One whose step fails unexpectedly does not keep the
+        others from theirs; its error is raised when they are done."""
         await self._find_workflows()
         await reached("before_workflow_phase")
         self.rounds += 1
+        unexpected: Exception | None = None
         for workflow_id in list(self._workflows):
             work = self._workflows.pop(workflow_id)
             try:
@@ -106,9 +110,13 @@ class Advancer:
             except Exception as error:
                 if is_transient(error):  # nothing is lost: the same again, with what comes meanwhile
                     self._add(workflow_id, work)
-                raise
+                    raise
+                unexpected = unexpected or error
+                continue
             self.steps += 1
             self._follow(following)
+        if unexpected is not None:
+            raise unexpected
 
     async def _find_workflows(self) -> None:
         batch = list(self._tasks)[:BATCH]

@@ -16,7 +16,8 @@ class Readiness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """What a node waits for, and how far that is. `left`: have not ended; `ok`: have completed."""
+    """What a node waits for, and how far that is. `left`: have not ended; `ok`: have completed. `context_open`: a
+    source of its `WorkflowContext` has not ended."""
 
     join_type: str
     min_success: int | None
@@ -24,6 +25,7 @@ class Join:
     total: int
     left: int
     ok: int
+    context_open: bool = False
 
     @property
     def failed(self) -> int:
@@ -32,12 +34,15 @@ class Join:
 
 
 def readiness(join: Join) -> Readiness:
-    """Decided as soon as it can be: the first failure skips an `all`, the success that is one too many is ignored."""
+    """Decided as soon as it can be: the first failure skips an `all`, the success that is one too many is ignored.
+
+    The join decides whether a node runs; the sources of its context decide only when: all of them have ended before.
+    """
     if join.allow_failed_deps:
         return Readiness.WAIT if join.left else Readiness.RUN
     needed = {"any": min(1, join.total), "quorum": join.min_success or 1}.get(join.join_type, join.total)
     if join.ok >= needed:
-        return Readiness.RUN
+        return Readiness.WAIT if join.context_open else Readiness.RUN
     if join.ok + join.left < needed:
         return Readiness.SKIP
     return Readiness.WAIT
@@ -45,8 +50,9 @@ def readiness(join: Join) -> Readiness:
 
 def join_of(row: Mapping[str, Any]) -> Join:
     return Join(
-        row["join_type"], row["min_success"], row["allow_failed_deps"], row["total"], row["deps_left"], row["deps_ok"]
-    )
+        row["join_type"], row["min_success"], row["allow_failed_deps"], row["total"], row["deps_left"], row["deps_ok"],
+        bool(row.get("context_open")),
+    )  # fmt: skip
 
 
 def outcome(cases: Sequence[Sequence[int]] | None, statuses: Mapping[int, str]) -> WorkflowStatus:

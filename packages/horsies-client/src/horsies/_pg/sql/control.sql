@@ -1,46 +1,23 @@
 -- What operators and producers do to tasks that exist. Every statement locks its rows in the order of ids,
 -- guards the state it expects, and returns the ids it moved: the difference is what was not in that state.
 
--- name: cancel_waiting_batch :many
+-- name: cancel_tasks :many
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
--- params: ids, result, reason
--- A worker that holds the claim finds zero rows when it wants to start it: user code never runs.
--- Of a workflow's task the workflow has to hear, and no worker ends this one: a worker is told to look.
-WITH target AS MATERIALIZED (
-    SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'CLAIMED') ORDER BY id FOR UPDATE
-), ended AS (
-    UPDATE horsies_tasks t
-       SET status = 'CANCELLED', claimed = false, claim_expires_at = NULL, result = $2, error_code = 'TASK_CANCELLED',
-           failed_reason = $3, cancel_requested_at = statement_timestamp(), terminal_at = statement_timestamp(),
-           updated_at = statement_timestamp()
-      FROM target
-     WHERE t.id = target.id AND t.status IN ('PENDING', 'CLAIMED')
-    RETURNING t.id, t.is_workflow_task
-)
-SELECT id, CASE WHEN is_workflow_task THEN pg_notify('workflow_step', 't:' || id) END AS told FROM ended;
-
--- name: request_cancel_batch :many
 -- params: ids
--- RUNNING stays RUNNING: only its worker can stop it. It is told at once, and finds the mark if it was not listening.
-WITH target AS MATERIALIZED (
-    SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status = 'RUNNING' ORDER BY id FOR UPDATE
-), asked AS (
-    UPDATE horsies_tasks t
-       SET cancel_requested_at = coalesce(t.cancel_requested_at, statement_timestamp()), updated_at = statement_timestamp()
-      FROM target WHERE t.id = target.id AND t.status = 'RUNNING'
-    RETURNING t.id
-)
-SELECT asked.id, pg_notify('task_cancel', asked.id) FROM asked;
+-- CANCELLED: it had not started and never will. REQUESTED: it runs, and its worker was told to stop it. A function of
+-- the schema, so that a producer can cancel without the right to UPDATE.
+SELECT id, outcome FROM horsies_cancel_tasks($1::text[]);
 
 -- name: retry_batch :many
 -- edge: FAILED -> PENDING; CANCELLED -> PENDING; EXPIRED -> PENDING
 -- params: ids, ended_before
--- The same id runs again, its history stays. A node of a workflow is retried through its workflow. `ended_before`: what
--- was retried by others since then, ran and failed again is not what the caller has seen.
+-- The same id runs again, its history stays. A node of a workflow is retried through its workflow; the task that a node
+-- had before such a retry is history, and is not run again. `ended_before`: what was retried by others since then, ran
+-- and failed again is not what the caller has seen.
 WITH target AS MATERIALIZED (
     SELECT id FROM horsies_tasks
      WHERE id = ANY ($1::text[]) AND status IN ('FAILED', 'CANCELLED', 'EXPIRED') AND NOT is_workflow_task
-       AND ($2::timestamptz IS NULL OR terminal_at < $2::timestamptz)
+       AND former_node_id IS NULL AND ($2::timestamptz IS NULL OR terminal_at < $2::timestamptz)
      ORDER BY id FOR UPDATE
 ), history AS MATERIALIZED (
     SELECT target.id, (SELECT count(*)::int FROM horsies_task_attempts a WHERE a.task_id = target.id) AS attempts FROM target

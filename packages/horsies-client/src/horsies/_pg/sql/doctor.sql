@@ -9,9 +9,6 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_others,
        clock_timestamp() AS now, pg_notification_queue_usage() AS notify_usage;
 
--- name: revisions :many
-SELECT version_num FROM horsies_alembic_version;
-
 -- name: table_facts :many
 -- params: names, tasks_table
 -- Vacuum's bookkeeping and this role's rights. Takes no lock: it answers while somebody has locked a table.
@@ -20,12 +17,20 @@ SELECT c.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
        coalesce((SELECT option_value::boolean FROM pg_options_to_table(c.reloptions)
                   WHERE option_name = 'autovacuum_enabled'), true) AS autovacuum,
        has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT') AS may_look,
-       has_table_privilege(c.oid, 'INSERT') AS may_insert,
+       has_table_privilege(c.oid, 'INSERT') OR has_any_column_privilege(c.oid, 'INSERT') AS may_insert,
        has_table_privilege(c.oid, 'UPDATE') AS may_update, has_table_privilege(c.oid, 'DELETE') AS may_delete
   FROM pg_class c LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
  WHERE c.relkind IN ('r', 'p') AND c.relname = ANY ($1::text[])
    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($2::text))
  ORDER BY c.relname;
+
+-- name: old_grants :many
+-- params: tasks_table
+-- Roles that may overwrite the result of any task: older releases granted producers that. Operators and workers have
+-- the right on the table, not on the column.
+SELECT DISTINCT x.grantee::regrole::text AS role
+  FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) AS x
+ WHERE a.attrelid = to_regclass($1::text) AND a.attname = 'result' AND x.privilege_type = 'UPDATE' ORDER BY 1;
 
 -- name: table_sizes :many
 -- params: names, tasks_table
@@ -114,13 +119,16 @@ SELECT count(*) AS found, max(statement_timestamp() - good_until) AS longest FRO
      WHERE status IN ('PENDING', 'CLAIMED') AND good_until <= statement_timestamp()
      ORDER BY good_until LIMIT 1000) AS late;
 
--- name: handed_back :many
--- Waiting tasks that were claimed and given back again and again: a name that no worker knows does that, every five
--- seconds, until its grace is over. An attempt also counts one claim; the rest are hand-backs. A sample of the front.
-SELECT task_name, count(*) AS found, max(claims) AS claims FROM (
-    SELECT t.task_name, t.claim_generation - t.retry_count AS claims FROM horsies_tasks t
-     WHERE t.status = 'PENDING' ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
- WHERE claims >= 3 GROUP BY task_name ORDER BY 2 DESC LIMIT 20;
+-- name: missing_names :many
+-- Names that tasks wait for and that no live worker knows, as the workers have recorded them. `found` is a sample of
+-- the front. Names that were known before come first: their tasks wait for long, and silently.
+SELECT n.task_name, n.last_known_at IS NOT NULL AS was_known, statement_timestamp() - n.last_known_at AS unknown_for,
+       statement_timestamp() - n.missing_since AS missing_for,
+       (SELECT count(*) FROM (SELECT t.task_name FROM horsies_tasks t WHERE t.status = 'PENDING'
+                               ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
+         WHERE front.task_name = n.task_name) AS found
+  FROM horsies_task_names n WHERE n.missing_since IS NOT NULL
+ ORDER BY was_known DESC, n.missing_since LIMIT 20;
 
 -- name: unresolved :many
 -- Names that ended because no worker knew them, in the last day.

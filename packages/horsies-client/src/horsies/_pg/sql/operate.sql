@@ -15,7 +15,7 @@
     AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
     AND ($6::interval IS NULL OR t.enqueued_at <= statement_timestamp() - $6::interval)
     AND ($7::interval IS NULL OR t.enqueued_at > statement_timestamp() - $7::interval)
-    AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+    AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
     AND ($9::text IS NULL OR t.id < $9::text)
   ORDER BY t.id DESC LIMIT $10::int)
 UNION ALL
@@ -30,7 +30,7 @@ UNION ALL
     AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
     AND ($6::interval IS NULL OR coalesce(t.started_at, t.claimed_at) <= statement_timestamp() - $6::interval)
     AND ($7::interval IS NULL OR coalesce(t.started_at, t.claimed_at) > statement_timestamp() - $7::interval)
-    AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+    AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
     AND ($9::text IS NULL OR t.id < $9::text)
   ORDER BY t.id DESC LIMIT $10::int)
 ORDER BY id DESC LIMIT $10::int;
@@ -50,7 +50,7 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS s
    AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
    AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
    AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-   AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+   AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
    AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
    AND (NOT $10::boolean OR t.error_code IS NOT NULL)
    AND ($11::timestamptz IS NULL OR (t.terminal_at, t.id) < ($11::timestamptz, $12::text))
@@ -70,7 +70,7 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS s
    AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
    AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
    AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-   AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+   AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
    AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
    AND (NOT $10::boolean OR t.error_code IS NOT NULL)
    AND NOT (t.is_workflow_task AND EXISTS (
@@ -90,7 +90,7 @@ SELECT count(*) FROM (
         AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
         AND ($6::interval IS NULL OR t.enqueued_at <= statement_timestamp() - $6::interval)
         AND ($7::interval IS NULL OR t.enqueued_at > statement_timestamp() - $7::interval)
-        AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+        AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
       LIMIT $9::int)
     UNION ALL
     (SELECT 1 FROM horsies_tasks t
@@ -101,7 +101,7 @@ SELECT count(*) FROM (
         AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
         AND ($6::interval IS NULL OR coalesce(t.started_at, t.claimed_at) <= statement_timestamp() - $6::interval)
         AND ($7::interval IS NULL OR coalesce(t.started_at, t.claimed_at) > statement_timestamp() - $7::interval)
-        AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+        AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
       LIMIT $9::int)
     LIMIT $9::int) AS found;
 
@@ -120,7 +120,7 @@ SELECT count(*) FROM (
        AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
        AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
        AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-       AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+       AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
        AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
        AND (NOT $10::boolean OR t.error_code IS NOT NULL)
        AND (NOT $11::boolean OR NOT (t.is_workflow_task AND EXISTS (
@@ -144,7 +144,7 @@ WITH target AS MATERIALIZED (
        AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
        AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
        AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-       AND ($8::boolean IS NULL OR t.is_workflow_task = $8::boolean)
+       AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
        AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
        AND (NOT $10::boolean OR t.error_code IS NOT NULL)
        AND ($11::timestamptz IS NULL OR t.terminal_at >= $11::timestamptz)
@@ -160,18 +160,32 @@ RETURNING t.id, t.terminal_at;
 
 -- name: task_states :many
 -- params: ids
--- Why something was not done with a task: its state, its workflow, and whether another live one has its key.
+-- Why something was not done with a task: its state, its workflow, and whether another live one has its key. A task that
+-- its node has replaced (`is_replaced`) belongs to that node's workflow, but does not depend on it any more.
 SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
-       w.id IS NOT NULL AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))
-           AS workflow_is_live,
+       w.id IS NOT NULL AND t.former_node_id IS NULL
+           AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL)) AS workflow_is_live,
+       t.former_node_id IS NOT NULL AS is_replaced, n.node_id, n.task_id AS node_task_id, coalesce(r.id, w.id) AS root_id,
+       coalesce(r.status, w.status) AS root_status,
        t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL AND EXISTS (
            SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
               AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING')) AS key_is_taken
   FROM horsies_tasks t
-  LEFT JOIN horsies_workflow_tasks n ON n.task_id = t.id
+  LEFT JOIN LATERAL (SELECT n.node_id, n.task_id, n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id
+                      UNION ALL
+                     SELECT n.node_id, n.task_id, n.workflow_id FROM horsies_workflow_tasks n WHERE n.id = t.former_node_id
+                      LIMIT 1) AS n ON true
   LEFT JOIN horsies_workflows w ON w.id = n.workflow_id
   LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
  WHERE t.id = ANY ($1::text[]);
+
+-- name: taken_keys :many
+-- params: ids
+-- The ended ones whose unique key a live task holds now. A viewer may not see keys.
+SELECT t.id FROM horsies_tasks t
+ WHERE t.id = ANY ($1::text[]) AND t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL
+   AND EXISTS (SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
+                  AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING'));
 
 -- name: show_task :one
 -- params: id
@@ -179,10 +193,12 @@ SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
 SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.claimed_at, t.started_at,
        t.completed_at, t.failed_at, t.terminal_at, t.cancel_requested_at, t.finalizing_at, t.good_until,
        t.next_retry_at, t.retry_count, t.max_retries, t.manual_retries, t.claim_generation, t.claim_expires_at,
-       t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name, t.error_code, t.failed_reason,
-       t.unique_key, t.is_workflow_task, t.created_at, t.updated_at, statement_timestamp() AS seen_at,
-       (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id) AS workflow_id
-  FROM horsies_tasks t WHERE t.id = $1;
+       t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name, t.error_code,
+       t.is_workflow_task, t.created_at, t.updated_at, statement_timestamp() AS seen_at,
+       (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id) AS workflow_id,
+       f.workflow_id AS former_workflow_id, f.node_id AS former_node
+  FROM horsies_tasks t LEFT JOIN horsies_workflow_tasks f ON f.id = t.former_node_id
+ WHERE t.id = $1;
 
 -- name: show_payload :one
 -- params: id, max_chars
@@ -190,8 +206,16 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enque
 SELECT left(args, $2::int) AS args, length(args) AS args_chars, left(kwargs, $2::int) AS kwargs,
        length(kwargs) AS kwargs_chars, left(result, $2::int) AS result, length(result) AS result_chars,
        left(progress::text, $2::int) AS progress, length(progress::text) AS progress_chars,
-       left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars
+       left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars,
+       failed_reason, unique_key
   FROM horsies_tasks WHERE id = $1;
+
+-- name: show_attempts :many
+-- params: id
+-- `read_attempts` for every role: messages may quote arguments.
+SELECT attempt, outcome, will_retry, started_at, finished_at, error_code, NULL::text AS error_message,
+       NULL::text AS failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
+  FROM horsies_task_attempts WHERE task_id = $1 ORDER BY attempt;
 
 -- name: show_heartbeats :many
 -- params: id, row_limit

@@ -46,7 +46,8 @@ RETURNING t.id;
 -- edge: RUNNING -> FAILED
 -- params: threshold, result, reason, ids
 -- Task row and attempt row in one statement. The generation is not touched: a late write of the lost worker
--- fails on the status, a later claim bumps it. A staged outcome (finalizing) counts as a sign of life.
+-- fails on the status, a later claim bumps it. A staged outcome (finalizing) counts as a sign of life. Of a workflow's
+-- task the workflow has to hear, and no worker ends this one: a worker is told to look.
 WITH target AS MATERIALIZED (
     SELECT t.id FROM horsies_tasks t
      WHERE t.status = 'RUNNING' AND ($4::text[] IS NULL OR t.id = ANY ($4::text[]))
@@ -60,7 +61,7 @@ WITH target AS MATERIALIZED (
       FROM target
      WHERE t.id = target.id AND t.status = 'RUNNING'
     RETURNING t.id, t.retry_count, t.started_at, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid,
-              t.worker_process_name
+              t.worker_process_name, t.is_workflow_task
 ), history AS (
     INSERT INTO horsies_task_attempts (task_id, attempt, outcome, will_retry, started_at, finished_at, error_code,
                                        error_message, failed_reason, worker_id, worker_hostname, worker_pid,
@@ -70,7 +71,7 @@ WITH target AS MATERIALIZED (
       FROM failed
     ON CONFLICT (task_id, attempt) DO NOTHING
 )
-SELECT id FROM failed;
+SELECT id, CASE WHEN is_workflow_task THEN pg_notify('workflow_step', 't:' || id) END AS told FROM failed;
 
 -- name: expired_tasks :many
 -- params: row_limit

@@ -7,44 +7,10 @@
 
 -- name: start_workflow :many
 -- edge: new -> PENDING
--- params: id, name, on_error, output_task_index, success_policy, definition_key, enqueue_sha, sent_at, node_count, wake, node_ids, node_names, task_names, args, kwargs, queue_names, priorities, dependencies, dependents, args_from, ctx_from, join_types, min_successes, allow_failed, task_options, max_retries, good_untils, ttls, sub_names, task_ids, first_kwargs
--- The whole graph in one statement, so that it is there or not, whatever transaction it runs in. Nodes without
--- dependencies have a `task_id` and are enqueued at once; a workflow among them is left to a worker, which is told.
-WITH fresh AS (
-    INSERT INTO horsies_workflows (id, name, status, on_error, output_task_index, success_policy, definition_key,
-                                   enqueue_sha, sent_at, started_at, nodes_left)
-    VALUES ($1::varchar, $2::varchar, 'RUNNING', $3::varchar, $4::int, $5::text::jsonb, $6::varchar, $7::varchar,
-            $8::timestamptz, statement_timestamp(), $9::int)
-    ON CONFLICT DO NOTHING
-    RETURNING id
-), given AS MATERIALIZED (
-    SELECT fresh.id AS workflow_id, x.* FROM fresh CROSS JOIN unnest(
-           $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::int[], $18::text[],
-           $19::text[], $20::text[], $21::text[], $22::text[], $23::int[], $24::bool[], $25::text[], $26::int[],
-           $27::timestamptz[], $28::interval[], $29::text[], $30::text[], $31::text[]) WITH ORDINALITY
-           AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
-                 ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl, sub_name,
-                 task_id, first_kwargs, number)
-), node AS (
-    INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs, queue_name,
-           priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success, allow_failed_deps,
-           task_options, max_retries, good_until, ttl, is_subworkflow, sub_workflow_name, deps_left, status, task_id)
-    SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name, g.priority,
-           g.dependencies::int[], g.dependents::int[], g.args_from::jsonb, g.ctx_from::varchar[], g.join_type,
-           g.min_success, g.allow_failed, g.task_options, g.max_retries, g.good_until, g.ttl, g.sub_name IS NOT NULL,
-           g.sub_name, cardinality(g.dependencies::int[]),
-           CASE WHEN g.task_id IS NOT NULL THEN 'ENQUEUED' WHEN g.dependencies = '{}' THEN 'READY' ELSE 'PENDING' END,
-           g.task_id
-      FROM given g
-), task AS (
-    INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
-                               max_retries, task_options, is_workflow_task)
-    SELECT g.task_id, g.task_name, g.queue_name, g.priority, g.args, coalesce(g.first_kwargs, g.kwargs),
-           $8::timestamptz, statement_timestamp(), coalesce(g.good_until, statement_timestamp() + g.ttl),
-           g.max_retries, g.task_options, true
-      FROM given g WHERE g.task_id IS NOT NULL
-)
-SELECT id, CASE WHEN $10::bool THEN pg_notify('workflow_step', 'w:' || id) END AS told FROM fresh;
+-- params: run
+-- The whole graph in one statement, so that it is there or not, whatever transaction it runs in. No row back means that
+-- a run with this id exists. A function of the schema, so that a producer cannot write a node or a run as it likes.
+SELECT id FROM horsies_start_workflow($1::text::jsonb) AS started (id);
 
 -- name: find_workflow :many
 -- params: id
@@ -65,12 +31,17 @@ SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, no
 -- name: list_workflows :many
 -- params: status, row_limit
 -- Live ones first, then the newest ended; workflows inside others only with their parents.
+-- No `*`: a viewer may not read every column.
 SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
        started_at, completed_at, updated_at
-  FROM ((SELECT * FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') AND depth = 0
+  FROM ((SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
+                started_at, completed_at, updated_at
+           FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') AND depth = 0
             AND ($1::text IS NULL OR status = $1) ORDER BY status, updated_at DESC LIMIT $2)
         UNION ALL
-        (SELECT * FROM horsies_workflows WHERE completed_at IS NOT NULL AND depth = 0
+        (SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
+                started_at, completed_at, updated_at
+           FROM horsies_workflows WHERE completed_at IS NOT NULL AND depth = 0
             AND ($1::text IS NULL OR status = $1) ORDER BY completed_at DESC LIMIT $2)) AS w
  ORDER BY completed_at IS NOT NULL, coalesce(completed_at, created_at) DESC LIMIT $2;
 
@@ -80,15 +51,52 @@ SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, no
 -- and whether it runs is read from the task.
 SELECT n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.is_subworkflow, n.sub_workflow_id,
        n.task_id, CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
-       coalesce(n.started_at, t.started_at) AS started_at, n.completed_at
+       coalesce(n.started_at, t.started_at) AS started_at, n.completed_at, c.status AS sub_workflow_status
   FROM horsies_workflow_tasks n LEFT JOIN horsies_tasks t ON t.id = n.task_id AND n.status = 'ENQUEUED'
+  LEFT JOIN horsies_workflows c ON c.id = n.sub_workflow_id
  WHERE n.workflow_id = $1 ORDER BY n.task_index LIMIT $2;
+
+-- name: read_graph :many
+-- params: id
+-- Every node of a run, without a limit: a retry follows the edges.
+SELECT task_index, node_id, status, dependencies, is_subworkflow, sub_workflow_id
+  FROM horsies_workflow_tasks WHERE workflow_id = $1 ORDER BY task_index;
+
+-- name: paused_runs :many
+-- params: id, row_limit
+-- The paused runs in this one, itself included, that are not paused merely for another one inside them: where each
+-- stands, and which of its nodes failed, with their codes. What a viewer may see.
+WITH RECURSIVE tree AS (
+    SELECT w.id, w.name, w.status, w.paused_inside, w.depth, '{}'::text[] AS path FROM horsies_workflows w WHERE w.id = $1
+    UNION ALL
+    SELECT c.id, c.name, c.status, c.paused_inside, c.depth, tree.path || coalesce(n.node_id, '?')::text
+      FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
+      LEFT JOIN horsies_workflow_tasks n ON n.workflow_id = tree.id AND n.task_index = c.parent_task_index
+)
+SELECT p.id, p.name, p.path, f.node_ids AS failed, f.codes
+  FROM (SELECT * FROM tree WHERE status = 'PAUSED' AND NOT paused_inside ORDER BY depth, id LIMIT $2) AS p
+ CROSS JOIN LATERAL (
+       SELECT coalesce(array_agg(x.node_id ORDER BY x.task_index), '{}') AS node_ids,
+              coalesce(array_agg(left(x.error_code, 200) ORDER BY x.task_index), '{}') AS codes
+         FROM (SELECT n.task_index, n.node_id, t.error_code FROM horsies_workflow_tasks n
+                 LEFT JOIN horsies_tasks t ON t.id = n.task_id
+                WHERE n.workflow_id = p.id AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 5) AS x) AS f
+ ORDER BY p.path;
 
 -- name: read_node_results :many
 -- params: id, node_ids
 -- NULL as node_ids: of all. A node that has not ended has neither.
 SELECT node_id, status, coalesce(result, error) AS result
   FROM horsies_workflow_tasks WHERE workflow_id = $1 AND ($2::text[] IS NULL OR node_id = ANY ($2)) ORDER BY task_index;
+
+-- name: read_workflow_error :many
+-- params: id
+SELECT error FROM horsies_workflows WHERE id = $1;
+
+-- name: find_root :value
+-- params: id
+SELECT coalesce(r.id, w.id) FROM horsies_workflows w LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+ WHERE w.id = $1;
 
 -- name: lock_workflow_tree :many
 -- params: id
@@ -100,16 +108,18 @@ WITH RECURSIVE tree AS (
     UNION ALL
     SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
 )
-SELECT w.id, w.status, w.depth, w.parent_workflow_id, w.parent_task_index FROM horsies_workflows w
+SELECT w.id, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside FROM horsies_workflows w
  WHERE w.id = ANY (ARRAY(SELECT id FROM tree)) ORDER BY w.depth, w.id FOR NO KEY UPDATE;
 
 -- name: pause_workflows :many
 -- edge: CLAIMED -> PENDING
 -- params: ids, error
--- What runs goes on and is recorded; what waits, or is held ahead by a worker, is withdrawn.
+-- What runs goes on and is recorded; what waits, or is held ahead by a worker, is withdrawn. A run that is paused only
+-- for a workflow inside it is from now on paused for itself: it stays so when that workflow goes on.
 WITH paused AS (
-    UPDATE horsies_workflows SET error = coalesce($2, error), updated_at = statement_timestamp(), status = 'PAUSED'
-     WHERE id = ANY ($1::text[]) AND status = 'RUNNING'
+    UPDATE horsies_workflows SET error = coalesce($2, error), paused_inside = false, updated_at = statement_timestamp(),
+           status = 'PAUSED'
+     WHERE id = ANY ($1::text[]) AND (status = 'RUNNING' OR status = 'PAUSED' AND paused_inside)
     RETURNING id
 ), waiting AS MATERIALIZED (
     SELECT t.id FROM paused JOIN horsies_workflow_tasks n ON n.workflow_id = paused.id AND n.status = 'ENQUEUED'
@@ -128,7 +138,8 @@ SELECT id FROM paused;
 -- params: ids
 -- Withdrawn tasks go back to their place; a worker is told to enqueue what became ready meanwhile.
 WITH resumed AS (
-    UPDATE horsies_workflows SET error = NULL, updated_at = statement_timestamp(), status = 'RUNNING'
+    UPDATE horsies_workflows SET error = NULL, paused_inside = false, updated_at = statement_timestamp(),
+           status = 'RUNNING'
      WHERE id = ANY ($1::text[]) AND status = 'PAUSED'
     RETURNING id
 ), waiting AS MATERIALIZED (
@@ -148,97 +159,128 @@ WITH resumed AS (
 SELECT resumed.id, pg_notify('workflow_step', 'w:' || resumed.id) AS stepped, (SELECT count(*) FROM told) AS queues
   FROM resumed;
 
--- name: cancel_workflows :many
+-- name: cancel_workflow :value
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
--- params: ids, task_error, node_error, workflow_error
--- What has not started never will; what runs is asked to stop, and its node ends with it.
-WITH cancelled AS (
-    UPDATE horsies_workflows SET error = $4, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
-           nodes_left = 0, status = 'CANCELLED'
-     WHERE id = ANY ($1::text[]) AND status IN ('PENDING', 'RUNNING', 'PAUSED')
-    RETURNING id
-), live AS MATERIALIZED (
-    SELECT n.id, n.task_id, n.is_subworkflow, n.status FROM cancelled
-      JOIN horsies_workflow_tasks n ON n.workflow_id = cancelled.id
-       AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
-     ORDER BY n.workflow_id, n.task_index FOR UPDATE OF n
-), task AS MATERIALIZED (
-    SELECT t.id, t.status FROM live JOIN horsies_tasks t ON t.id = live.task_id
-     WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
-), stopped AS (
-    UPDATE horsies_tasks t
-       SET claimed = false, claim_expires_at = CASE WHEN t.status = 'RUNNING' THEN t.claim_expires_at END,
-           status = CASE WHEN t.status = 'RUNNING' THEN t.status ELSE 'CANCELLED' END,
-           result = CASE WHEN t.status = 'RUNNING' THEN t.result ELSE $2 END,
-           error_code = CASE WHEN t.status = 'RUNNING' THEN t.error_code ELSE 'TASK_CANCELLED' END,
-           terminal_at = CASE WHEN t.status <> 'RUNNING' THEN statement_timestamp() END,
-           cancel_requested_at = statement_timestamp(), updated_at = statement_timestamp()
-      FROM task WHERE t.id = task.id
-    RETURNING t.id, t.status
-), ended AS (
-    UPDATE horsies_workflow_tasks n
-       SET error = $3, completed_at = statement_timestamp(), updated_at = statement_timestamp(),
-           status = CASE WHEN n.is_subworkflow AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
-      FROM live WHERE n.id = live.id
-       -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
-       AND (live.task_id IS NULL OR live.task_id IN (SELECT id FROM stopped WHERE status = 'CANCELLED'))
-), told AS MATERIALIZED (
-    SELECT pg_notify('task_cancel', id) FROM stopped WHERE status = 'RUNNING'
-)
-SELECT cancelled.id, (SELECT count(*) FROM told) AS asked, pg_notify('workflow_step', 'w:' || cancelled.id) AS stepped
-  FROM cancelled;
+-- params: id
+-- What has not started never will; what runs is asked to stop, and its node ends with it. False: it had ended, or is
+-- not there. A function of the schema, which locks like the statements here.
+SELECT horsies_cancel_workflow($1::text) AS is_cancelled;
+
+-- name: stop_workflows :many
+-- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
+-- params: ids, status, task_error, node_error, run_error
+-- Runs that the caller has locked end CANCELLED or FAILED before their nodes have.
+SELECT id FROM horsies_stop_workflows($1::text[], $2::text, $3::text, $4::text, $5::text) AS stopped (id);
 
 -- name: retry_nodes :many
--- params: ids, node_ids
--- FAILED and SKIPPED nodes wait again; node_ids NULL: all of them. Their old tasks stay as history, detached: the next
--- run has a task of its own. Whoever waited for such a node, and was skipped for it, is to be named by the caller.
+-- params: ids, indexes
+-- FAILED and SKIPPED nodes wait again; indexes NULL: all of them, else those of the first of these runs. Their tasks
+-- stay as history: the node's next run has a task of its own, and the old one is not run again. A node that is a
+-- workflow keeps it: the worker that finds the node ready lets it go on.
 WITH again AS MATERIALIZED (
-    SELECT n.id, n.task_id FROM horsies_workflow_tasks n
-     WHERE n.workflow_id = ANY ($1::text[]) AND n.status IN ('FAILED', 'SKIPPED')
-       AND ($2::text[] IS NULL OR n.node_id = ANY ($2))
-     ORDER BY n.workflow_id, n.task_index FOR UPDATE OF n
+    SELECT n.ctid AS tid, n.id, n.task_id FROM horsies_workflow_tasks n
+     WHERE $2::int[] IS NULL AND n.workflow_id = ANY ($1::text[]) AND n.status IN ('FAILED', 'SKIPPED')
+    UNION ALL
+    SELECT n.tid, n.id, n.task_id FROM unnest($2::int[]) AS x (at)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.id, n.task_id FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = ($1::text[])[1] AND n.task_index BETWEEN x.at AND x.at
+                            AND n.status || '' IN ('FAILED', 'SKIPPED') ORDER BY n.task_index LIMIT 1) AS n
 ), detached AS (
-    UPDATE horsies_tasks t SET is_workflow_task = false, updated_at = statement_timestamp()
+    UPDATE horsies_tasks t SET is_workflow_task = false, former_node_id = again.id, updated_at = statement_timestamp()
       FROM again WHERE t.id = again.task_id
-), reset AS (
-    UPDATE horsies_workflow_tasks n
-       SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL,
-           updated_at = statement_timestamp(),
-           status = CASE WHEN n.is_subworkflow AND n.sub_workflow_id IS NOT NULL THEN 'RUNNING' ELSE 'PENDING' END
-      FROM again WHERE n.id = again.id
-    RETURNING n.workflow_id, n.task_index, n.node_id, n.sub_workflow_id
 )
-SELECT workflow_id, task_index, node_id, sub_workflow_id FROM reset;
+UPDATE horsies_workflow_tasks n
+   SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL,
+       updated_at = statement_timestamp(), status = 'PENDING'
+  FROM again WHERE n.ctid = again.tid
+RETURNING n.workflow_id, n.task_index, n.sub_workflow_id;
+
+-- name: take_back_nodes :many
+-- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
+-- params: ids, task_error
+-- After retry_nodes: a node that was enqueued because its sources had all ended, and of which one has not ended any
+-- more, waits again, unless its task runs: that one ends with what it was given, as if it had ended before the retry.
+WITH open AS MATERIALIZED (
+    SELECT n.workflow_id, n.node_id, d.at FROM horsies_workflow_tasks n CROSS JOIN LATERAL unnest(n.dependents) AS d (at)
+     WHERE n.workflow_id = ANY ($1::text[]) AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')
+), early AS MATERIALIZED (
+    SELECT DISTINCT n.tid, n.id, n.task_id FROM open o
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.id, n.task_id FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = o.workflow_id AND n.task_index BETWEEN o.at AND o.at
+                            AND n.status || '' = 'ENQUEUED'
+                            AND (n.allow_failed_deps OR o.node_id = ANY (n.workflow_ctx_from))
+                          ORDER BY n.task_index LIMIT 1) AS n
+), waiting AS MATERIALIZED (
+    SELECT t.id, early.id AS node, early.tid FROM early JOIN horsies_tasks t ON t.id = early.task_id
+     WHERE t.status IN ('PENDING', 'CLAIMED') ORDER BY t.id FOR UPDATE OF t
+), ended AS (
+    UPDATE horsies_tasks t
+       SET status = 'CANCELLED', claimed = false, claim_expires_at = NULL, result = $2, error_code = 'TASK_CANCELLED',
+           cancel_requested_at = statement_timestamp(), terminal_at = statement_timestamp(),
+           is_workflow_task = false, former_node_id = w.node, updated_at = statement_timestamp()
+      FROM waiting w WHERE t.id = w.id AND t.status IN ('PENDING', 'CLAIMED')
+    RETURNING w.tid
+)
+UPDATE horsies_workflow_tasks n SET task_id = NULL, updated_at = statement_timestamp(), status = 'PENDING'
+  FROM ended WHERE n.ctid = ended.tid
+RETURNING n.workflow_id, n.task_index;
+
+-- name: takers_inside :many
+-- params: child_ids, levels, indexes
+-- Nodes that have not started and stand in workflows inside a run, and that take what one of these nodes of that run
+-- returns; levels: how deep each of child_ids is below the run.
+SELECT n.node_id FROM unnest($1::text[], $2::int[]) AS c (id, level)
+  JOIN horsies_workflow_tasks n ON n.workflow_id = c.id AND n.status IN ('PENDING', 'READY')
+ CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(n.args_from) = 'object' THEN n.args_from END) AS a (name, source)
+ WHERE a.source ->> 'up' = c.level::text AND a.source ->> 'at' = ANY (SELECT x::text FROM unnest($3::int[]) AS x)
+ LIMIT 1;
 
 -- name: recount_workflows :many
 -- params: ids
--- After a retry: counters from scratch, and what can run at once is made READY for the worker that is told.
-WITH state AS MATERIALIZED (
-    SELECT n.id, n.workflow_id, n.status, d.left_, d.ok, cardinality(n.dependencies) AS total
-      FROM horsies_workflow_tasks n
-     CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE d.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))::int AS left_,
-                                count(*) FILTER (WHERE d.status = 'COMPLETED')::int AS ok
-                           FROM horsies_workflow_tasks d
-                          WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY (n.dependencies)) AS d
+-- After a retry: counters from scratch, what can run at once is made READY for the worker that is told, and what was
+-- READY may have to wait again. One pass over nodes and edges, grouped, never joined: with the statistics of an empty
+-- table a join of the nodes with themselves read each node's whole workflow. A workflow inside another runs if its node
+-- does; else it is PENDING until the node is ready.
+WITH node AS MATERIALIZED (
+    SELECT n.ctid AS tid, n.workflow_id, n.task_index, n.status, n.dependents FROM horsies_workflow_tasks n
      WHERE n.workflow_id = ANY ($1::text[])
+), state AS MATERIALIZED (
+    SELECT x.workflow_id, max(x.tid) AS tid, max(x.status) AS status, sum(x.ended)::int AS ended, sum(x.ok)::int AS ok
+      FROM (SELECT workflow_id, task_index AS at, tid, status, 0 AS ended, 0 AS ok FROM node
+            UNION ALL
+            SELECT node.workflow_id, d.at, NULL, NULL, 1, (node.status = 'COMPLETED')::int
+              FROM node CROSS JOIN LATERAL unnest(node.dependents) AS d (at)
+             WHERE node.status IN ('COMPLETED', 'FAILED', 'SKIPPED')) AS x
+     GROUP BY x.workflow_id, x.at
 ), counted AS (
     UPDATE horsies_workflow_tasks n
-       SET deps_left = s.left_, deps_ok = s.ok, updated_at = statement_timestamp(),
-           status = CASE WHEN s.status <> 'PENDING' THEN n.status
-                         WHEN n.allow_failed_deps AND s.left_ = 0 THEN 'READY'
-                         WHEN s.ok >= CASE n.join_type WHEN 'any' THEN least(1, s.total)
-                                                       WHEN 'quorum' THEN n.min_success ELSE s.total END THEN 'READY'
-                         ELSE n.status END
-      FROM state s WHERE n.id = s.id AND s.status IN ('PENDING', 'READY')
-), ended AS (
+       SET deps_left = cardinality(n.dependencies) - s.ended, deps_ok = s.ok, updated_at = statement_timestamp(),
+           status = CASE WHEN n.allow_failed_deps AND s.ended < cardinality(n.dependencies) THEN 'PENDING'
+                         WHEN n.allow_failed_deps THEN 'READY'
+                         -- a source of its context has not ended: it waits, even if its join is met
+                         WHEN s.ended < cardinality(n.dependencies) AND EXISTS (
+                              SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
+                               CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflow_tasks c
+                                                    WHERE c.workflow_id = n.workflow_id AND c.node_id = u.node_id
+                                                    LIMIT 1) AS c
+                               WHERE c.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')) THEN 'PENDING'
+                         WHEN s.ok >= CASE n.join_type WHEN 'any' THEN least(1, cardinality(n.dependencies))
+                                                       WHEN 'quorum' THEN n.min_success
+                                                       ELSE cardinality(n.dependencies) END THEN 'READY'
+                         ELSE 'PENDING' END
+      FROM state s WHERE n.ctid = s.tid AND s.status IN ('PENDING', 'READY')
+), run AS MATERIALIZED (
     SELECT workflow_id, count(*) FILTER (WHERE status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))::int AS left_
-      FROM state GROUP BY workflow_id
+      FROM state WHERE tid IS NOT NULL GROUP BY workflow_id
 )
 UPDATE horsies_workflows w
-   SET nodes_left = ended.left_, result = NULL, error = NULL, completed_at = NULL, updated_at = statement_timestamp(),
-       status = 'RUNNING'
-  FROM ended WHERE w.id = ended.workflow_id
-RETURNING w.id;
+   SET nodes_left = run.left_, result = NULL, error = NULL, completed_at = NULL, updated_at = statement_timestamp(),
+       status = CASE WHEN w.parent_workflow_id IS NULL OR EXISTS (
+                          SELECT FROM horsies_workflow_tasks p WHERE p.workflow_id = w.parent_workflow_id
+                             AND p.task_index = w.parent_task_index AND p.status = 'RUNNING') THEN 'RUNNING'
+                     ELSE 'PENDING' END
+  FROM run WHERE w.id = run.workflow_id
+RETURNING w.id, w.status;
 
 -- name: tell_step :value
 -- params: ids

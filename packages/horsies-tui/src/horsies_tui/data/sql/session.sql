@@ -1,13 +1,12 @@
 -- Who we are here and what we may do; schedules; sizes.
 
 -- name: session :one
--- params: tasks, attempts, queue_state, workflows, schedule_state
+-- params: tasks, attempts, queue_state, workflows, schedule_state, cancel
 -- A role without a right never sees the action that needs it. A standby takes no action at all.
 SELECT current_database() AS database, current_user AS role, current_setting('server_version') AS version,
        pg_is_in_recovery() AS is_standby,
        has_column_privilege($1::text, 'kwargs', 'SELECT') AS sees_arguments,
-       has_column_privilege($1::text, 'cancel_requested_at', 'UPDATE')
-           AND has_column_privilege($1::text, 'status', 'UPDATE') AS may_cancel,
+       has_function_privilege($6::text, 'EXECUTE') AS may_cancel,
        has_column_privilege($1::text, 'retry_count', 'UPDATE')
            AND has_column_privilege($1::text, 'status', 'UPDATE') AS may_retry,
        has_column_privilege($1::text, 'claim_expires_at', 'UPDATE')

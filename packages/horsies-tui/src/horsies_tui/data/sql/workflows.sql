@@ -81,13 +81,25 @@ SELECT w.id, w.name, w.status, w.on_error, w.parent_workflow_id, w.created_at, w
          FROM (SELECT status FROM horsies_workflow_tasks WHERE workflow_id = w.id LIMIT 5000) AS k) AS n
  WHERE w.id = $1;
 
+-- name: workflow_errors :many
+-- params: id, chars, row_limit
+-- What a run and its first failed nodes say of their ends; not for a role that may not see messages.
+SELECT NULL::int AS task_index, left(w.error, $2::int) AS error FROM horsies_workflows w
+ WHERE w.id = $1 AND w.error IS NOT NULL
+UNION ALL
+(SELECT n.task_index, left(n.error, $2::int) FROM horsies_workflow_tasks n
+  WHERE n.workflow_id = $1 AND n.status = 'FAILED' AND n.error IS NOT NULL ORDER BY n.task_index LIMIT $3::int);
+
 -- name: workflow_nodes :many
 -- params: id, row_limit
--- A node's row says ENQUEUED from its enqueuing to its end; whether it runs is read from its task.
+-- A node's row says ENQUEUED from its enqueuing to its end; whether it runs is read from its task. A workflow in a node
+-- may be paused while its node is RUNNING: that is shown where a task's error code would be.
 SELECT n.task_index, n.node_id, n.task_name, n.queue_name, n.dependencies, n.join_type, n.is_subworkflow,
        n.sub_workflow_id, n.task_id,
        CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
-       left(t.error_code, 200) AS error_code,
+       coalesce(left(t.error_code, 200), CASE WHEN n.status = 'RUNNING' AND c.status = 'PAUSED' THEN 'WORKFLOW_PAUSED' END)
+           AS error_code, NULL::text AS error_message,
        coalesce(n.completed_at, t.terminal_at, statement_timestamp()) - coalesce(n.started_at, t.started_at) AS took
   FROM horsies_workflow_tasks n LEFT JOIN horsies_tasks t ON t.id = n.task_id
+  LEFT JOIN horsies_workflows c ON c.id = n.sub_workflow_id
  WHERE n.workflow_id = $1 ORDER BY n.task_index LIMIT $2::int;

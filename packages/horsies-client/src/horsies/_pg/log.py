@@ -1,0 +1,50 @@
+"""Log lines of code that also runs on the thread of the synchronous verbs.
+
+A caller of such a verb may be a signal handler that interrupted `logging` itself, with the lock of a log handler
+held; were the background thread to wait for that lock, both would wait for ever. So a line from there is written
+by a short-lived thread. Everywhere else it is written at once.
+"""
+
+import _thread
+import logging
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+_logger = logging.getLogger("horsies")
+_threads: Final[set[int]] = set()
+"""The threads that must not wait for a log handler."""
+
+
+@contextmanager
+def from_a_thread_of_its_own() -> Generator[None]:
+    """While this holds, lines of the calling thread are written by another one."""
+    me = threading.get_ident()
+    _threads.add(me)
+    try:
+        yield
+    finally:
+        _threads.discard(me)
+
+
+def info(text: str, *args: object) -> None:
+    _write(logging.INFO, text, args)
+
+
+def warning(text: str, *args: object) -> None:
+    _write(logging.WARNING, text, args)
+
+
+def error(text: str, *args: object, exc_info: Any = None) -> None:
+    _write(logging.ERROR, text, args, exc_info=exc_info)
+
+
+def _write(level: int, text: str, args: tuple[object, ...], **extra: Any) -> None:
+    if threading.get_ident() not in _threads:
+        _logger.log(level, text, *args, stacklevel=3, **extra)
+        return
+    try:
+        _thread.start_new_thread(_logger.log, (level, text, *args), extra)
+    except RuntimeError:
+        pass  # the interpreter is exiting and starts no more threads

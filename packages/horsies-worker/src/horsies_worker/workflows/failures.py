@@ -1,0 +1,88 @@
+"""The words of a failure: which node failed, where it stands, and what its own error says.
+
+A run's error names its first failed node. Where that node is a workflow or a map, the path goes on inside it, down
+to the node whose task failed: `squares/item[3]`. `data["cause"]` holds path, code and message for programs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from horsies.codec import DecodeError, decode_untyped_result, encode_error
+from horsies.errors import OutcomeCode
+from horsies.result import TaskError
+
+LISTED: Final = 100
+"""Failed nodes that an error lists by their ids."""
+SHOWN: Final = 500
+"""Characters of one node's own message that the run's message repeats."""
+INSIDE: Final = (
+    f'{{"err":{{"error_code":"{OutcomeCode.SUBWORKFLOW_FAILED}","message":"the workflow inside it failed","data":'
+)
+"""The beginning of a node's error; what follows is the whole error of the workflow inside it."""
+
+
+def failure(facts: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]], *, has_policy: bool) -> str:
+    """The error of a run: which nodes failed, and the first one's own code and message. `facts`: the rows of
+    `finish_facts`; `first`: the row of `first_failure`."""
+    code = OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET if has_policy else OutcomeCode.WORKFLOW_FAILED
+    told = "no case of its success policy was met" if has_policy else "a node failed"
+    failed = [row for row in facts if row["failed_count"] is not None]
+    data: dict[str, Any] = {"failed": [row["node_id"] for row in failed]}
+    if first:
+        cause = data["cause"] = _cause(first[0])
+        told += f": {_words(cause)}"
+        if failed and failed[0]["failed_count"] > 1:
+            told += f", and {failed[0]['failed_count'] - 1} more"
+    return encode_error(TaskError(code, told, data))
+
+
+def told_first(first: Sequence[Mapping[str, Any]]) -> str:
+    """Which node failed first, with its own code and message. `first`: the row of `first_failure`."""
+    return "a node failed" + (f": {_words(_cause(first[0]))}" if first else "")
+
+
+def _words(cause: Mapping[str, str]) -> str:
+    return f"{cause['path']}: {cause['error_code']}: {cause['message']}"
+
+
+def inside(text: str | None) -> str:
+    """The error of a node whose workflow failed with `text`: the same words, and that error as its data."""
+    error = _decoded(text)
+    told = "the workflow inside it failed" if error is None else f"inside it, {error.message}"
+    fields = error and {"error_code": str(error.error_code), "message": error.message, "data": error.data}
+    return encode_error(TaskError(OutcomeCode.SUBWORKFLOW_FAILED, told, fields and {"err": fields}))
+
+
+def _cause(row: Mapping[str, Any]) -> dict[str, str]:
+    path = f"item[{row['task_index']}]" if row["is_item"] else str(row["node_id"])
+    error = _decoded(row["error"])
+    if error is None:
+        return {"path": path, "error_code": "", "message": (row["error"] or "no error is stored")[:SHOWN]}
+    deeper = _cause_inside(error)
+    if deeper is not None:
+        return {**deeper, "path": f"{path}/{deeper['path']}"}
+    return {"path": path, "error_code": str(error.error_code), "message": error.message[:SHOWN]}
+
+
+def _cause_inside(error: TaskError) -> dict[str, str] | None:
+    """What failed inside the workflow or map that this is the error of."""
+    if error.error_code != OutcomeCode.SUBWORKFLOW_FAILED:
+        return None
+    found: object = error.data
+    for key in ("err", "data", "cause"):
+        found = _fields(found).get(key)
+    cause = {
+        key: value for key in ("path", "error_code", "message") if isinstance(value := _fields(found).get(key), str)
+    }
+    return cause if len(cause) == 3 else None
+
+
+def _fields(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _decoded(text: str | None) -> TaskError | None:
+    try:
+        return decode_untyped_result(text or "").err
+    except DecodeError:  # written by something else
+        return None

@@ -1,0 +1,324 @@
+"""Which task names live workers know, and how tasks end whose name none of them knows."""
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from horsies import RecoveryConfig
+from horsies.codec import decode_untyped_result
+from horsies_worker import names as names_module
+from horsies_worker.identity import Identity
+from horsies_worker.instance import WorkerInstance
+from horsies_worker.names import WINDOW, TaskNames
+from horsies_worker.pruner import Pruner
+from horsies_worker.queries import Queries
+from horsies_worker.session import CLAIM_SETTINGS, Session
+from tests.support import factories, invariants
+from tests.support.apps import make_app
+from tests.support.factories import ago, ahead
+from tests.support.postgres import Database
+
+pytestmark = pytest.mark.shared_database
+
+PERIOD_MS = 1_000
+SHORT = {"unknown_task_grace_ms": 1_000}
+
+
+def id_of(worker: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, worker))
+
+
+async def live(db: Database, worker_id: str, names: Sequence[str], queues: Sequence[str] = ("default",)) -> None:
+    """A worker registers, as one does when it starts, and has been there for ten minutes."""
+    identity = Identity(id_of(worker_id), "host-1", 1)
+    instance = WorkerInstance(identity, Queries(None, identity), PERIOD_MS, queues=queues, names=names)
+    connection = await asyncpg.connect(db.url)
+    try:
+        await instance.register(connection)
+    finally:
+        await connection.close()
+    change(db, worker_id, "started_at = now() - interval '10 minutes', beat_at = now() + interval '1 minute'")
+
+
+def change(db: Database, worker_id: str, what: str) -> None:
+    db.execute(f"UPDATE horsies_worker_instances SET {what} WHERE worker_id = '{id_of(worker_id)}'")
+
+
+def stop(db: Database, worker_id: str, when: str = "now()") -> None:
+    change(db, worker_id, f"stopped_at = {when}, beat_at = {when}")
+
+
+@asynccontextmanager
+async def keeping(
+    db: Database, *, ended: list[str] | None = None, retired_ms: int = 86_400_000, **config: Any
+) -> AsyncIterator[TaskNames]:
+    app = make_app(db, recovery=RecoveryConfig(retired_task_grace_ms=retired_ms), **{**SHORT, **config})
+    session = Session(app.config.broker, "reaper", settings=CLAIM_SETTINGS)
+    identity = Identity("keeper", "host-9", 99)
+    heard = ended if ended is not None else []
+    try:
+        yield TaskNames(app.config, session, Queries(None, identity), identity, on_ended=heard.extend)
+    finally:
+        await session.close()
+
+
+def status(db: Database, task: str) -> str:
+    return factories.read(db, task)["status"]
+
+
+def names(db: Database) -> dict[str, tuple[bool, bool]]:
+    """By name: was it ever known, is it missing?"""
+    rows = db.execute("SELECT task_name, first_known_at IS NOT NULL, missing_since IS NOT NULL FROM horsies_task_names")
+    return {name: (known, missing) for name, known, missing in rows}
+
+
+def missing_for(db: Database, name: str, span: str) -> None:
+    db.execute(f"UPDATE horsies_task_names SET missing_since = now() - interval '{span}' WHERE task_name = '{name}'")
+
+
+# -- the record ------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_registers_records_its_names_and_queues(db: Database) -> None:
+    await live(db, "w1", ["add", "mail"], ["default", "video"])
+    await live(db, "w2", ["mail", "add"])
+    assert names(db) == {"add": (True, False), "mail": (True, False)}
+    assert db.execute("SELECT names FROM horsies_task_sets") == [(["add", "mail"],)]
+    rows = db.execute("SELECT queues, names_sha = (SELECT sha FROM horsies_task_sets) FROM horsies_worker_instances")
+    assert sorted(rows) == [(["default"], True), (["default", "video"], True)]
+
+
+async def test_names_of_live_workers_stay_known_and_those_of_dead_ones_do_not(db: Database) -> None:
+    await live(db, "w1", ["add"])
+    await live(db, "w2", ["mail"])
+    stop(db, "w2")
+    old = "now() - interval '1 hour'"
+    db.execute(f"UPDATE horsies_task_names SET first_known_at = {old}, last_known_at = {old}")
+    async with keeping(db) as keeper:
+        await keeper.run_once()
+        fresh = db.execute("SELECT task_name FROM horsies_task_names WHERE last_known_at > now() - interval '1 minute'")
+        assert fresh == [("add",)]
+        before = db.execute("SELECT xmin, task_name FROM horsies_task_names")
+        await keeper.run_once()
+    assert db.execute("SELECT xmin, task_name FROM horsies_task_names") == before  # fresh ones are not written again
+
+
+async def test_a_name_that_a_worker_registers_is_no_longer_missing(db: Database) -> None:
+    await live(db, "w1", ["add"])
+    task = factories.task(db, task_name="new", enqueued_at=ago(hours=1))
+    async with keeping(db) as keeper:
+        await keeper.run_once()
+        assert names(db)["new"] == (False, True)
+        missing_for(db, "new", "1 hour")
+        await live(db, "w2", ["add", "new"])
+        assert names(db)["new"] == (True, False)
+        await keeper.run_once()
+    assert status(db, task) == "PENDING"
+
+
+async def test_a_name_without_waiting_tasks_is_forgotten_or_no_longer_missing(db: Database) -> None:
+    await live(db, "w1", ["add"])
+    await live(db, "w2", ["old"])
+    stop(db, "w2")
+    for name in ("ghost", "old"):
+        factories.task(db, task_name=name)
+    async with keeping(db) as keeper:
+        await keeper.run_once()
+        assert (names(db)["ghost"], names(db)["old"]) == ((False, True), (True, True))
+        db.execute("DELETE FROM horsies_tasks")
+        await keeper.run_once()
+    assert names(db) == {"add": (True, False), "old": (True, False)}
+
+
+# -- how they end ----------------------------------------------------------------------------------------------
+
+
+async def test_a_task_whose_name_no_worker_ever_knew_ends_after_the_grace(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    await live(db, "w1", ["add", "mail"])
+    task = factories.task(db, task_name="ghost", retry_count=1, enqueued_at=ago(minutes=5))
+    known = factories.task(db, task_name="mail", enqueued_at=ago(minutes=5))
+    young = factories.task(db, task_name="ghost")
+    later = factories.task(db, task_name="ghost", enqueued_at=ahead(hours=1))
+    ended: list[str] = []
+    async with keeping(db, ended=ended) as keeper:
+        with caplog.at_level(logging.WARNING):
+            await keeper.run_once()
+        assert status(db, task) == "PENDING"  # met for the first time
+        assert "2 waiting tasks named 'ghost' in queue default, and no live worker knows the name" in caplog.text
+        missing_for(db, "ghost", "2 seconds")
+        await keeper.run_once()
+        assert caplog.text.count("waiting tasks") == 1
+    stored = factories.read(db, task)
+    assert (stored["status"], stored["error_code"]) == ("FAILED", "WORKER_RESOLUTION_ERROR")
+    assert "no live worker has a task named 'ghost'; live workers know: 'add', 'mail'." in stored["failed_reason"]
+    error = decode_untyped_result(stored["result"], task_name="ghost").err
+    assert error is not None
+    assert (error.error_code, error.message) == ("WORKER_RESOLUTION_ERROR", stored["failed_reason"])
+    assert db.execute(
+        "SELECT attempt, outcome, error_code, worker_id FROM horsies_task_attempts"
+        " WHERE task_id = %s AND NOT will_retry",
+        task,
+    ) == [(2, "FAILED", "WORKER_RESOLUTION_ERROR", "keeper")]
+    assert ended == [task]
+    assert [status(db, one) for one in (known, young, later)] == ["PENDING"] * 3
+    assert invariants.check(db) == []
+
+
+async def test_ten_thousand_of_them_end_too(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names_module, "SHARE", 1_000.0)  # all in one sweep
+    await live(db, "w1", ["add"])
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, enqueued_at)"
+        f" SELECT i, 'ghost', now() - interval '1 hour' FROM generate_series(1, {12 * WINDOW + 7}) AS i"
+    )
+    async with keeping(db, unknown_task_grace_ms=0) as keeper:
+        await keeper.run_once()
+    assert db.execute("SELECT status, count(*) FROM horsies_tasks GROUP BY 1") == [("FAILED", 12 * WINDOW + 7)]
+
+
+async def test_a_walk_that_is_cut_short_goes_on_in_the_next_sweep(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names_module, "SHARE", 0.0)  # one window each
+    await live(db, "w1", ["add"])
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, enqueued_at, priority) SELECT i, 'ghost', now() - interval '1 hour',"
+        f" 1 + i % 2 FROM generate_series(1, {4 * WINDOW}) AS i"
+    )
+    async with keeping(db, unknown_task_grace_ms=0) as keeper:
+        left = []
+        for _ in range(6):
+            await keeper.run_once()
+            left.append(db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING'"))
+    assert left == [3 * WINDOW, 2 * WINDOW, 2 * WINDOW, WINDOW, 0, 0]
+
+
+async def test_known_tasks_in_front_are_walked_once_for_a_window(db: Database) -> None:
+    await live(db, "w1", ["add"])
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, enqueued_at) SELECT i, 'add', now() - interval '1 hour'"
+        f" FROM generate_series(1, {WINDOW}) AS i"
+    )
+    factories.task(db, task_name="ghost")
+    async with keeping(db) as keeper:
+        await keeper.run_once()
+    assert "ghost" not in names(db)  # it is met when those in front are gone
+
+
+async def test_a_restart_does_not_begin_the_grace_anew(db: Database) -> None:
+    """Four seconds of the first worker and four of the second; ten minutes in between do not count."""
+    await live(db, "w1", ["add"])
+    task = factories.task(db, task_name="ghost", enqueued_at=ago(hours=1))
+    async with keeping(db, unknown_task_grace_ms=7_000) as keeper:
+        await keeper.run_once()
+    missing_for(db, "ghost", "11 minutes")
+    change(db, "w1", "started_at = now() - interval '604 s'")
+    stop(db, "w1", "now() - interval '600 s'")
+    await live(db, "w2", ["add"])
+    async with keeping(db, unknown_task_grace_ms=7_000) as keeper:
+        change(db, "w2", "started_at = now() - interval '1 s'")
+        await keeper.run_once()
+        assert status(db, task) == "PENDING"
+        change(db, "w2", "started_at = now() - interval '4 s'")
+        await keeper.run_once()
+    assert status(db, task) == "FAILED"
+
+
+async def test_a_killed_worker_counts_until_it_would_be_missed(db: Database) -> None:
+    await live(db, "w1", ["add"])
+    task = factories.task(db, task_name="ghost", enqueued_at=ago(hours=1))
+    async with keeping(db, unknown_task_grace_ms=5_000) as keeper:
+        await keeper.run_once()
+        missing_for(db, "ghost", "1 hour")
+        # alive for two seconds, silent for ten: three periods of those count
+        change(db, "w1", "started_at = now() - interval '12 s', beat_at = now() - interval '10 s'")
+        await live(db, "w2", ["add"])
+        change(db, "w2", "started_at = now()")
+        await keeper.run_once()
+    assert status(db, task) == "FAILED"
+
+
+async def test_nothing_ends_in_a_queue_that_no_live_worker_serves(db: Database) -> None:
+    await live(db, "w1", ["add"], ["default"])
+    task = factories.task(db, task_name="ghost", queue_name="video", enqueued_at=ago(hours=1))
+    async with keeping(db, unknown_task_grace_ms=0) as keeper:
+        await keeper.run_once()
+        await keeper.run_once()
+        assert status(db, task) == "PENDING"
+        await live(db, "w2", ["add"], ["video"])
+        await keeper.run_once()
+    assert status(db, task) == "FAILED"
+
+
+async def test_beside_a_worker_of_an_older_release_nothing_ends(db: Database) -> None:
+    """It has no list of names and may know any."""
+    await live(db, "w1", ["add"])
+    db.execute("INSERT INTO horsies_worker_instances (worker_id, period_ms) VALUES (%s, 60000)", id_of("older"))
+    task = factories.task(db, task_name="ghost", enqueued_at=ago(hours=1))
+    async with keeping(db, unknown_task_grace_ms=0) as keeper:
+        await keeper.run_once()
+        assert (status(db, task), "ghost" in names(db)) == ("PENDING", False)
+        stop(db, "older")
+        await keeper.run_once()
+    assert status(db, task) == "FAILED"
+
+
+async def test_a_name_that_was_known_waits_for_the_long_grace(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """Another app, scaled to zero: its tasks are not this one's to end."""
+    await live(db, "w1", ["add"])
+    await live(db, "w2", ["report"])
+    stop(db, "w2")
+    task = factories.task(db, task_name="report", enqueued_at=ago(hours=5))
+    fresh = factories.task(db, task_name="report")
+    async with keeping(db, unknown_task_grace_ms=0, retired_ms=3_600_000) as keeper:
+        await keeper.run_once()
+        assert status(db, task) == "PENDING"
+        assert "they fail when they have waited for 3600 s" in caplog.text
+        old = "now() - interval '61 minutes'"
+        db.execute(
+            f"UPDATE horsies_task_names SET first_known_at = {old}, last_known_at = {old} WHERE missing_since > {old}"
+        )
+        await keeper.run_once()
+    assert (status(db, task), status(db, fresh)) == ("FAILED", "PENDING")
+    assert "(last known at " in factories.read(db, task)["failed_reason"]
+
+
+async def test_a_task_that_is_held_is_left_for_the_next_walk(db: Database) -> None:
+    await live(db, "w1", ["add"])
+    task = factories.task(db, task_name="ghost", enqueued_at=ago(hours=1))
+    holder = await asyncpg.connect(db.url)
+    async with keeping(db, unknown_task_grace_ms=0) as keeper:
+        async with holder.transaction():
+            await holder.execute("SELECT FROM horsies_tasks FOR UPDATE")
+            await keeper.run_once()
+            assert status(db, task) == "PENDING"
+        await keeper.run_once()
+    await holder.close()
+    assert status(db, task) == "FAILED"
+
+
+# -- retention -------------------------------------------------------------------------------------------------
+
+
+async def test_sets_and_names_that_are_no_longer_used_are_pruned(db: Database) -> None:
+    for worker, name in (("w1", "add"), ("w2", "old"), ("w3", "waited for")):
+        await live(db, worker, [name])
+    long_ago = "now() - interval '200 days'"
+    db.execute(f"UPDATE horsies_task_sets SET recorded_at = {long_ago}")
+    db.execute(
+        f"UPDATE horsies_task_names SET first_known_at = {long_ago}, last_known_at = {long_ago},"
+        " missing_since = CASE WHEN task_name = 'waited for' THEN now() END WHERE task_name <> 'add'"
+    )
+    change(db, "w2", f"beat_at = {long_ago}")
+    app = make_app(db)
+    session = Session(app.config.broker, "pruner", settings=CLAIM_SETTINGS)
+    await Pruner(app.config, session, Queries(None, Identity())).run_once()
+    assert sorted(db.execute("SELECT names FROM horsies_task_sets")) == [(["add"],), (["waited for"],)]
+    assert names(db).keys() == {"add", "waited for"}

@@ -1,0 +1,82 @@
+"""The health file on a real file system: whose it is, and what it never does."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from horsies_worker import health
+from horsies_worker.health import HealthError, HealthFile, default_health_file, read_mark, write_mark
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for temporary files in which other users can make files as well."""
+    monkeypatch.delenv(health.VARIABLE, raising=False)
+    monkeypatch.setattr(health.tempfile, "gettempdir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_the_default_lies_in_a_private_directory(shared: Path) -> None:
+    worker, scheduler = default_health_file(), default_health_file("scheduler")
+    assert worker != scheduler
+    write_mark(worker)
+    assert worker.parent.parent == shared
+    assert worker.parent.stat().st_mode & 0o777 == 0o700
+    pid, age = read_mark(worker)
+    assert pid == os.getpid()
+    assert age < 60
+    with pytest.raises(FileNotFoundError):
+        read_mark(scheduler)
+
+
+def test_a_link_at_its_name_is_replaced_and_not_followed(shared: Path) -> None:
+    victim, file = shared / "victim", shared / "mark"
+    victim.write_text("precious")
+    file.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic"):
+        read_mark(file)
+    write_mark(file)
+    assert victim.read_text() == "precious"
+    assert not file.is_symlink()
+    assert read_mark(file)[0] == os.getpid()
+
+
+@pytest.mark.parametrize("how", ["link", "writable", "file"])
+def test_a_directory_that_is_not_ours_alone_is_refused(shared: Path, how: str) -> None:
+    directory = default_health_file().parent
+    elsewhere = shared / "elsewhere"
+    elsewhere.mkdir()
+    if how == "link":
+        directory.symlink_to(elsewhere)
+    elif how == "writable":
+        directory.mkdir()
+        directory.chmod(0o777)
+    else:
+        directory.write_text("")
+    with pytest.raises((HealthError, OSError)):
+        write_mark(default_health_file())
+    with pytest.raises((HealthError, OSError)):
+        read_mark(default_health_file())
+    assert not list(elsewhere.iterdir())
+
+
+def test_a_file_that_cannot_be_written_is_given_up(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = HealthFile(shared / "missing" / "mark")
+    file.touch()
+    assert file.path is None
+    assert "no health file" in caplog.text
+
+
+def test_the_variable_gives_each_process_its_own_file(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(health.VARIABLE, str(shared / "mark"))
+    assert default_health_file() == shared / "mark"
+    assert default_health_file("scheduler") == shared / "mark-scheduler"
+
+
+def test_something_else_at_its_name_is_not_a_mark(shared: Path) -> None:
+    for make in (lambda path: path.mkdir(), os.mkfifo, lambda path: path.write_text("hello")):
+        path = shared / f"odd{len(list(shared.iterdir()))}"
+        make(path)
+        with pytest.raises((HealthError, OSError)):
+            read_mark(path)
