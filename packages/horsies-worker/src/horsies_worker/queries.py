@@ -65,6 +65,11 @@ class NextRequest:
         return ()
 
 
+NO_CHILD_YET: Final = None
+"""As process of a task that is claimed: which child gets it is not known, and the parent's pid would be taken for the
+process to kill. The first heartbeat writes the child's, or the end of the task."""
+
+
 class Queries:
     """The worker's statements, for one schema."""
 
@@ -100,7 +105,7 @@ class Queries:
             [hint.queue_name for hint in request.hints], [hint.priority for hint in request.hints],
             [hint.since for hint in request.hints],
             list(queue_caps), list(queue_caps.values()), cluster_cap,
-            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+            self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
             timedelta(milliseconds=lease_ms), list(request.async_names), list(request.short_names),
             list(request.other_names), request.room_async, request.room_sync, request.room_ahead, request.prefetch,
             EXPIRED_RESULT, max(request.look, request.limit),
@@ -120,7 +125,7 @@ class Queries:
     async def claim_next(self, connection: Any, request: NextRequest, *, pooled: bool) -> Rows:
         values = (
             request.hint.queue_name, request.hint.priority, request.hint.since, request.limit, list(request.names),
-            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+            self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
         )  # fmt: skip
         if not pooled:
             return await connection.fetch(self.sql("claim_next_batch"), *values)
@@ -135,7 +140,7 @@ class Queries:
         """Status by id of the ones that were still ours: RUNNING, or EXPIRED."""
         rows = await connection.fetch(
             self.sql("start_batch"), self._identity.worker_id, [task[0] for task in tasks], [task[1] for task in tasks],
-            self._identity.hostname, self._identity.pid, self._identity.process_name, EXPIRED_RESULT,
+            self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET, EXPIRED_RESULT,
         )  # fmt: skip
         return {row["id"]: row["status"] for row in rows}
 
@@ -228,7 +233,7 @@ class Queries:
 
     # -- upkeep ----------------------------------------------------------------------------------
 
-    async def beat(self, connection: Any, beats: Sequence[tuple[str, int, str, int, str]]) -> set[str]:
+    async def beat(self, connection: Any, beats: Sequence[tuple[str, int, str, int | None, str]]) -> set[str]:
         """Beats of (id, generation, role, pid, process name); returns the ids that are still ours."""
         rows = await connection.fetch(
             self.sql("beat_batch"), self._identity.worker_id, [beat[0] for beat in beats], [beat[1] for beat in beats],

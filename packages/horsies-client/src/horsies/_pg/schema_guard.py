@@ -5,7 +5,7 @@ from typing import Final, Protocol
 from horsies._pg.statements import qualify
 from horsies.errors import SchemaError
 
-REQUIRED_REVISION: Final = "0009"
+REQUIRED_REVISION: Final = "0015"
 """The oldest schema revision that this release works with. Newer ones are fine: upgrades add first."""
 
 
