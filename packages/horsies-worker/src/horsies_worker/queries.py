@@ -73,12 +73,18 @@ class NextRequest:
         return ()
 
 
+<<<<<<< HEAD
 class Claimed(NamedTuple):
     """What a claim brought."""
 
     rows: Rows
     is_capped: bool = False
     """It brought nothing, and a cap was exhausted: tasks may wait for a place under it."""
+=======
+NO_CHILD_YET: Final = None
+"""As process of a task that is claimed: which child gets it is not known, and the parent's pid would be taken for the
+process to kill. The first heartbeat writes the child's, or the end of the task."""
+>>>>>>> process-pid
 
 
 class Queries:
@@ -117,8 +123,13 @@ class Queries:
             list(request.discover), request.limit,
             [hint.queue_name for hint in request.hints], [hint.priority for hint in request.hints],
             [hint.since for hint in request.hints],
+<<<<<<< HEAD
             *caps,
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+=======
+            list(queue_caps), list(queue_caps.values()), cluster_cap,
+            self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
+>>>>>>> process-pid
             timedelta(milliseconds=lease_ms), list(request.async_names), list(request.short_names),
             list(request.other_names), request.room_async, request.room_sync, request.room_ahead, request.prefetch,
             EXPIRED_RESULT, max(request.look, request.limit), request.floor,
@@ -144,10 +155,15 @@ class Queries:
 
     async def claim_next(self, connection: Any, request: NextRequest, *, pooled: bool) -> Rows:
         values = (
+<<<<<<< HEAD
             request.hint.queue_name, request.hint.priority, request.hint.since, request.limit,
             None if request.names is None else list(request.names),
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
             list(request.known),
+=======
+            request.hint.queue_name, request.hint.priority, request.hint.since, request.limit, list(request.names),
+            self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
+>>>>>>> process-pid
         )  # fmt: skip
         if not pooled:
             return await connection.fetch(self.sql("claim_next_batch"), *values)
@@ -166,7 +182,7 @@ class Queries:
         """Status by id of the ones that were still ours: RUNNING, or EXPIRED."""
         rows = await connection.fetch(
             self.sql("start_batch"), self._identity.worker_id, [task[0] for task in tasks], [task[1] for task in tasks],
-            self._identity.hostname, self._identity.pid, self._identity.process_name, EXPIRED_RESULT,
+            self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET, EXPIRED_RESULT,
         )  # fmt: skip
         return {row["id"]: row["status"] for row in rows}
 
@@ -259,7 +275,7 @@ class Queries:
 
     # -- upkeep ----------------------------------------------------------------------------------
 
-    async def beat(self, connection: Any, beats: Sequence[tuple[str, int, str, int, str]]) -> set[str]:
+    async def beat(self, connection: Any, beats: Sequence[tuple[str, int, str, int | None, str]]) -> set[str]:
         """Beats of (id, generation, role, pid, process name); returns the ids that are still ours."""
         rows = await connection.fetch(
             self.sql("beat_batch"), self._identity.worker_id, [beat[0] for beat in beats], [beat[1] for beat in beats],

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from horsies._pg.statements import FUNCTIONS, TABLES, load, qualify
 from horsies.errors import SchemaError
 
+<<<<<<< HEAD
 REQUIRED_REVISION: Final = "0014"
 """The oldest schema revision that this release works with."""
 HEAD_REVISION: Final = "0014"
@@ -22,6 +23,10 @@ class Revision(NamedTuple):
     number: str
     breaking: str | None
     """Code that does not know this revision cannot work with the database."""
+=======
+REQUIRED_REVISION: Final = "0015"
+"""The oldest schema revision that this release works with. Newer ones are fine: upgrades add first."""
+>>>>>>> process-pid
 
 
 class _Connection(Protocol):
