@@ -50,20 +50,21 @@ async def test_a_map_names_its_item(t: SimpleNamespace, db: Database, capsys: py
     handle = await t.app.workflow("mapping", [items, squares]).start_async()
     error = await error_of(t, handle)
     assert error.error_code == "WORKFLOW_FAILED"
-    assert error.message == "node squares/item[3] failed: ODD: cannot square 3"
+    assert error.message == "a node failed: squares/item[3]: ODD: cannot square 3"
     assert error.data == {
         "failed": ["squares"],
         "cause": {"path": "squares/item[3]", "error_code": "ODD", "message": "cannot square 3"},
     }
     node = (await handle.result_for_async(squares)).err_value
     assert node.error_code == "SUBWORKFLOW_FAILED"
-    assert node.message == "inside it, node item[3] failed: ODD: cannot square 3, and 1 more"
+    assert node.message == "inside it, a node failed: item[3]: ODD: cannot square 3, and 1 more"
     assert node.data["err"]["data"]["failed"] == ["item-3", "item-5"]
 
     shown = await asyncio.to_thread(Operator(db, capsys), "workflows", "show", handle.workflow_id)
-    assert "\nthe run: WORKFLOW_FAILED: node squares/item[3] failed: ODD: cannot square 3\n" in shown.out
+    assert "\nthe run: WORKFLOW_FAILED: a node failed: squares/item[3]: ODD: cannot square 3\n" in shown.out
     assert (
-        "\nsquares: SUBWORKFLOW_FAILED: inside it, node item[3] failed: ODD: cannot square 3, and 1 more" in shown.out
+        "\nsquares: SUBWORKFLOW_FAILED: inside it, a node failed: item[3]: ODD: cannot square 3, and 1 more"
+        in shown.out
     )
     ((child,),) = db.execute("SELECT id FROM horsies_workflows WHERE definition_key = 'map'")
     inside = await asyncio.to_thread(Operator(db, capsys), "workflows", "show", child)
@@ -78,10 +79,10 @@ async def test_workflows_inside_name_the_node_that_failed(t: SimpleNamespace) ->
         "outer", [middle.node(node_id="mid"), t.fail.node(node_id="too")("OTHER")]
     ).start_async()
     error = await error_of(t, handle)
-    assert error.message == "node mid/in/squares/item[3] failed: ODD: cannot square 3, and 1 more"
+    assert error.message == "a node failed: mid/in/squares/item[3]: ODD: cannot square 3, and 1 more"
     assert error.data["failed"] == ["mid", "too"]
     node = (await handle.results_async())["mid"].err_value
-    assert node.message == "inside it, node in/squares/item[3] failed: ODD: cannot square 3"
+    assert node.message == "inside it, a node failed: in/squares/item[3]: ODD: cannot square 3"
 
 
 async def test_a_policy_that_is_not_met_names_the_failure_too(t: SimpleNamespace) -> None:
@@ -89,8 +90,8 @@ async def test_a_policy_that_is_not_met_names_the_failure_too(t: SimpleNamespace
     policy = SuccessPolicy([SuccessCase([bad])])
     inner = t.app.workflow("inner", [bad, good], success_policy=policy).node(node_id="in")
     handle = await t.app.workflow("outer", [inner]).start_async()
-    told = "no case of the success policy was met: node bad failed: DEEP: as the test wanted"
-    assert (await error_of(t, handle)).message == "node in/bad failed: DEEP: as the test wanted"
+    told = "no case of its success policy was met: bad: DEEP: as the test wanted"
+    assert (await error_of(t, handle)).message == "a node failed: in/bad: DEEP: as the test wanted"
     node = (await handle.results_async())["in"].err_value
     assert node.message == f"inside it, {told}"
 
@@ -103,7 +104,7 @@ async def test_a_workflow_inside_that_was_cancelled(t: SimpleNamespace, db: Data
     ((child,),) = db.execute("SELECT sub_workflow_id FROM horsies_workflow_tasks WHERE node_id = 'in'")
     await t.app.workflow_handle(child).cancel_async()
     error = await error_of(t, handle)
-    assert error.message == "node in failed: SUBWORKFLOW_FAILED: inside it, the workflow was cancelled"
+    assert error.message == "a node failed: in: SUBWORKFLOW_FAILED: inside it, the workflow was cancelled"
 
 
 async def test_an_error_that_an_older_release_stored(t: SimpleNamespace, db: Database) -> None:

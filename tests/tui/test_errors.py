@@ -12,8 +12,8 @@ def stored(code: str, message: str, **data: str) -> str:
 
 
 async def test_a_failed_run_names_the_node_and_the_item(db: Database) -> None:
-    told = "node squares/item[3] failed: ODD: cannot square 3"
-    long = stored("SUBWORKFLOW_FAILED", "inside it, node item[3] \x1b[2J failed: ODD", note="n" * 99_000)
+    told = "a node failed: squares/item[3]: ODD: cannot square 3"
+    long = stored("SUBWORKFLOW_FAILED", "inside it, a node failed: item[3] \x1b[2J: ODD", note="n" * 99_000)
     insert(db, "horsies_workflows", id="run-1", name="mapping", status="FAILED", completed_at=ago(seconds=5),
            error=stored("WORKFLOW_FAILED", told))  # fmt: skip
     for at, (name, status, error) in enumerate([
@@ -26,9 +26,9 @@ async def test_a_failed_run_names_the_node_and_the_item(db: Database) -> None:
         async with on_database(db, size=size) as (app, pilot):
             await go(app, pilot, "5")
             await pilot.press("enter")
-            await shows(app, pilot, "WORKFLOW_FAILED: node squares/item[3] failed: ODD: cannot square 3")
+            await shows(app, pilot, "WORKFLOW_FAILED: a node failed: squares/item[3]: ODD: cannot square 3")
             await pilot.press("down")
-            await shows(app, pilot, "squares: SUBWORKFLOW_FAILED: inside it, node item[3]")
+            await shows(app, pilot, "squares: SUBWORKFLOW_FAILED: inside it, a node failed: item[3]")
             assert "\x1b" not in text_of(app)
 
 

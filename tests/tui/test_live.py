@@ -102,7 +102,7 @@ async def test_it_starts_while_the_database_is_away(db: Database) -> None:
 
 
 def unfit(text: str) -> list[str]:
-    return re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", text)
+    return re.findall("[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2066-\u2069]", text)
 
 
 async def test_hostile_rows_are_shown_as_they_are_and_do_nothing(db: Database) -> None:
@@ -133,6 +133,40 @@ async def test_hostile_rows_are_shown_as_they_are_and_do_nothing(db: Database) -
         await pilot.pause()
         assert not unfit(text_of(app))
         assert app.is_running
+
+
+EVIL = "evil\x1b[2J\nname\u202e\x9b31m\u00ad"
+
+
+async def test_a_hostile_name_is_inert_in_filters_notices_and_on_the_clipboard(db: Database) -> None:
+    """Picked from a list, a name goes into the filter; copied, it may be pasted into a shell."""
+    task(db, "FAILED", task_name=EVIL, error_code="E" + EVIL)
+    db.execute("INSERT INTO horsies_schedule_state (schedule_name) VALUES (%s)", EVIL)
+    async with on_database(db, size=(130, 40)) as (app, pilot):
+        copied: list[str] = []
+        app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
+        table(app, "failing").focus()
+        await go(app, pilot, "enter")
+        assert seen(app).NAME == "tasks"
+        assert len(seen(app).data.rows) == 1, "the filter means the name as it is"
+        assert not unfit(text_of(app))
+        field = app.screen.query_one("#filter", Input)
+        assert not unfit(field.value)
+        assert "\n" not in field.value
+        await pilot.press("slash", "enter")
+        await settled(app, pilot)
+        assert len(seen(app).data.rows) == 1, "and still does when it is applied again"
+        for place in ("1", "2", "6", "7"):
+            await go(app, pilot, place)
+            await pilot.press("y")
+        await go(app, pilot, "2", "enter")
+        await pilot.press("y")
+        await pilot.pause()
+        assert len(copied) >= 3
+        assert not any(unfit(text) for text in copied)
+        assert any("evil\\x1b[2J⏎name" in text for text in copied), "the schedule's name, in one line"
+        assert not any(unfit(one.message) for one in app._notifications)
+        assert not unfit(text_of(app))
 
 
 async def test_a_huge_argument_is_cut_by_the_database(db: Database) -> None:

@@ -2,18 +2,22 @@
 
 import asyncio
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
+from horsies.doctor import Finding, Severity
 from horsies.info import QueueStatus, WorkerLiveness
 from horsies.status import NodeStatus
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.feed import Feed, Kinds
-from horsies_tui.data.models import AlertLevel, WorkflowNode
+from horsies_tui.data.filters import Query
+from horsies_tui.data.models import AlertLevel, Ends, WorkflowNode
 from horsies_tui.data.series import Tally, id_at, moment_of
 from horsies_tui.demo import DemoSource
 from horsies_tui.demo_data import World
@@ -55,6 +59,26 @@ def test_alerts_name_what_deserves_a_look_the_worst_first() -> None:
     assert "behind" in alerts([queue(oldest_ready=timedelta(hours=1))], workers)[-1].text
 
 
+def finding(severity: Severity) -> Finding:
+    return Finding("schedules", severity, f"{severity} of schedules")
+
+
+def test_many_failures_and_late_schedules_are_alerts() -> None:
+    minutes = timedelta(minutes=5)
+    assert alerts([], [], Ends(1_000, 99, minutes)) == ()
+    assert alerts([], [], Ends(4, 4, minutes)) == (), "too few to say so"
+    (some,) = alerts([], [], Ends(1_000, 120, minutes))
+    assert (some.level, some.screen) == (AlertLevel.WARN, "tasks")
+    assert some.text == "12 % of tasks fail: 120 of 1,000 in the last 5 m"
+    assert Query.parse(some.filter)[0].statuses == {"FAILED", "EXPIRED"}
+    (most,) = alerts([], [], Ends(10, 9, minutes))
+    assert most.level is AlertLevel.PROBLEM
+    found = alerts([], [], None, [finding(Severity.WARN), finding(Severity.OK), finding(Severity.PROBLEM)])
+    assert [(one.level, one.screen) for one in found] == [
+        (AlertLevel.PROBLEM, "schedules"), (AlertLevel.WARN, "schedules"),
+    ]  # fmt: skip
+
+
 def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:
     one = World().worker_statuses(datetime.now(UTC))[0]
     dead = replace(one, liveness=WorkerLiveness.DEAD, age=timedelta(minutes=1), holds_running=0, holds_claimed=0)
@@ -81,6 +105,139 @@ def test_a_graph_that_no_run_has_is_drawn_all_the_same() -> None:
     wide = draw([node(0), *(node(index, 0) for index in range(1, 1_000))], 80)
     assert "more" in wide.plain
     assert max(len(line) for line in wide.plain.splitlines()) <= 90
+
+
+PICTURES = {
+    "a chain": (
+        [node(0), node(1, 0), node(2, 1)],
+        """
+   ○ n0
+   │
+   ○ n1
+   │
+   ○ n2
+""",
+    ),
+    "a fan": (
+        [node(0), node(1, 0), node(2, 0), node(3, 0)],
+        """
+   ○ n0
+   ├──────┬──────┐
+   ○ n1   ○ n2   ○ n3
+""",
+    ),
+    "a join": (
+        [node(0), node(1), node(2), node(3, 0, 1, 2)],
+        """
+   ○ n0   ○ n1   ○ n2
+   ├──────┴──────┘
+   ○ n3
+""",
+    ),
+    "a diamond": (
+        [node(0), node(1, 0), node(2, 0), node(3, 1, 2)],
+        """
+   ○ n0
+   ├──────┐
+   ○ n1   ○ n2
+   ├──────┘
+   ○ n3
+""",
+    ),
+    "two chains": (
+        [node(0), node(1), node(2, 0), node(3, 1)],
+        """
+   ○ n0   ○ n1
+   │      │
+   ○ n2   ○ n3
+""",
+    ),
+    "an edge past a level": (
+        [node(0), node(1, 0), node(2, 1), node(3, 0, 2)],
+        """
+   ○ n0
+   ├──────┐
+   ○ n1   │
+   │      │
+   ○ n2   │
+   ├──────┘
+   ○ n3
+""",
+    ),
+    "each two of three": (
+        [node(0), node(1), node(2), node(3, 0, 1), node(4, 1, 2), node(5, 0, 2)],
+        """
+   ○ n0   ○ n1   ○ n2
+   ├──────│┐┌────┤
+   │┌─────┴││────│┐
+   ○ n3   ○ n5   ○ n4
+""",
+    ),
+    "more than there is room for": (
+        [node(0), *(node(index, 0) for index in range(1, 40)), node(40, *range(1, 40))],
+        """
+   ○ n0
+   ├──────┬──────┬──────┬──────┬──────┬──────┐
+   ○ n1   ○ n2   ○ n3   ○ n4   ○ n5   ○ n6   … 33 more
+   ├──────┴──────┴──────┴──────┴──────┴──────┘
+   ○ n40
+""",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_graph_is_drawn_with_its_edges(name: str) -> None:
+    nodes, picture = PICTURES[name]
+    assert draw(nodes, 60).plain.splitlines() == picture.strip("\n").splitlines()
+
+
+def edges_of(picture: str) -> set[tuple[int, int]]:
+    """Follows the lines of a drawing whose nodes are called n0, n1, … from each node down."""
+    ways = {"│": "ud", "─": "lr", "┌": "dr", "┐": "dl", "└": "ur", "┘": "ul", "├": "udr", "┤": "udl", "┬": "lrd",
+            "┴": "lru", "┼": "udlr"}  # fmt: skip
+    step = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
+    back = {"u": "d", "d": "u", "l": "r", "r": "l"}
+    rows = picture.splitlines()
+    labels = {
+        (row, column): int(found[1])
+        for row, line in enumerate(rows)
+        for found in re.finditer(r"○ n(\d+)", line)
+        for column in range(found.start(), found.end() + 1)
+    }
+    found: set[tuple[int, int]] = set()
+    for (row, column), source in labels.items():
+        if rows[row][column : column + 1] != "○":
+            continue
+        open_ends, seen = [(row + 1, column, "d")], set[tuple[int, int, str]]()
+        while open_ends:
+            end = open_ends.pop()
+            if end in seen:
+                continue
+            seen.add(end)
+            at, over, came = end
+            if (at, over) in labels and came == "d":
+                found.add((source, labels[at, over]))
+                continue
+            sign = rows[at][over] if at < len(rows) and over < len(rows[at]) else " "
+            if sign == "│" and came in "lr":  # crossed: the line goes on behind it
+                open_ends.append((at, over + step[came][1], came))
+            elif back[came] in ways.get(sign, ""):
+                open_ends += [(at + step[way][0], over + step[way][1], way) for way in ways[sign]
+                              if way not in (back[came], "u")]  # fmt: skip
+    return found
+
+
+@given(st.lists(st.sets(st.integers(0, 8), max_size=3), min_size=1, max_size=9))
+def test_the_lines_of_a_drawing_are_the_edges_of_the_graph(waits: list[set[int]]) -> None:
+    nodes = [node(index, *sorted(one for one in of if one < index)) for index, of in enumerate(waits)]
+    wanted = {(source, one.task_index) for one in nodes for source in one.dependencies}
+    assert edges_of(draw(nodes, 400).plain) == wanted
+
+
+def test_a_large_graph_is_drawn_within_its_width() -> None:
+    nodes = [node(index, *{index // 2, index // 3} - {index}) for index in range(1_000)]
+    assert max(len(line) for line in draw(nodes, 100).plain.splitlines()) <= 110
 
 
 class Hints(DemoSource):

@@ -6,9 +6,11 @@ import re
 from datetime import timedelta
 from typing import Final, NamedTuple, cast
 
-# C0 but tab and newline, DEL, C1, zero-width and bidirectional controls, line separators, halves of surrogate pairs
+# C0 but tab and newline, DEL, C1, zero-width, invisible and bidirectional controls, line separators, halves of
+# surrogate pairs, tags
 _UNFIT: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 
 
@@ -30,7 +32,7 @@ class Lines(str):
 
 def _spelled(found: re.Match[str]) -> str:
     code = ord(found.group())
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def span(value: timedelta) -> str:

@@ -14,16 +14,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from horsies.info import Heartbeat, QueueStatus, TaskAttempt, TaskDetail
-from horsies.stale import StaleKind
+from horsies.info import Heartbeat, QueueStatus, TaskAttempt, TaskDetail, WorkerStatus
+from horsies.stale import StaleKind, StaleRules
 from horsies.status import TASK_TERMINAL_STATES, AttemptOutcome, TaskStatus, WorkflowStatus
 from horsies_tui.data.acting import CHANGED, GONE
-from horsies_tui.data.alerts import alerts
+from horsies_tui.data.alerts import FAILING_SPAN, alerts
 from horsies_tui.data.facets import FIELDS, SHOWN
 from horsies_tui.data.filters import IN_FLIGHT, Query
 from horsies_tui.data.models import (
     Breakdown,
     Count,
+    Ends,
     Facet,
     Failing,
     LostAttempt,
@@ -44,21 +45,22 @@ from horsies_tui.data.models import (
     WorkerMoment,
     WorkflowDetail,
     WorkflowList,
+    worker_name,
 )
+from horsies_tui.data.series import NOW_SPAN, SLOTS, Tally
 from horsies_tui.data.source import OnHint, OnLive, Outcome, Target
-from horsies_tui.demo_data import FINDINGS, PAYLOAD_ERROR, TABLES, DemoTask, World
+from horsies_tui.demo_data import PAYLOAD_ERROR, PROCESSES, RETRY_S, DemoTask, World
 
-SLOTS: Final = 40
-_LIMITS: Final = {StaleKind.CLAIMED: timedelta(minutes=2), StaleKind.RUNNING: timedelta(minutes=5)}
+FAILED: Final = (TaskStatus.FAILED, TaskStatus.EXPIRED)
 
 
 class DemoSource:
     """See `Source`."""
 
     def __init__(self, *, seed: int = 7, clock: Callable[[], float] = time.time) -> None:
-        self.world = World(seed)
         self._clock = clock
         self._began = clock()
+        self.world = World(seed, self._began)
 
     @property
     def _now(self) -> datetime:
@@ -84,21 +86,23 @@ class DemoSource:
         tasks = list(self.world.tasks.values())
         workers = self.world.worker_statuses(self._now)
         counts = {status: Count(sum(task.status is status for task in tasks)) for status in TaskStatus}
-        counts[TaskStatus.COMPLETED] = Count(1_142_000 + counts[TaskStatus.COMPLETED].value, True)
         queues = tuple(self._queue(name, workers) for name in ("default", "mail", "media", "payments"))
-        return Overview(
-            counts, queues, tuple(workers), self._series(window), alerts(queues, workers), self._failing(window)
-        )
+        found = alerts(queues, workers, self._ends(FAILING_SPAN))
+        return Overview(counts, queues, tuple(workers), self._series(window), found, self._failing(window))
+
+    def _ends(self, span: timedelta) -> Ends:
+        late = [row for row in map(self._row, self.world.tasks.values()) if row.terminal_at and row.age <= span]
+        return Ends(len(late), sum(row.status in FAILED for row in late), span)
 
     def _failing(self, window: timedelta) -> tuple[Failing, ...]:
         ages: dict[tuple[str, str], list[timedelta]] = {}
         for row in map(self._row, self.world.tasks.values()):
-            if row.status in (TaskStatus.FAILED, TaskStatus.EXPIRED) and row.age <= window:
+            if row.status in FAILED and row.age <= window:
                 ages.setdefault((row.task_name, row.error_code or ""), []).append(row.age)
         found = [Failing(name, error, len(seen), min(seen)) for (name, error), seen in ages.items()]
         return tuple(sorted(found, key=lambda one: (-one.tasks, one.age))[:SHOWN])
 
-    def _queue(self, name: str, workers: Sequence[object]) -> QueueStatus:
+    def _queue(self, name: str, workers: Sequence[WorkerStatus]) -> QueueStatus:
         mine = [task for task in self.world.tasks.values() if task.queue == name]
         ready = [task for task in mine if task.status is TaskStatus.PENDING and task.enqueued >= 0]
         paused = name in self.world.paused
@@ -108,17 +112,36 @@ class DemoSource:
             sum(task.status is TaskStatus.RUNNING for task in mine), False,
             max((self._now - self._at(task.enqueued) for task in ready), default=None),
             self._at(1_200) if paused else None, timedelta(minutes=20) if paused else None,
-            len(workers) - 1 if name != "media" else 0,
+            sum(name in worker.queues and worker.liveness.is_there for worker in workers),
         )  # fmt: skip
 
     def _series(self, window: timedelta) -> Series:
-        draw = random.Random(11)
-        slot = window.total_seconds() / SLOTS
-        sent = tuple(38 + 18 * math.sin(place / 5) + draw.uniform(-6, 6) for place in range(SLOTS))
-        done = tuple(value * draw.uniform(0.9, 1.05) for value in sent)
-        failed = tuple(max(0.0, draw.gauss(0.9, 0.7)) + (6 if 24 < place < 28 else 0) for place in range(SLOTS))
-        p50 = tuple(draw.uniform(0.004, 0.02) for _ in range(SLOTS))
-        return Series(slot, sent, done, failed, p50, tuple(value * draw.uniform(4, 30) for value in p50))
+        """Counted from the same rows that the lists show."""
+        slot_s = window.total_seconds() / SLOTS
+        span_s = max(NOW_SPAN.total_seconds(), slot_s)
+        sent, ended = [0] * SLOTS, [Tally() for _ in range(SLOTS)]
+        now_sent, now = 0, Tally()
+        for task in self.world.tasks.values():
+            was_sent = (self._now - self._at(task.sent)).total_seconds()
+            if 0 <= was_sent < window.total_seconds():
+                sent[-1 - int(was_sent / slot_s)] += 1
+            now_sent += 0 <= was_sent < span_s
+            if task.ended is None:
+                continue
+            age = (self._now - self._at(task.ended)).total_seconds()
+            waited = math.floor(8 * math.log2(max(task.enqueued - task.started, 0.0005))) if task.started else None
+            row = {"tasks": 1, "failed": int(task.status in FAILED), "waited": waited}
+            if 0 <= age < window.total_seconds():
+                ended[-1 - int(age / slot_s)].add(row)
+            if 0 <= age < span_s:
+                now.add(row)
+        whole = window.total_seconds()
+        return Series(
+            slot_s, tuple(count / slot_s for count in sent), tuple(one.tasks / slot_s for one in ended),
+            tuple(one.failed / slot_s for one in ended), tuple(one.wait(0.5) for one in ended),
+            tuple(one.wait(0.95) for one in ended), whole, whole, whole, span_s, span_s, span_s, now_sent / span_s,
+            now.tasks / span_s, now.failed / span_s, now.wait(0.5), now.wait(0.95),
+        )  # fmt: skip
 
     async def tasks(self, query: Query, *, since: timedelta | None, after: Place | None, limit: int) -> TaskList:
         wanted = query.tasks
@@ -147,44 +170,44 @@ class DemoSource:
                              if _matches(row, rest) and row.status in query.tasks)  # fmt: skip
             values.pop(None, None)
             facets += [
-                Facet(field, value, self._host(value) if field == "worker" else None, Count(count),
+                Facet(field, value, self.world.host(value) if field == "worker" else None, Count(count),
                       getattr(query, field) == value)
                 for value, count in sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))[:SHOWN]
             ]  # fmt: skip
         return Breakdown(statuses, tuple(facets))
 
-    def _host(self, worker: str) -> str:
-        return f"web-{[*self.world.workers, self.world.dead].index(worker) + 1}"
-
     async def task(self, task_id: str) -> TaskDetail | None:
         task = self.world.tasks.get(task_id)
         if task is None:
             return None
-        failed = task.status is TaskStatus.FAILED
         result = None
         if task.ended is not None:
-            result = PAYLOAD_ERROR if failed else json.dumps({"ok": {"receipt": task.kwargs["order"]["id"]}})
+            error = {"err": {"error_code": task.error, "message": task.message}}
+            result = json.dumps(error if task.error else {"ok": {"receipt": task.kwargs["order"]["id"]}})
+            result = PAYLOAD_ERROR if task.error == "SMTP_DOWN" else result
         texts = {"args": None, "kwargs": json.dumps(task.kwargs), "result": result, "progress": None,
                  "task_options": json.dumps({"timeout_ms": 30_000})}  # fmt: skip
         payload = {**texts, **{f"{name}_chars": len(text) if text else None for name, text in texts.items()}}
+        held = task.claimed or 0.0
         beats = [
-            Heartbeat("runner", task.worker or "", "web-1", 4711, self._at(task.silence + 30 * number),
-                      self._now - self._at(task.silence + 30 * number)) for number in range(3)
-        ] if task.status in IN_FLIGHT else []  # fmt: skip
+            Heartbeat("runner" if task.started else "claimer", task.worker or "", self.world.host(task.worker),
+                      self.world.pid(task.worker), self._at(age), self._now - self._at(age))
+            for number in range(3) if task.status in IN_FLIGHT and (age := task.silence + 30 * number) < held
+        ]  # fmt: skip
         return TaskDetail(self._columns(task), payload, self._attempts(task), tuple(beats))
 
     def _columns(self, task: DemoTask) -> dict[str, object]:
         row = self._row(task)
         return {
             "id": task.id, "task_name": task.name, "queue_name": task.queue, "priority": 100, "status": task.status,
-            "sent_at": row.enqueued_at, "created_at": row.enqueued_at, "enqueued_at": row.enqueued_at,
-            "claimed_at": self._at(task.started + 0.01) if task.started is not None else None,
+            "sent_at": self._at(task.sent), "created_at": self._at(task.sent), "enqueued_at": row.enqueued_at,
+            "claimed_at": self._at(task.claimed) if task.claimed is not None else None,
             "started_at": self._at(task.started) if task.started is not None else None, "terminal_at": row.terminal_at,
             "cancel_requested_at": None, "good_until": None, "next_retry_at": None, "retry_count": task.retries,
             "max_retries": task.max_retries, "manual_retries": 0, "claimed_by_worker_id": task.worker,
-            "worker_hostname": "web-1" if task.started is not None else None,
+            "worker_hostname": self.world.host(task.worker) if task.started is not None else None,
             "worker_pid": 5120 if task.started is not None else None, "error_code": task.error, "unique_key": None,
-            "failed_reason": "connection refused by mx1" if task.status is TaskStatus.FAILED else None,
+            "failed_reason": task.message if task.status is TaskStatus.FAILED else None,
             "workflow_id": task.workflow, "seen_at": self._now,
         }  # fmt: skip
 
@@ -194,12 +217,13 @@ class DemoSource:
         failed = task.status is not TaskStatus.COMPLETED
         found: list[TaskAttempt] = []
         for number in range(task.retries + 1):
-            back = (task.retries - number) * 12.0
+            back = (task.retries - number) * RETRY_S
             found.append(
                 TaskAttempt(
                     number + 1, AttemptOutcome.FAILED if failed else AttemptOutcome.COMPLETED, number < task.retries,
                     self._at(task.started + back), self._at(task.ended + back), task.error,
-                    "connection refused by mx1" if failed else None, None, task.worker, "web-1", 5120, "child-1",
+                    task.message if failed else None, None, task.worker, self.world.host(task.worker), 5120,
+                    "child-1",
                 )
             )  # fmt: skip
         return tuple(found)
@@ -219,8 +243,8 @@ class DemoSource:
             return None
         draw = random.Random(9)
         history = tuple(
-            WorkerMoment(self._at(window.total_seconds() / 60 * (60 - place)), draw.randrange(2, 6), 0, 61.0,
-                         300 + place + draw.uniform(0, 40),
+            WorkerMoment(self._at(window.total_seconds() / 60 * (60 - place)), draw.randrange(2, PROCESSES + 1), 0,
+                         61.0, 300 + place + draw.uniform(0, 40),
                          min(100.0, 40 + 25 * math.sin(place / 6) + draw.uniform(0, 20))) for place in range(60)
         )  # fmt: skip
         mine = [task for task in self.world.tasks.values() if task.worker == worker_id]
@@ -235,24 +259,26 @@ class DemoSource:
         return WorkerAttempt(task.id, task.name, outcome, task.error, self._now - ended, ended - started)
 
     async def stale(self) -> Stale:
-        dead = [one for one in self.world.worker_statuses(self._now) if one.worker_id == self.world.dead]
+        workers = self.world.worker_statuses(self._now)
+        rules = StaleRules(workers)
+        names = {one.worker_id: worker_name(one) for one in workers}
         found: list[StaleTask] = []
         for task in self.world.tasks.values():
             if task.status not in IN_FLIGHT or task.worker != self.world.dead:
                 continue
             kind = StaleKind(task.status.lower())
             silence = self._now - self._at(task.silence)
-            held = self._now - self._at(task.started if task.started is not None else task.silence)
+            held, threshold = self._now - self._at(task.claimed or task.silence), rules.threshold(kind, task.worker)
             found.append(
-                StaleTask(task.id, task.name, task.queue, task.status, kind, task.worker, "web-4:4714", 0, 0, held,
-                          silence, _LIMITS[kind], _LIMITS[kind], True, False)
+                StaleTask(task.id, task.name, task.queue, task.status, kind, task.worker, names[self.world.dead], 0, 0,
+                          held, silence, threshold, min(silence, threshold), True, False)
             )  # fmt: skip
-        crashed = [task for task in self.world.tasks.values() if task.error == "WORKER_CRASHED"]
         lost = tuple(
-            LostAttempt(self.world.dead, task.id, task.name, task.queue, task.status, False, timedelta(seconds=396),
-                        "its worker was judged dead") for task in crashed[:4]
+            LostAttempt(self.world.lost, task.id, task.name, task.queue, task.status, False,
+                        self._now - self._at(task.ended or 0), task.message)
+            for task in self.world.tasks.values() if task.worker == self.world.lost
         )  # fmt: skip
-        return Stale(tuple(found), tuple(dead), lost, False)
+        return Stale(tuple(found), tuple(sorted(rules.dead, key=lambda one: one.age)), lost, False)
 
     # -- workflows, schedules, maintenance -------------------------------------------------------
 
@@ -268,20 +294,13 @@ class DemoSource:
         return WorkflowList(tuple(row for row in rows if row.status in query.workflows), counts=counts)
 
     async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
-        found = next((detail for detail in self.world.runs() if detail.run.id == workflow_id), None)
-        if found is None:
-            return None
-        ended = [task.id for task in self.world.tasks.values() if task.ended is not None]
-        nodes = [
-            replace(node, task_id=ended[node.task_index] if node.took is not None else None) for node in found.nodes
-        ]
-        return WorkflowDetail(found.run, tuple(nodes))
+        return next((detail for detail in self.world.runs() if detail.run.id == workflow_id), None)
 
     async def schedules(self) -> tuple[ScheduleRow, ...]:
         return self.world.schedules(self._now)
 
     async def maintenance(self) -> Maintenance:
-        return Maintenance(FINDINGS, TABLES)
+        return Maintenance(self.world.findings(self._now), self.world.tables())
 
     # -- acting, watching, leaving ---------------------------------------------------------------
 

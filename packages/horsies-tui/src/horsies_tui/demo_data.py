@@ -1,9 +1,13 @@
-"""A made-up shop's queue: the same seed makes the same rows, at any moment that is called now."""
+"""A made-up shop's queue: the same seed makes the same rows, at any moment that is called now.
+
+Whatever a screen counts, lists or averages is computed from these rows, so that screens agree with each other.
+"""
 
 import json
+import math
 import random
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from horsies.doctor import Finding, Severity
@@ -15,13 +19,44 @@ NAMES: Final = {
     "send_receipt": "mail", "send_newsletter": "mail", "charge_card": "payments", "refund": "payments",
     "resize_image": "media", "transcode_video": "media", "rebuild_index": "default", "sync_inventory": "default",
 }  # fmt: skip
-ERRORS: Final = ("SMTP_DOWN", "CARD_DECLINED", "TASK_TIMEOUT", "UNHANDLED_EXCEPTION", "WORKER_CRASHED")
+ENDED: Final = 2_600
+"""Tasks of the last hour."""
+ERRORS: Final = {
+    "mail": ("SMTP_DOWN", "connection refused by mx1"),
+    "payments": ("CARD_DECLINED", "the bank declined the card"),
+    "media": ("TASK_TIMEOUT", "it ran for longer than 30,000 ms"),
+    "default": ("UNHANDLED_EXCEPTION", "KeyError: 'warehouse'"),
+}
+MESSAGES: Final = {
+    **dict(ERRORS.values()), "WORKER_CRASHED": "its worker was judged dead", "TASK_EXPIRED": "not started in time",
+    "TASK_CANCELLED": "cancelled",
+}  # fmt: skip
 TRACEBACK: Final = (
     'Traceback (most recent call last):\n  File "shop/mail.py", line 41, in send_receipt\n'
     '    smtp.send(message)\n  File "shop/smtp.py", line 12, in send\n'
     '    raise SmtpDown("connection refused by mx1")\nshop.smtp.SmtpDown: connection refused by mx1\n'
 )
+PROCESSES: Final = 4
+RETRY_S: Final = 12.0
+"""From one attempt to the next."""
 _RECOVERY: Final = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
+_COMMON: Final = ["default", "mail", "payments"]
+_GRAPHS: Final[dict[str, tuple[tuple[str, tuple[int, ...]], ...]]] = {
+    "fulfil_orders": (
+        ("fetch_orders", ()), ("validate", (0,)), ("reserve_stock", (1,)), ("charge_cards", (1,)),
+        ("print_labels", (2, 3)), ("send_receipts", (3,)), ("close_orders", (4, 5)),
+    ),
+    "nightly_report": (
+        ("read_sales", ()), ("read_returns", ()), ("join_both", (0, 1)), ("render_report", (2,)), ("mail_report", (3,)),
+    ),
+}  # fmt: skip
+_FAILS_AT: Final = 3
+"""The node at which a failed run failed: the cards, or the rendering."""
+_PLAN: Final = (
+    ("hourly_sync", "sync_inventory", 3_600, 300, 2_160), ("nightly_rebuild", "rebuild_index", 86_400, 7_200, 90),
+    ("poll_carrier", "sync_inventory", 120, 47, 64_800), ("weekly_newsletter", "send_newsletter", 604_800, 381_600, 13),
+)  # fmt: skip
+"""Schedule, task, seconds between two runs, and their offset from the epoch; runs so far."""
 
 
 @dataclass(slots=True)
@@ -46,20 +81,57 @@ class DemoTask:
     def queue(self) -> str:
         return NAMES.get(self.name, "default")
 
+    @property
+    def claimed(self) -> float | None:
+        """A worker holds what it claimed for a moment before it starts it."""
+        if self.started is not None:
+            return self.started + 0.01
+        return self.enqueued - 1 if self.status is TaskStatus.CLAIMED else None
+
+    @property
+    def sent(self) -> float:
+        """Before its first attempt."""
+        return self.enqueued + self.retries * RETRY_S
+
+    @property
+    def message(self) -> str | None:
+        return MESSAGES.get(self.error or "")
+
 
 class World:
-    """Everything that the demo shows."""
+    """Everything that the demo shows. `began`: the moment that the ages count back from."""
 
-    def __init__(self, seed: int = 7) -> None:
+    def __init__(self, seed: int = 7, began: float = 0.0) -> None:
         self.random = random.Random(seed)
+        self.began = began
         self.tasks: dict[str, DemoTask] = {}
         self.paused = {"media"}
         self.workers = [self.new_id() for _ in range(3)]
         self.dead = self.new_id()
+        """Silent for a while, not judged yet: what it held is still its own."""
+        self.lost = self.new_id()
+        """Died earlier; the others have ended what it ran."""
         self.moved_workflows: dict[str, WorkflowStatus] = {}
-        self.paused_schedules = {"weekly_digest"}
+        self.paused_schedules = {"weekly_newsletter"}
         self.asked: set[str] = set()
-        self._fill()
+        self._nodes: dict[tuple[str, int], str] = {}
+        self._runs: dict[str, str] = {}
+        self._fill_ended()
+        self._fill_runs()
+        self._fill_live()
+
+    @property
+    def everyone(self) -> list[str]:
+        return [*self.workers, self.dead, self.lost]
+
+    def host(self, worker: str | None) -> str | None:
+        return f"web-{self.everyone.index(worker) + 1}" if worker in self.everyone else None
+
+    def pid(self, worker: str | None) -> int | None:
+        return 4711 + self.everyone.index(worker) if worker in self.everyone else None
+
+    def queues_of(self, worker: str) -> list[str]:
+        return ["media"] if worker in (self.dead, self.lost) else _COMMON + ["media"] * (worker == self.workers[2])
 
     def _hex(self, digits: int) -> str:
         return f"{self.random.getrandbits(digits * 4):0{digits}x}"
@@ -67,166 +139,246 @@ class World:
     def new_id(self) -> str:
         return f"0193{self._hex(4)}-{self._hex(4)}-7{self._hex(3)}-8{self._hex(3)}-{self._hex(12)}"
 
-    def _add(self, status: TaskStatus, name: str | None = None, **columns: Any) -> DemoTask:
-        name = name or self.random.choice(list(NAMES))
+    def _add(self, status: TaskStatus, name: str, **columns: Any) -> DemoTask:
         task = DemoTask(self.new_id(), name, status, **columns)
         task.kwargs = {"order": {"id": self.random.randrange(10_000), "total": f"{self.random.randrange(9_999) / 100}"}}
         self.tasks[task.id] = task
         return task
 
-    def _fill(self) -> None:
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def _fill_ended(self) -> None:
+        """More at some times than at others, and a bad quarter of an hour for mail."""
         draw = self.random
-        for worker in self.workers:
-            for _ in range(draw.randrange(2, 5)):
-                start = draw.uniform(0.2, 40)
-                self._add(TaskStatus.RUNNING, enqueued=start + 1, started=start, worker=worker)
-        self._add(TaskStatus.CLAIMED, enqueued=6, worker=self.workers[0])
-        for silence, status in ((410, TaskStatus.RUNNING), (405, TaskStatus.RUNNING), (395, TaskStatus.CLAIMED)):
-            started = silence + 20 if status is TaskStatus.RUNNING else None
-            self._add(
-                status, "transcode_video", enqueued=silence + 30, started=started, worker=self.dead, silence=silence
-            )
-        for _ in range(60):
-            self._add(TaskStatus.PENDING, enqueued=draw.uniform(0.5, 90))
-        for _ in range(6):
-            self._add(TaskStatus.PENDING, "send_newsletter", enqueued=-draw.uniform(300, 9_000), max_retries=3)
-        for _ in range(320):
-            ended = draw.expovariate(1 / 500)
-            took = draw.uniform(0.02, 4)
-            started = ended + took
+        for _ in range(ENDED):
+            ended = draw.uniform(2, 3_600)
+            while draw.random() > 0.6 + 0.4 * math.sin(ended / 500):
+                ended = draw.uniform(2, 3_600)
+            # media is paused: nothing of it ended since
+            name = draw.choice([one for one, queue in NAMES.items() if queue != "media" or ended > 1_300])
+            queue = NAMES[name]
+            started = ended + draw.uniform(0.02, 4)
+            is_bad = queue == "mail" and 1_500 < ended < 2_400
             fate = draw.random()
             status, error = TaskStatus.COMPLETED, None
-            if fate > 0.9:
-                status, error = TaskStatus.FAILED, draw.choice(ERRORS)
-            elif fate > 0.88:
+            if fate > (0.7 if is_bad else 0.97):
+                status, error = TaskStatus.FAILED, ERRORS[queue][0]
+            elif fate > 0.965:
                 status, error = TaskStatus.CANCELLED, "TASK_CANCELLED"
-            elif fate > 0.87:
+            elif fate > 0.96:
                 status, error = TaskStatus.EXPIRED, "TASK_EXPIRED"
             retries = draw.choice((0, 0, 0, 1, 2)) if status is TaskStatus.FAILED else 0
+            has_run = status is not TaskStatus.EXPIRED
             self._add(
-                status, enqueued=started + draw.uniform(0.01, 3), ended=ended, error=error, retries=retries,
-                started=None if status is TaskStatus.EXPIRED else started, worker=draw.choice(self.workers),
+                status, name, enqueued=started + draw.uniform(0.01, 1.2), ended=ended, error=error, retries=retries,
+                started=started if has_run else None, worker=self._server(queue) if has_run else None,
                 max_retries=max(retries, draw.choice((0, 3))),
             )  # fmt: skip
+        for ended in (1_560, 1_561, 1_562):
+            self._add(
+                TaskStatus.FAILED, "transcode_video", enqueued=ended + 95, started=ended + 90, ended=ended,
+                worker=self.lost, error="WORKER_CRASHED",
+            )  # fmt: skip
+        for schedule, name, every, offset, _ in _PLAN:
+            since = (self.began - offset) % every
+            since += every * (since < 3)  # one that is due just now has the run before
+            self._runs[schedule] = self._add(
+                TaskStatus.COMPLETED, name, enqueued=since - 0.01, started=since - 0.03, ended=since - 2.4,
+                worker=self.workers[0],
+            ).id  # fmt: skip
 
-    # -- what is not tasks -----------------------------------------------------------------------
+    def _server(self, queue: str) -> str:
+        return self.random.choice([worker for worker in self.workers if queue in self.queues_of(worker)])
+
+    def _fill_live(self) -> None:
+        """Every worker is full, so tasks wait for a moment; those of the paused queue for as long as it is paused."""
+        draw = self.random
+        running = [task for task in self.tasks.values() if task.status is TaskStatus.RUNNING]
+        open_names = [name for name, queue in NAMES.items() if queue != "media"]
+        for worker in self.workers:
+            for _ in range(PROCESSES - sum(task.worker == worker for task in running)):
+                start = draw.uniform(0.2, 4)
+                self._add(
+                    TaskStatus.RUNNING, draw.choice(open_names), enqueued=start + 0.6, started=start, worker=worker
+                )
+        for silence in (112, 110):
+            self._add(
+                TaskStatus.RUNNING, "transcode_video", enqueued=silence + 1_300, started=silence + 1_250,
+                worker=self.dead, silence=silence,
+            )  # fmt: skip
+        self._add(TaskStatus.CLAIMED, "resize_image", enqueued=1_260, worker=self.dead, silence=108)
+        for _ in range(14):
+            self._add(TaskStatus.PENDING, draw.choice(open_names), enqueued=draw.uniform(0.05, 1.2))
+        for _ in range(31):
+            self._add(TaskStatus.PENDING, draw.choice(("resize_image", "transcode_video")),
+                      enqueued=draw.uniform(5, 1_195))  # fmt: skip
+        for _ in range(6):
+            self._add(TaskStatus.PENDING, "send_newsletter", enqueued=-draw.uniform(300, 9_000), max_retries=3)
+
+    # -- workers ---------------------------------------------------------------------------------
 
     def worker_statuses(self, now: datetime) -> list[WorkerStatus]:
         found: list[WorkerStatus] = []
-        for place, worker in enumerate([*self.workers, self.dead]):
-            dead = worker == self.dead
-            age = timedelta(seconds=412 if dead else 1.4 + place)
+        for place, worker in enumerate(self.everyone):
+            is_lost = worker == self.lost
+            age = timedelta(seconds={self.dead: 113.0, self.lost: 1_590.0}.get(worker, 1.4 + place))
             held = [task for task in self.tasks.values() if task.worker == worker]
             running = sum(task.status is TaskStatus.RUNNING for task in held)
             claimed = sum(task.status is TaskStatus.CLAIMED for task in held)
+            is_dead = worker in (self.dead, self.lost)
             found.append(
                 WorkerStatus(
-                    worker_id=worker, snapshot_at=now - age, age=age, hostname=f"web-{place + 1}", pid=4711 + place,
-                    processes=6, queues=["default", "mail", "payments"] + (["media"] if place == 3 else []),
-                    tasks_running=running, tasks_claimed=claimed, memory_usage_mb=61.0 + place,
+                    worker_id=worker, snapshot_at=now - age, age=age, hostname=self.host(worker) or "",
+                    pid=self.pid(worker) or 0, processes=PROCESSES, queues=self.queues_of(worker),
+                    tasks_running=3 if is_lost else running, tasks_claimed=claimed, memory_usage_mb=61.0 + place,
                     children_memory_mb=340.0 + 25 * place, cpu_percent=38.0 + 11 * place, memory_percent=21.0,
                     max_claim_batch=100, max_claim_per_worker=None, cluster_wide_cap=None, queue_max_concurrency={},
                     recovery_config=_RECOVERY, worker_started_at=now - timedelta(hours=30 + place),
-                    up_for=timedelta(hours=30 + place), stopped_at=None,
-                    judged_dead_at=now - timedelta(seconds=396) if dead else None,
-                    judged_by=self.workers[0] if dead else None,
-                    liveness=WorkerLiveness.DEAD if dead else WorkerLiveness.ALIVE, holds_claimed=claimed,
+                    up_for=timedelta(hours=30 + place) - (age if is_dead else timedelta()), stopped_at=None,
+                    judged_dead_at=now - timedelta(seconds=1_570) if is_lost else None,
+                    judged_by=self.workers[0] if is_lost else None,
+                    liveness=WorkerLiveness.DEAD if is_dead else WorkerLiveness.ALIVE, holds_claimed=claimed,
                     holds_running=running,
                 )
             )  # fmt: skip
         return found
 
+    # -- workflows -------------------------------------------------------------------------------
+
+    def _run(self, number: int) -> tuple[str, str, WorkflowStatus, float]:
+        """Id, name, state and age of a run: live ones since their start, others since their end."""
+        status = (WorkflowStatus.RUNNING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, WorkflowStatus.COMPLETED,
+                  WorkflowStatus.FAILED)[min(number, 3 if number % 4 else 4)]  # fmt: skip
+        name = "fulfil_orders" if number % 3 else "nightly_report"
+        return f"0193f0a0-{number:04x}-7000-8000-{number:012x}", name, status, 20.0 + number * 240
+
+    def _fill_runs(self) -> None:
+        """The tasks of nodes that have started; a node takes three seconds."""
+        for number in range(14):
+            run_id, name, status, age = self._run(number)
+            graph = _GRAPHS[name]
+            for index, (node, _) in enumerate(graph):
+                state = _node_status(status, index, _ended(status, len(graph)))
+                if state not in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.RUNNING):
+                    continue
+                is_live = status in (WorkflowStatus.RUNNING, WorkflowStatus.PAUSED)
+                begins = age - 3.0 * index if is_live else age + 3.0 * (len(graph) - index)
+                runs = state is NodeStatus.RUNNING
+                self._nodes[run_id, index] = self._add(
+                    TaskStatus(state.value), node, enqueued=begins + 0.2, started=begins,
+                    ended=None if runs else begins - 2.8,
+                    worker=self.workers[number % 2], workflow=run_id,
+                    error=None if state is not NodeStatus.FAILED else ERRORS["payments"][0] if name == "fulfil_orders"
+                    else ERRORS["default"][0],
+                ).id  # fmt: skip
+
     def runs(self) -> list[WorkflowDetail]:
-        draw = random.Random(3)
-        graph: tuple[tuple[str, tuple[int, ...]], ...] = (
-            ("fetch_orders", ()), ("validate", (0,)), ("reserve_stock", (1,)), ("charge_cards", (1,)),
-            ("print_labels", (2, 3)), ("send_receipts", (3,)), ("report", (4, 5)),
-        )  # fmt: skip
         found: list[WorkflowDetail] = []
         for number in range(14):
-            status = (WorkflowStatus.RUNNING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, WorkflowStatus.COMPLETED,
-                      WorkflowStatus.FAILED)[min(number, 3 if number % 4 else 4)]  # fmt: skip
-            run_id = f"0193f0a0-{number:04x}-7000-8000-{number:012x}"
-            status = self.moved_workflows.get(run_id, status)
-            ended = {
-                WorkflowStatus.COMPLETED: 7,
-                WorkflowStatus.FAILED: 7,
-                WorkflowStatus.PAUSED: 2,
-                WorkflowStatus.CANCELLED: 3,
-            }.get(status, 3)
-            nodes = tuple(
-                WorkflowNode(
-                    index, name, name, "default", list(waits), "all", index == 2 and number == 0,
-                    None, None, _node_status(status, index, ended), "CARD_DECLINED"
-                    if status is WorkflowStatus.FAILED and index == 3 else None,
-                    timedelta(seconds=draw.uniform(0.1, 9)) if index < ended else None,
-                )
-                for index, (name, waits) in enumerate(graph)
-            )  # fmt: skip
-            age = timedelta(seconds=20 + number * 310)
-            over = status in (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED)
+            run_id, name, first, age = self._run(number)
+            status = self.moved_workflows.get(run_id, first)
+            graph = _GRAPHS[name]
+            ended = _ended(first, len(graph))
+            nodes: list[WorkflowNode] = []
+            for index, (node, waits) in enumerate(graph):
+                task = self.tasks.get(self._nodes.get((run_id, index), ""))
+                state = _node_status(first, index, ended)
+                if status is WorkflowStatus.CANCELLED and state is NodeStatus.PENDING:
+                    state = NodeStatus.SKIPPED
+                took = timedelta(seconds=2.8) if task is not None and task.ended is not None else None
+                nodes.append(
+                    WorkflowNode(
+                        index, node, node, "default", list(waits), "all", False, None, task.id if task else None,
+                        state, task.error if task else None, took,
+                    )
+                )  # fmt: skip
+            is_over = status in (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
+            over = sum(one.status in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED) for one in nodes)
             run = WorkflowRow(
-                run_id, "fulfil_orders" if number % 3 else "nightly_report", status, "fail", None, None, age,
-                timedelta(seconds=31 + number) if over else None, 7, ended, int(status is WorkflowStatus.FAILED),
+                run_id, name, status, "fail", None,
+                datetime.fromtimestamp(self.began - age, UTC) if is_over else None, timedelta(seconds=age),
+                timedelta(seconds=3.0 * len(graph)) if is_over else None, len(graph), over,
+                sum(one.status is NodeStatus.FAILED for one in nodes),
             )  # fmt: skip
-            found.append(WorkflowDetail(run, nodes))
+            found.append(WorkflowDetail(run, tuple(nodes)))
         return found
 
+    # -- schedules and tables --------------------------------------------------------------------
+
     def schedules(self, now: datetime) -> tuple[ScheduleRow, ...]:
-        plan = (("hourly_sync", 3600, 1180, 412), ("nightly_report", 86_400, 40_000, 61),
-                ("poll_carrier", 30, 12, 8_812), ("weekly_digest", 604_800, 210_000, 9))  # fmt: skip
         rows: list[ScheduleRow] = []
-        for place, (name, every, since, runs) in enumerate(plan):
-            due = timedelta(seconds=every - since)
-            paused = now - timedelta(hours=2) if name in self.paused_schedules else None
-            last = now - timedelta(seconds=since)
-            asked = now if name in self.asked else None
+        for name, task_name, every, offset, runs in _PLAN:
+            since = timedelta(seconds=(now.timestamp() - offset) % every)
+            due = timedelta(seconds=every) - since
+            task = self.tasks[self._runs[name]]
             rows.append(
                 ScheduleRow(
-                    name, now + due, last, self.new_id_for(place), runs, paused, asked, due, now - last, None,
-                    "COMPLETED" if place != 2 else "FAILED", "rebuild_index", False,
-                    timedelta(milliseconds=7 + 3 * place),
+                    name, now + due, now - since, task.id, runs,
+                    now - timedelta(days=2) if name in self.paused_schedules else None,
+                    now if name in self.asked else None, due, since, None, str(task.status), task_name, False,
+                    timedelta(milliseconds=10), timedelta(seconds=3), timedelta(seconds=3),
                 )
             )  # fmt: skip
         return tuple(rows)
 
-    def new_id_for(self, place: int) -> str:
-        return list(self.tasks)[100 + place]
+    def tables(self) -> tuple[TableFacts, ...]:
+        tasks = len(self.tasks)
+        nodes = sum(len(detail.nodes) for detail in self.runs())
+        attempts = sum(task.retries + 1 for task in self.tasks.values() if task.ended is not None and task.started)
+        return tuple(
+            TableFacts(f"horsies_{name}", max(16_384, rows * width), max(16_384, rows * width // 3), rows, dead,
+                       timedelta(minutes=11), timedelta(minutes=3))
+            for name, rows, width, dead in (
+                ("tasks", tasks, 900, DEAD_ROWS), ("worker_states", 21_600, 400, 240),
+                ("task_attempts", attempts, 180, 0),
+                ("heartbeats", 6_120, 90, 310), ("workflow_tasks", nodes, 400, 12), ("workflows", 14, 400, 9),
+                ("queue_state", 4, 60, 0), ("schedule_state", len(_PLAN), 120, 4), ("worker_instances", 5, 120, 2),
+            )
+        )  # fmt: skip
+
+    def findings(self, now: datetime) -> tuple[Finding, ...]:
+        dead = next(one for one in self.worker_statuses(now) if one.worker_id == self.dead)
+        held = dead.holds_claimed + dead.holds_running
+        stale = () if not held else (
+            Finding("dead-workers", Severity.PROBLEM,
+                    f"{held} tasks in the hands of worker {self.dead}, last seen 1 m 53 s ago",
+                    "they wait until a live worker's reaper takes them back (about 20 s after a crash, at most the "
+                    "stale thresholds)",
+                    "start a worker, or by hand: `horsies stale list`, then `horsies stale requeue` and `horsies "
+                    "stale fail`"),
+        )  # fmt: skip
+        return (
+            *stale,
+            Finding("paused", Severity.WARN, "queue media has been paused for 20 m, with 31 tasks ready in it",
+                    "none of them runs; the oldest has been ready for 19 m", "`horsies queues resume media`"),
+            Finding("vacuum", Severity.WARN, f"horsies_tasks has {DEAD_ROWS:,} dead rows",
+                    "every claim walks past them", "look for an old transaction, or vacuum it: VACUUM horsies_tasks"),
+            Finding("server", Severity.OK, "PostgreSQL 18.1, UTF8"),
+            Finding("schema", Severity.OK, "at revision 0014"),
+            Finding("notify", Severity.OK, "a notification takes 1.2 ms"),
+            Finding("connections", Severity.OK, "41 of 300 in use"),
+            Finding("workers", Severity.OK,
+                    f"{len(self.workers)} live workers, {PROCESSES * len(self.workers)} process slots"),
+            Finding("retention", Severity.OK, "the oldest ended task is kept since 1 h; the workers prune after 30 d"),
+            Finding("schedules", Severity.OK, f"{len(_PLAN) - len(self.paused_schedules)} schedules, none overdue"),
+        )  # fmt: skip
+
+
+DEAD_ROWS: Final = 12_480
+
+
+def _ended(status: WorkflowStatus, nodes: int) -> int:
+    """How many nodes of a run have ended by themselves."""
+    return {WorkflowStatus.COMPLETED: nodes, WorkflowStatus.FAILED: _FAILS_AT, WorkflowStatus.PAUSED: 2}.get(status, 3)
 
 
 def _node_status(run: WorkflowStatus, index: int, ended: int) -> NodeStatus:
-    if run is WorkflowStatus.FAILED:
-        return NodeStatus.FAILED if index == 3 else NodeStatus.SKIPPED if index > 3 else NodeStatus.COMPLETED
     if index < ended:
         return NodeStatus.COMPLETED
-    if run is WorkflowStatus.RUNNING and index == ended:
-        return NodeStatus.RUNNING
-    return NodeStatus.PENDING
+    if run is WorkflowStatus.FAILED:
+        return NodeStatus.FAILED if index == ended else NodeStatus.SKIPPED
+    return NodeStatus.RUNNING if run is WorkflowStatus.RUNNING and index == ended else NodeStatus.PENDING
 
-
-FINDINGS: Final = (
-    Finding("dead-workers", Severity.PROBLEM, "1 dead worker still holds 3 tasks",
-            "they stay where they are until somebody takes them back",
-            "live workers do it by themselves; `horsies stale` does it by hand"),
-    Finding("vacuum", Severity.WARN, "horsies_tasks has 48,211 dead rows",
-            "every claim walks past them", "look for an old transaction, or vacuum it: VACUUM horsies_tasks"),
-    Finding("server", Severity.OK, "PostgreSQL 18.1, UTF8"),
-    Finding("schema", Severity.OK, "at revision 0011"),
-    Finding("notify", Severity.OK, "a notification takes 1.2 ms"),
-    Finding("connections", Severity.OK, "41 of 300 in use"),
-    Finding("retention", Severity.OK, "nothing is older than the workers keep it"),
-)  # fmt: skip
-
-TABLES: Final = tuple(
-    TableFacts(f"horsies_{name}", size, size // 3, rows, rows // 90, timedelta(minutes=11), timedelta(minutes=3))
-    for name, size, rows in (
-        ("tasks", 734_003_200, 1_204_331), ("task_attempts", 209_715_200, 1_250_110),
-        ("heartbeats", 50_331_648, 412_901),
-        ("worker_states", 18_874_368, 88_020), ("workflow_tasks", 1_048_576, 4_410),
-        ("workflows", 262_144, 630),
-        ("queue_state", 16_384, 4), ("schedule_state", 16_384, 4),
-    )
-)  # fmt: skip
 
 PAYLOAD_ERROR: Final = json.dumps(
     {"err": {"error_code": "SMTP_DOWN", "message": "connection refused by mx1", "data": {"traceback": TRACEBACK}}}

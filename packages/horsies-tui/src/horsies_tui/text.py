@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from horsies._text import printable
+from horsies._text import plural, printable
 from horsies_tui.data.models import Count
 
 MAX_CELL: Final = 200
@@ -30,7 +30,7 @@ def block(value: object, limit: int) -> str:
     """Several lines, likewise; tabs are spaces, a long text says how much of it is missing."""
     text = str(value)
     shown = printable(text[:limit].replace("\r\n", "\n").replace("\t", "    "))
-    return shown if len(text) <= limit else f"{shown}\n… {len(text) - limit:,} more characters"
+    return shown if len(text) <= limit else f"{shown}\n… {plural(len(text) - limit, 'more character')}"
 
 
 def pretty_json(text: str | None, chars: int | None) -> str:
@@ -38,7 +38,7 @@ def pretty_json(text: str | None, chars: int | None) -> str:
     if text is None:
         return ""
     if chars is not None and chars > len(text):
-        return f"{block(text, len(text))}\n… {chars - len(text):,} more characters were not fetched"
+        return f"{block(text, len(text))}\n… not fetched: {plural(chars - len(text), 'more character')}"
     try:
         value = json.loads(text)
         return block(json.dumps(value, indent=2, ensure_ascii=False), 100_000)

@@ -21,7 +21,7 @@ from horsies.app import Horsies
 from horsies.config import PostgresConfig
 from horsies.errors import HorsiesError, SchemaError
 from horsies_worker.access import find_refusal
-from horsies_worker.session import MAX_PATIENCE, STATEMENT_TIMEOUT_S
+from horsies_worker.session import MAX_CONNECT_PATIENCE, STATEMENT_TIMEOUT_S
 
 _log = logging.getLogger("horsies.worker")
 
@@ -76,7 +76,7 @@ async def _connect(app: Horsies, broker: PostgresConfig, timeout_s: float | None
     backoff = Backoff(app.config.resilience)
     give_up = None if timeout_s is None else time.monotonic() + timeout_s
     arguments = connect_arguments(broker)
-    longest = MAX_PATIENCE * arguments["timeout"]
+    longest = MAX_CONNECT_PATIENCE * arguments["timeout"]
     while True:
         try:
             return await connect(arguments)

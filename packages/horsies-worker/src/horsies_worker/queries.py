@@ -64,8 +64,8 @@ class NextRequest:
 
     hint: Hint
     limit: int
-    names: Sequence[str]
-    """What to take. Of the other names of `known` none is taken, and each counts against `limit`."""
+    names: Sequence[str] | None
+    """What to take; None for all that is known. Other tasks of `known` are not taken, and count against `limit`."""
     known: Sequence[str]
 
     @property
@@ -144,7 +144,8 @@ class Queries:
 
     async def claim_next(self, connection: Any, request: NextRequest, *, pooled: bool) -> Rows:
         values = (
-            request.hint.queue_name, request.hint.priority, request.hint.since, request.limit, list(request.names),
+            request.hint.queue_name, request.hint.priority, request.hint.since, request.limit,
+            None if request.names is None else list(request.names),
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
             list(request.known),
         )  # fmt: skip

@@ -30,6 +30,8 @@ CLAIM_SETTINGS: Final = {
 # A statement of ours that takes longer hangs on a lock or a dead connection; it is tried again under its fence.
 STATEMENT_TIMEOUT_S: Final = 15.0
 MAX_PATIENCE: Final = 4
+MAX_CONNECT_PATIENCE: Final = 2
+"""Less: what a silent partition swallowed is lost, and only the next try gets through when it is over."""
 # The server's own bounds. A statement whose client has given up must not be carried out minutes later; and a worker
 # that is frozen inside a transaction must not keep the lock of the caps or of the sweep from the whole fleet.
 LIMITS: Final = {"statement_timeout": "20s", "idle_in_transaction_session_timeout": "5s"}
@@ -117,7 +119,7 @@ class Session:
         usual = arguments["timeout"]
         bound = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
         arguments["command_timeout"] = self.patience * bound
-        arguments["timeout"] = self.patience * usual
+        arguments["timeout"] = min(self.patience, MAX_CONNECT_PATIENCE) * usual
         began = time.monotonic()
         connection = await connect(arguments)
         if time.monotonic() - began < usual / 4:

@@ -61,4 +61,6 @@ class Streak:
         else:
             names, places = self._sync_names, room.sync
         limit = min(most, places)
-        return NextRequest(hint, limit, names, self._known) if limit > 0 else None
+        # a thousand names need not be sent twice
+        taken = None if len(names) == len(self._known) else names
+        return NextRequest(hint, limit, taken, self._known) if limit > 0 else None

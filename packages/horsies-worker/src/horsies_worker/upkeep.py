@@ -92,7 +92,7 @@ class Upkeep(Service):
             await self._stage_late()
             await self._write_progress()
         except Exception:
-            if now - self._last_contact >= self._running_stale_s:
+            if time.monotonic() - self._last_contact >= self._running_stale_s:
                 self._stop_what_others_may_run()
             raise
         self._last_contact = now

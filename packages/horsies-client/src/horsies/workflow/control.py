@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
-from horsies.errors import RetrievalCode, UsageError
+from horsies.errors import OutcomeCode, RetrievalCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from horsies.doctor import Finding
 from horsies.info import QueueStatus, WorkerStatus
+from horsies.schedule_state import ScheduleState, schedule_state
 from horsies.stale import StaleKind
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
 
@@ -91,6 +92,15 @@ class Series:
     wait_p95_now: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What ended of late, and how much of it failed."""
+
+    tasks: int
+    failed: int
+    span: timedelta
+
+
 class AlertLevel(StrEnum):
     PROBLEM = "problem"
     WARN = "warn"
@@ -103,6 +113,8 @@ class Alert:
     level: AlertLevel
     text: str
     screen: str
+    filter: str = ""
+    """Of that screen, as it is typed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +378,12 @@ class ScheduleRow(_FromRow):
     last_name: str | None
     is_workflow: bool
     drift: timedelta | None
+    unlisted_for: timedelta
+    scheduler_seen: timedelta
+
+    @property
+    def state(self) -> ScheduleState:
+        return schedule_state(self.next_run_at, self.paused_at, self.late, self.unlisted_for, self.scheduler_seen)
 
 
 @dataclass(frozen=True, slots=True)

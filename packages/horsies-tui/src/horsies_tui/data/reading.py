@@ -8,13 +8,17 @@ from typing import Any, Final
 from horsies import info as client
 from horsies._operations import worker_statuses
 from horsies._text import error_in
+from horsies.doctor import Finding
+from horsies.doctor.work import schedule_findings
 from horsies.info import QueueStatus, WorkerStatus
+from horsies.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, OVERDUE_AFTER
 from horsies.stale import StaleRules
 from horsies.status import TASK_TERMINAL_STATES, WORKFLOW_TERMINAL_STATES, TaskStatus, WorkflowStatus
-from horsies_tui.data.alerts import alerts
+from horsies_tui.data.alerts import FAILING_SPAN, alerts
 from horsies_tui.data.filters import IN_FLIGHT, Query
 from horsies_tui.data.models import (
     Count,
+    Ends,
     Failing,
     LostAttempt,
     Overview,
@@ -28,7 +32,7 @@ from horsies_tui.data.models import (
     WorkflowRow,
     worker_name,
 )
-from horsies_tui.data.series import Fetch, Rates
+from horsies_tui.data.series import LOOK_ROWS_NOW, Fetch, Rates
 
 COUNT_BOUND: Final = 5_000
 SURELY_BEYOND: Final = 4
@@ -80,9 +84,19 @@ async def overview(
         counts[status] = Count(max(seen, known.get(status, 0)) if is_cut else seen, is_cut)
     curves = await rates.look(fetch)
     failing = await fetch("failing", window, FAILURES_SEEN, FAILING_SHOWN)
-    return Overview(
-        counts, queues, tuple(workers), curves, alerts(queues, workers), tuple(Failing.from_row(row) for row in failing)
-    )
+    found = alerts(queues, workers, await _recent_ends(fetch), await _schedule_findings(fetch))
+    return Overview(counts, queues, tuple(workers), curves, found, tuple(Failing.from_row(row) for row in failing))
+
+
+async def _recent_ends(fetch: Fetch) -> Ends:
+    (row,) = await fetch("failed_now", FAILING_SPAN.total_seconds(), LOOK_ROWS_NOW)
+    span = timedelta(seconds=row["oldest_s"]) if row["tasks"] >= LOOK_ROWS_NOW else FAILING_SPAN
+    return Ends(row["tasks"], row["failed"], span)
+
+
+async def _schedule_findings(fetch: Fetch) -> list[Finding]:
+    (row,) = await fetch("schedule_facts", LISTED_FOR, OVERDUE_AFTER, FORGOTTEN_AFTER)
+    return list(schedule_findings(row))
 
 
 def status_estimates(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:

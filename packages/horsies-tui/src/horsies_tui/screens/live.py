@@ -9,6 +9,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
+from horsies._text import plural, printable
 from horsies_tui.actions import BY_ID, Action, for_screen
 from horsies_tui.data.feed import Kinds
 from horsies_tui.data.source import SourceError, Target
@@ -219,8 +220,8 @@ class LiveScreen(Screen[None], Generic[T]):
     def action_copy(self) -> None:
         text = self.copied()
         if text:
-            self.dash.copy_to_clipboard(text)
-            self.dash.say(f"copied {len(text):,} characters")
+            self.dash.copy_to_clipboard(printable(text))
+            self.dash.say(f"copied {plural(len(text), 'character')}")
 
     def on_live_table_marks_changed(self, message: LiveTable.MarksChanged) -> None:
         message.stop()

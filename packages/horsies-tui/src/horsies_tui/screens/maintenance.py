@@ -13,7 +13,7 @@ from horsies_tui.data.feed import Kinds
 from horsies_tui.data.models import Maintenance, TableFacts
 from horsies_tui.messages import DataStale
 from horsies_tui.screens.live import LiveScreen
-from horsies_tui.text import block, number, size, span
+from horsies_tui.text import block, inert, number, size, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
@@ -123,4 +123,4 @@ class MaintenanceScreen(LiveScreen[Maintenance]):
     def copied(self) -> str | None:
         if self.data is None:
             return None
-        return "\n".join(f"{one.severity}: {one.check}: {one.what}" for one in self._findings(self.data))
+        return "\n".join(inert(f"{one.severity}: {one.check}: {one.what}", 2_000) for one in self._findings(self.data))

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable
 
+from horsies._text import plural
 from horsies.info import QueueStatus
 from horsies.status import TaskStatus
 from horsies_tui.actions import Action
@@ -64,8 +65,8 @@ class OverviewScreen(LiveScreen[Overview]):
                 yield Panel(
                     "alerts",
                     LiveTable(Column("text", "", least=20), markable=False, show_header=False, id="alerts"),
-                    empty="Nothing needs attention. Dead or silent workers, unserved, paused and late queues show up "
-                    "here.",
+                    empty="Nothing needs attention. Dead or silent workers, unserved, paused and late queues, many "
+                    "failures and overdue schedules show up here.",
                     id="alerts-panel",
                 )
                 yield Panel(
@@ -101,9 +102,9 @@ class OverviewScreen(LiveScreen[Overview]):
         self.query_one("#failing", LiveTable).show([self._failing(one) for one in data.failing])
         self.query_one("#failing-panel", Panel).face_of(empty=not data.failing)
         there = sum(worker.liveness.is_there for worker in data.workers)
-        slots = sum(worker.processes for worker in data.workers if worker.liveness.is_there)
+        processes = sum(worker.processes for worker in data.workers if worker.liveness.is_there)
         panel = self.query_one("#queues-panel", Panel)
-        panel.border_subtitle = f"{there} workers, {slots} slots"
+        panel.border_subtitle = f"{plural(there, 'worker')}, {plural(processes, 'process', 'processes')}"
 
     def _show_cards(self, data: Overview) -> None:
         curves = data.series
@@ -178,7 +179,10 @@ class OverviewScreen(LiveScreen[Overview]):
             failed = Query(statuses=frozenset({TaskStatus.FAILED, TaskStatus.EXPIRED}))
             await self._list(failed.narrowed("name", name).narrowed("error", error))
         elif self.data is not None and event.cursor_row < len(self.data.alerts):
-            await self.dash.run_action(f"go('{self.data.alerts[event.cursor_row].screen}')")
+            alert = self.data.alerts[event.cursor_row]
+            if alert.filter:
+                self.dash.queries[alert.screen] = Query.parse(alert.filter)[0]
+            await self.dash.run_action(f"go('{alert.screen}')")
 
     async def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
         event.stop()

@@ -15,7 +15,7 @@ from horsies_tui.data.source import Target
 from horsies_tui.screens.live import LiveScreen, action_bindings
 from horsies_tui.screens.task import TaskScreen
 from horsies_tui.screens.worker import WorkerScreen
-from horsies_tui.text import short_id, span
+from horsies_tui.text import inert, short_id, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
@@ -73,15 +73,20 @@ class StaleScreen(LiveScreen[Stale]):
         self.query_one("#stale", LiveTable).show([self._task_line(one) for one in data.tasks])
         panel = self.query_one("#stale-panel", Panel)
         panel.face_of(empty=not data.tasks)
-        panel.border_subtitle = f"{len(data.tasks)}{'+' if data.is_cut else ''}"
+        panel.border_subtitle = f"{len(data.tasks):,}{'+' if data.is_cut else ''}"
         lost: dict[str, int] = {}
         for row in data.lost:
             lost[row.worker_id] = lost.get(row.worker_id, 0) + 1
-        self.query_one("#dead", LiveTable).show([self._dead_line(one, lost.get(one.worker_id, 0)) for one in data.dead])
+        more = "+" if data.lost_is_cut else ""
+        self.query_one("#dead", LiveTable).show(
+            [self._dead_line(one, f"{lost[one.worker_id]}{more}" if one.worker_id in lost else "") for one in data.dead]
+        )
         self.query_one("#dead-panel", Panel).face_of(empty=not data.dead)
         names = {one.worker_id: worker_name(one) for one in data.dead}
         self.query_one("#lost", LiveTable).show([self._lost_line(one, names) for one in data.lost])
-        self.query_one("#lost-panel", Panel).face_of(empty=not data.lost)
+        panel = self.query_one("#lost-panel", Panel)
+        panel.face_of(empty=not data.lost)
+        panel.border_subtitle = f"the newest {len(data.lost)}" if data.lost_is_cut else ""
 
     def _task_line(self, one: StaleTask) -> Line:
         return Line(
@@ -101,7 +106,7 @@ class StaleScreen(LiveScreen[Stale]):
             },
         )
 
-    def _dead_line(self, one: WorkerStatus, lost: int) -> Line:
+    def _dead_line(self, one: WorkerStatus, lost: str) -> Line:
         held = one.holds_claimed + one.holds_running
         verdict = f"judged by {short_id(one.judged_by)}" if one.judged_by else "silent; no verdict yet"
         return Line(
@@ -111,7 +116,7 @@ class StaleScreen(LiveScreen[Stale]):
                 "id": Cell(short_id(one.worker_id), self.muted),
                 "seen": Cell(f"{span(one.age)}"),
                 "holds": Cell(str(held) if held else "·", self.colour("dead") if held else self.muted),
-                "lost": Cell(str(lost) if lost else "·"),
+                "lost": Cell(lost or "·"),
                 "verdict": Cell(verdict, self.muted),
             },
         )
@@ -138,7 +143,7 @@ class StaleScreen(LiveScreen[Stale]):
         ]
 
     def copied(self) -> str | None:
-        return "\n".join(self.query_one("#stale", LiveTable).chosen) or None
+        return "\n".join(map(inert, self.query_one("#stale", LiveTable).chosen)) or None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable
 
+from horsies._text import plural
 from horsies.status import TaskStatus
 from horsies_tui.actions import Action
 from horsies_tui.data.filters import Query
@@ -18,7 +19,7 @@ from horsies_tui.screens.filtered import PAGE, FilteredScreen
 from horsies_tui.screens.lines import TASK_COLUMNS, task_line
 from horsies_tui.screens.live import action_bindings
 from horsies_tui.screens.task import TaskScreen
-from horsies_tui.text import as_json
+from horsies_tui.text import as_json, inert
 from horsies_tui.widgets.facet_list import FacetList
 from horsies_tui.widgets.filter_bar import FilterBar
 from horsies_tui.widgets.live_table import LiveTable
@@ -230,7 +231,7 @@ class TasksScreen(FilteredScreen[TaskList]):
             self.data = replace(self.data, rows=tuple(known.values()))
         self.table.mark_all(row.id for row in found.rows)
         more = " (the first of more)" if found.next is not None else ""
-        self.dash.say(f"{len(found.rows):,} tasks marked{more}; escape unmarks")
+        self.dash.say(f"{plural(len(found.rows), 'task')} marked{more}; escape unmarks")
 
     def targets(self, action: Action) -> Sequence[Target]:
         chosen = self.table.chosen
@@ -240,7 +241,7 @@ class TasksScreen(FilteredScreen[TaskList]):
 
     def copied(self) -> str | None:
         chosen = self.table.chosen
-        return "\n".join(chosen) if len(chosen) != 1 else as_json({"id": chosen[0]}) if chosen else None
+        return "\n".join(map(inert, chosen)) if len(chosen) != 1 else as_json({"id": chosen[0]}) if chosen else None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import DataTable
 
+from horsies._text import plural
 from horsies.info import WorkerStatus
 from horsies_tui.actions import Action
 from horsies_tui.data.models import WorkerAttempt, WorkerDetail
@@ -86,17 +87,18 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
         self._card("memory", _mb(memory[-1] if memory else 0), memory, f"max {_mb(max(memory, default=0))} in {past}")
         self._card(
             "running",
-            f"{one.holds_running} of {one.processes}",
+            str(one.holds_running),
             running,
             f"max {max(running, default=0):.0f} in {past}",
+            f"on {plural(one.processes, 'process', 'processes')}",
         )
         self.query_one("#holds", LiveTable).show([task_line(row, self.colour, self.muted) for row in data.holds])
         self.query_one("#holds-panel", Panel).face_of(empty=not data.holds)
         self.query_one("#finished", LiveTable).show([self._attempt(row) for row in data.finished])
         self.query_one("#finished-panel", Panel).face_of(empty=not data.finished)
 
-    def _card(self, name: str, value: str, curve: list[float], foot: str) -> None:
-        self.query_one(f"#{name}", MetricCard).show(value, curve, foot)
+    def _card(self, name: str, value: str, curve: list[float], foot: str, covers: str = "") -> None:
+        self.query_one(f"#{name}", MetricCard).show(value, curve, foot, covers)
 
     def _attempt(self, row: WorkerAttempt) -> Line:
         return Line(

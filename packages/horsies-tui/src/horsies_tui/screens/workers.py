@@ -12,7 +12,7 @@ from horsies_tui.data.feed import Kinds
 from horsies_tui.data.models import WorkerLine, worker_name
 from horsies_tui.screens.live import LiveScreen, action_bindings
 from horsies_tui.screens.worker import WorkerScreen
-from horsies_tui.text import bar, blocks, percent, short_id, size, span
+from horsies_tui.text import bar, blocks, inert, number, percent, short_id, size, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
 from horsies_tui.widgets.panel import Panel
@@ -26,7 +26,8 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
     KINDS: ClassVar[Kinds] = frozenset()
     ABOUT = (
         "Every worker that was seen within a day, those in trouble first. Alive: its snapshots arrive. Late: it missed "
-        "three. Dead: judged dead by another worker, or silent for long. Enter shows what it runs and its past."
+        "three. Dead: judged dead by another worker, or silent for long. Running can be more than the processes: one "
+        "runs many async tasks at a time, and has its next task ahead. Enter shows what it runs and its past."
     )
     BINDINGS: ClassVar[list[BindingType]] = action_bindings("workers")
 
@@ -37,7 +38,8 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
                 Column("state", "state", 9),
                 Column("worker", "worker", least=16),
                 Column("id", "id", 17, above=118),
-                Column("slots", "slots", 14),
+                Column("running", "running", 12),
+                Column("processes", "procs", 5, right=True),
                 Column("claimed", "ahead", 5, above=90, right=True),
                 Column("cpu", "cpu", 5, right=True),
                 Column("curve", "", 12, above=96),
@@ -69,14 +71,16 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
         running = one.holds_running
         # what it used when it was last seen; nothing uses it now
         past = "" if one.liveness.is_there else self.muted
-        over = self.colour("late") if one.processes and running >= one.processes else self.colour("RUNNING")
+        full = self.colour("late") if one.processes and running >= one.processes else self.colour("RUNNING")
         return Line(
             one.worker_id,
             {
                 "state": Cell(f"{GLYPHS[one.liveness]} {one.liveness}", colour),
                 "worker": Cell(worker_name(one), colour if one.liveness is WorkerLiveness.DEAD else ""),
                 "id": Cell(short_id(one.worker_id), self.muted),
-                "slots": Cell(f"{bar(running, one.processes, 6)} {running}/{one.processes}", over),
+                # no fraction: a process runs many async tasks at a time, and is handed its next task ahead
+                "running": Cell(f"{bar(running, one.processes, 6)} {number(running)}", full),
+                "processes": Cell(str(one.processes), self.muted),
                 "claimed": Cell(str(one.holds_claimed) if one.holds_claimed else "·", self.muted),
                 "cpu": Cell(percent(one.cpu_percent), past),
                 "curve": Cell(blocks(row.cpu, 100), past or self.colour("RUNNING")),
@@ -88,7 +92,8 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
         )
 
     def copied(self) -> str | None:
-        return self.query_one(LiveTable).cursor_key
+        key = self.query_one(LiveTable).cursor_key
+        return inert(key) if key is not None else None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()

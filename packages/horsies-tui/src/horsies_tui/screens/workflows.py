@@ -15,7 +15,7 @@ from horsies_tui.data.source import Target
 from horsies_tui.screens.filtered import PAGE, FilteredScreen
 from horsies_tui.screens.live import action_bindings
 from horsies_tui.screens.workflow import WorkflowScreen
-from horsies_tui.text import bar, short_id, span
+from horsies_tui.text import bar, inert, short_id, span
 from horsies_tui.themes import GLYPHS
 from horsies_tui.widgets.filter_bar import FilterBar
 from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
@@ -103,7 +103,7 @@ class WorkflowsScreen(FilteredScreen[WorkflowList]):
         ]
 
     def copied(self) -> str | None:
-        return "\n".join(self.table.chosen) or None
+        return "\n".join(map(inert, self.table.chosen)) or None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()

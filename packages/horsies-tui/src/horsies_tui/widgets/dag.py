@@ -1,8 +1,15 @@
-"""A graph by levels: what can run at the same time stands side by side. The layout is pure; the widget draws it."""
+"""A graph by levels, with its edges. The layout is pure; the widget draws it.
 
-from collections.abc import Sequence
+Nodes of a level stand side by side. Between two levels lie rows of lines: nodes that lead to the same nodes share one
+line, and every line has a row, or a part of one, for itself. Where two lines cross, the one that goes down is whole. An
+edge that passes a level has a column there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
@@ -11,6 +18,17 @@ from horsies_tui.text import fit, inert
 from horsies_tui.themes import GLYPHS, variable_of
 
 _MAX_LEVELS: Final = 60
+_INDENT: Final = 3
+_GAP: Final = 3
+_UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
+_LINES: Final = {
+    _UP | _DOWN: "│", _LEFT | _RIGHT: "─", _DOWN | _RIGHT: "┌", _DOWN | _LEFT: "┐", _UP | _RIGHT: "└", _UP | _LEFT: "┘",
+    _UP | _DOWN | _RIGHT: "├", _UP | _DOWN | _LEFT: "┤", _LEFT | _RIGHT | _DOWN: "┬", _LEFT | _RIGHT | _UP: "┴",
+    _UP | _DOWN | _LEFT | _RIGHT: "┼", _UP: "│", _DOWN: "│",
+}  # fmt: skip
+
+Key = tuple[str, int]
+"""("node", index); ("more", level): those that have no room; ("pass", number): edges on their way to the same nodes."""
 
 
 def levels(nodes: Sequence[WorkflowNode]) -> list[list[WorkflowNode]]:
@@ -28,34 +46,239 @@ def levels(nodes: Sequence[WorkflowNode]) -> list[list[WorkflowNode]]:
     return found
 
 
-def draw(nodes: Sequence[WorkflowNode], width: int, chosen: int | None = None) -> Content:
+@dataclass(slots=True)
+class _Level:
+    """What stands in one line, from left to right, and in which column each begins."""
+
+    columns: dict[Key, int] = field(default_factory=dict[Key, int])
+    labels: dict[Key, str] = field(default_factory=dict[Key, str])
+
+
+@dataclass(frozen=True, slots=True)
+class _Net:
+    """Sources that all lead to the same targets, by the columns at which their lines begin and end."""
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return min((*self.sources, *self.targets)), max((*self.sources, *self.targets))
+
+
+def _label(node: WorkflowNode) -> str:
+    return f"{GLYPHS[node.status]} {fit(inert(node.node_id), 28)}{' ⊞' if node.is_subworkflow else ''}"
+
+
+class Layout:
+    """Where the nodes and lines of a graph stand; it does not depend on which node is chosen."""
+
+    def __init__(self, nodes: Sequence[WorkflowNode], width: int) -> None:
+        self.levels = levels(nodes)[:_MAX_LEVELS]
+        self._width = width
+        self._depth = {node.task_index: depth for depth, level in enumerate(self.levels) for node in level}
+        self._hidden: dict[int, Key] = {}
+        self.placed: list[_Level] = []
+        self.nets: list[list[_Net]] = []
+        """Between a level and the next."""
+        self._leads = self._edges(nodes)
+        self._last = {index: max(self._depth[target] for target in to) for index, to in self._leads.items()}
+        self._passes: dict[tuple[int, tuple[int, ...]], int] = {}
+        for depth, level in enumerate(self.levels):
+            passing: dict[Key, list[int]] = {}
+            for index in self._leads:
+                if self._depth[index] < depth and (key := self._pass(index, depth)) is not None:
+                    passing.setdefault(key, []).append(index)
+            self._place(depth, level, passing)
+
+    def _edges(self, nodes: Iterable[WorkflowNode]) -> dict[int, list[int]]:
+        """From each node to those that wait for it, downwards only."""
+        found: dict[int, list[int]] = {}
+        for node in nodes:
+            for source in dict.fromkeys(node.dependencies):
+                below = self._depth.get(node.task_index, -1)
+                if source in self._depth and self._depth[source] < below:
+                    found.setdefault(source, []).append(node.task_index)
+        return found
+
+    def _pass(self, index: int, depth: int) -> Key | None:
+        """The column of a node's edges in a level that they pass; nodes of a level with the same edges share one."""
+        if self._last[index] <= depth:
+            return None
+        group = (self._depth[index], tuple(sorted(self._leads[index])))
+        return ("pass", self._passes.setdefault(group, len(self._passes)))
+
+    # -- where things stand ----------------------------------------------------------------------
+
+    def _place(self, depth: int, level: Sequence[WorkflowNode], passing: Mapping[Key, Sequence[int]]) -> None:
+        """Each below what it waits for, as far as that goes; what has no room is told by its number."""
+        items: list[tuple[Key, str]] = [(("node", node.task_index), _label(node)) for node in level]
+        items += [(key, "│") for key in passing]
+        if depth:
+            above = self.placed[-1].columns
+            waits = {node.task_index: node.dependencies for node in level}
+
+            def under(item: tuple[Key, str]) -> float:
+                key, _ = item
+                sources = (
+                    [source for source in waits[key[1]] if source in self._depth] if key[0] == "node" else passing[key]
+                )
+                columns = [above[at] for source in sources if (at := self._source(source, depth - 1)) in above]
+                return sum(columns) / len(columns) if columns else 0.0
+
+            items.sort(key=under)
+        placed = _Level()
+        column = _INDENT
+        nodes_left, passes_left = len(level), len(passing)
+        more: Key = ("more", depth)
+        for key, label in items:
+            if key[0] == "node":
+                rest = f"… {nodes_left} more"
+                needed = cell_len(label) + passes_left * (1 + _GAP) + (len(rest) + _GAP if nodes_left > 1 else 0)
+                nodes_left -= 1
+                if more in placed.columns or (placed.columns and column + needed > self._width):
+                    self._hidden[key[1]] = more
+                    if more not in placed.columns:
+                        placed.columns[more], placed.labels[more] = column, rest
+                        column += len(rest) + _GAP
+                    continue
+            else:
+                passes_left -= 1
+            placed.columns[key], placed.labels[key] = column, label
+            column += cell_len(label) + _GAP
+        self.placed.append(placed)
+        if depth:
+            self.nets.append(self._nets(depth))
+
+    def _source(self, index: int, depth: int) -> Key | None:
+        """What stands for this node's edges in a level: itself, its line on the way, or the rest that has no room."""
+        if self._depth[index] == depth:
+            return self._hidden.get(index, ("node", index))
+        return self._pass(index, depth) if index in self._leads else None
+
+    # -- lines -----------------------------------------------------------------------------------
+
+    def _nets(self, depth: int) -> list[_Net]:
+        above, below = self.placed[depth - 1].columns, self.placed[depth].columns
+        leads: dict[Key, dict[Key, None]] = {}
+        for index, targets in self._leads.items():
+            if self._depth[index] >= depth:
+                continue
+            to = [self._hidden.get(target, ("node", target)) for target in targets if self._depth[target] == depth]
+            if (passing := self._pass(index, depth)) is not None:
+                to.append(passing)
+            source = self._source(index, depth - 1)
+            if to and source is not None:
+                leads.setdefault(source, {}).update(dict.fromkeys(to))
+        shared: dict[tuple[Key, ...], list[Key]] = {}
+        for source, to in leads.items():
+            shared.setdefault(tuple(sorted(to)), []).append(source)
+        found: list[_Net] = []
+        taken: set[int] = set()
+        begins = {above[source] for sources in shared.values() for source in sources}
+        for to, sources in sorted(shared.items(), key=lambda one: min(above[source] for source in one[1])):
+            starts = {above[source] for source in sources}
+            ends: list[int] = []
+            for key in to:
+                column = below[key]
+                # beside the lines that begin above it, and those that end here already; a line on its way has one end
+                while key[0] != "pass" and (column in taken or (column in begins and column not in starts)):
+                    column += 1
+                taken.add(column)
+                ends.append(column)
+            found.append(_Net(tuple(sorted(starts)), tuple(sorted(ends))))
+        return found
+
+
+def _rows(nets: Sequence[_Net]) -> list[list[_Net]]:
+    """Lines in as few rows as leave each its own part of one. A line that begins in a column turns off above the one
+    that ends there."""
+    rows: list[list[_Net]] = []
+    placed: dict[_Net, int] = {}
+    waiting = sorted(nets, key=lambda one: one.span)
+    begins = {column: net for net in nets for column in net.sources}
+    above = {net: [one for at in net.targets if (one := begins.get(at, net)) is not net] for net in nets}
+    while waiting:
+        net = next((one for one in waiting if all(other in placed for other in above[one])), waiting[0])
+        waiting.remove(net)
+        low, high = net.span
+        number = 1 + max((placed[other] for other in above[net] if other in placed), default=-1)
+        while number < len(rows) and any(low <= one.span[1] and one.span[0] <= high for one in rows[number]):
+            number += 1
+        if number == len(rows):
+            rows.append([])
+        rows[number].append(net)
+        placed[net] = number
+    return rows
+
+
+def _drawn(nets: Sequence[_Net]) -> list[str]:
+    """The rows between two levels, as text."""
+    rows = _rows(nets)
+    grid: list[dict[int, int]] = [{} for _ in rows]
+    upright: list[dict[int, int]] = [{} for _ in rows]
+    for number, row in enumerate(rows):
+        for net in row:
+            low, high = net.span
+            for column in range(low, high + 1):
+                mask = (_LEFT if column > low else 0) | (_RIGHT if column < high else 0)
+                mask |= (_UP if column in net.sources else 0) | (_DOWN if column in net.targets else 0)
+                grid[number][column] = mask
+            for above in range(number):
+                upright[above].update(dict.fromkeys(net.sources, _UP | _DOWN))
+            for below in range(number + 1, len(rows)):
+                upright[below].update(dict.fromkeys(net.targets, _UP | _DOWN))
+    lines: list[str] = []
+    for number in range(len(rows)):
+        cells = dict(grid[number])
+        for column, mask in upright[number].items():
+            # two lines that end in one column meet; any others cross
+            cells[column] = cells[column] | _UP if cells.get(column, 0) & _DOWN else mask
+        lines.append("".join(_LINES.get(cells.get(column, 0), " ") for column in range(max(cells, default=-1) + 1)))
+    return lines
+
+
+def draw(nodes: Sequence[WorkflowNode], width: int, chosen: int | None = None, layout: Layout | None = None) -> Content:
     """As many nodes of a level as fit; what the chosen one waits for, and what waits for it, is underlined."""
+    layout = layout or Layout(nodes, width)
     by_index = {node.task_index: node for node in nodes}
     near = set(by_index[chosen].dependencies) if chosen in by_index else set[int]()
     near |= {node.task_index for node in nodes if chosen is not None and chosen in node.dependencies}
     lines: list[Content] = []
-    for depth, level in enumerate(levels(nodes)[:_MAX_LEVELS]):
+    for depth, level in enumerate(layout.placed):
         if depth:
-            lines.append(Content.styled("   │", "$text-disabled"))
-        parts: list[Content] = [Content.styled("   ├─ " if depth else "   ", "$text-disabled")]
-        room = width - 8
-        for place, node in enumerate(level):
-            name = fit(inert(node.node_id), 28)
-            text = f"{GLYPHS[node.status]} {name}{' ⊞' if node.is_subworkflow else ''}"
-            if len(text) + 3 > room and place:
-                parts.append(Content.styled(f"… {len(level) - place} more", "$text-muted"))
-                break
-            room -= len(text) + 3
-            style = f"${variable_of(node.status)}"
-            style += " bold reverse" if node.task_index == chosen else ""
-            style += " underline" if node.task_index in near else ""
-            parts += [Content.styled(text, style), Content("   ")]
-        lines.append(Content.assemble(*parts))
+            lines += [Content.styled(line[:width], "$text-disabled") for line in _drawn(layout.nets[depth - 1])]
+        lines.append(_line(level, by_index, near, chosen, width))
     return Content("\n").join(lines)
+
+
+def _line(
+    level: _Level, by_index: Mapping[int, WorkflowNode], near: set[int], chosen: int | None, width: int
+) -> Content:
+    parts: list[Content] = []
+    at = 0
+    for key, column in level.columns.items():
+        if at and column >= width:  # more lines pass here than there is room for
+            break
+        label = level.labels[key]
+        style = "$text-disabled" if key[0] == "pass" else "$text-muted"
+        if key[0] == "node":
+            style = f"${variable_of(by_index[key[1]].status)}"
+            style += " bold reverse" if key[1] == chosen else ""
+            style += " underline" if key[1] in near else ""
+        parts += [Content(" " * (column - at)), Content.styled(label, style)]
+        at = column + cell_len(label)
+    return Content.assemble(*parts)
 
 
 class Dag(Static):
     """The picture of one run."""
 
+    _laid_out: tuple[Sequence[WorkflowNode], int, Layout] | None = None
+
     def show(self, nodes: Sequence[WorkflowNode], chosen: int | None = None) -> None:
-        self.update(draw(nodes, self.size.width or 78, chosen))
+        width = self.size.width or 78
+        kept = self._laid_out
+        if kept is None or kept[0] is not nodes or kept[1] != width:  # the cursor moves more often than the graph
+            self._laid_out = kept = (nodes, width, Layout(nodes, width))
+        self.update(draw(nodes, width, chosen, kept[2]))

@@ -9,6 +9,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from horsies_tui.data.filters import Query
+from horsies_tui.text import inert
 
 
 class FilterBar(Horizontal):
@@ -27,6 +28,7 @@ class FilterBar(Horizontal):
         self._input = Input(placeholder=placeholder, compact=True, id="filter")
         self._problems = Static("", id="filter-problems", markup=False)
         self.applied = Query()
+        self._shown = ""
 
     def compose(self) -> ComposeResult:
         yield Static("/", classes="slash")
@@ -34,8 +36,10 @@ class FilterBar(Horizontal):
         yield self._problems
 
     def show(self, query: Query) -> None:
+        """A name that was picked from a list may hold control characters: they are shown spelled out."""
         self.applied = query
-        self._input.value = str(query)
+        self._shown = inert(query, 1_000)
+        self._input.value = self._shown
 
     def edit(self) -> None:
         self._input.focus()
@@ -43,8 +47,8 @@ class FilterBar(Horizontal):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        query, problems = Query.parse(event.value)
-        self._problems.update("; ".join(problems))
+        query, problems = (self.applied, []) if event.value == self._shown else Query.parse(event.value)
+        self._problems.update(inert("; ".join(problems)))
         if problems:
             return
         self.applied = query
@@ -53,7 +57,7 @@ class FilterBar(Horizontal):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        self._problems.update("; ".join(Query.parse(event.value)[1]))
+        self._problems.update(inert("; ".join(Query.parse(event.value)[1])))
 
     def action_leave(self) -> None:
         self.show(self.applied)

@@ -9,7 +9,7 @@ from textual.widgets import Static
 
 from horsies._text import error_in
 from horsies.info import TaskDetail
-from horsies_tui.text import block, short_id, span
+from horsies_tui.text import block, inert, short_id, span
 from horsies_tui.widgets.fields import Fields, status_content
 from horsies_tui.widgets.timeline import Timeline
 
@@ -37,7 +37,7 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
          if task["next_retry_at"] and str(task["status"]) == "PENDING" else None),
         ("cancel", f"asked for {span(now - task['cancel_requested_at'])} ago" if task["cancel_requested_at"] else None),
         ("clock", f"the sender's clock differs by {skew:.0f} s" if abs(skew) > 5 else None),
-        ("error", Content.styled(block(task["error_code"], 200), "$error") if task["error_code"] else None),
+        ("error", Content.styled(inert(task["error_code"], 200), "$error") if task["error_code"] else None),
     ]  # fmt: skip
 
 
@@ -51,8 +51,8 @@ class TaskCard(VerticalScroll):
 
     def show(self, detail: TaskDetail) -> None:
         task: Any = detail.task
-        self.query_one("#card-name", Static).update(Content(block(task["task_name"], 100)))
-        self.query_one("#card-id", Static).update(Content(block(task["id"], 40)))
+        self.query_one("#card-name", Static).update(Content(inert(task["task_name"], 100)))
+        self.query_one("#card-id", Static).update(Content(inert(task["id"], 40)))
         self.query_one(Fields).show(facts(detail))
         self.query_one(Timeline).show(task, detail.attempts)
         self.query_one("#card-reason", Static).update(Content(block(_why(detail), 1_000)))

@@ -25,12 +25,12 @@ def failure(facts: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any
     """The error of a run: which nodes failed, and the first one's own code and message. `facts`: the rows of
     `finish_facts`; `first`: the row of `first_failure`."""
     code = OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET if has_policy else OutcomeCode.WORKFLOW_FAILED
-    told = "no case of the success policy was met" if has_policy else ""
+    told = "no case of its success policy was met" if has_policy else "a node failed"
     failed = [row for row in facts if row["failed_count"] is not None]
     data: dict[str, Any] = {"failed": [row["node_id"] for row in failed]}
     if first:
         cause = data["cause"] = _cause(first[0])
-        told += f"{': ' if told else ''}{_words(cause)}"
+        told += f": {_words(cause)}"
         if failed and failed[0]["failed_count"] > 1:
             told += f", and {failed[0]['failed_count'] - 1} more"
     return encode_error(TaskError(code, told, data))
@@ -38,11 +38,11 @@ def failure(facts: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any
 
 def told_first(first: Sequence[Mapping[str, Any]]) -> str:
     """Which node failed first, with its own code and message. `first`: the row of `first_failure`."""
-    return _words(_cause(first[0])) if first else "a node failed"
+    return "a node failed" + (f": {_words(_cause(first[0]))}" if first else "")
 
 
 def _words(cause: Mapping[str, str]) -> str:
-    return f"node {cause['path']} failed: {cause['error_code']}: {cause['message']}"
+    return f"{cause['path']}: {cause['error_code']}: {cause['message']}"
 
 
 def inside(text: str | None) -> str:

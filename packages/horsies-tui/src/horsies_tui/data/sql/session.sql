@@ -25,7 +25,9 @@ SELECT s.schedule_name, s.next_run_at, s.last_run_at, s.last_task_id, s.run_coun
        CASE WHEN s.paused_at IS NULL AND s.next_run_at < statement_timestamp()
             THEN statement_timestamp() - s.next_run_at END AS late,
        coalesce(t.status, w.status) AS last_status, coalesce(t.task_name, w.name) AS last_name,
-       w.id IS NOT NULL AS is_workflow, t.enqueued_at - s.last_run_at AS drift
+       w.id IS NOT NULL AS is_workflow, t.enqueued_at - s.last_run_at AS drift,
+       statement_timestamp() - s.updated_at AS unlisted_for,
+       min(statement_timestamp() - s.updated_at) OVER () AS scheduler_seen
   FROM horsies_schedule_state s
   LEFT JOIN horsies_tasks t ON t.id = s.last_task_id
   LEFT JOIN horsies_workflows w ON w.id = s.last_task_id
