@@ -23,7 +23,8 @@ CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "ca
 UNRETRIED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before its next attempt"))
 
 DUE_LOOK: Final = 1_000
-"""Future tasks of one (queue, priority) that are read to find the first one of a known name."""
+"""Future tasks of one (queue, priority) that are read to find the first one of a known name; and ready tasks of other
+names that make it crowded."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -71,6 +72,16 @@ class NextRequest:
     @property
     def discover(self) -> Sequence[str]:
         return ()
+
+
+class Outlook(NamedTuple):
+    """What an idle worker has before it."""
+
+    due_s: float | None
+    """Until the first future task of a name that it knows."""
+    asked_at: datetime
+    is_crowded: bool
+    """Many tasks of other names are ready."""
 
 
 class Claimed(NamedTuple):
@@ -155,12 +166,8 @@ class Queries:
             await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
             return await connection.fetch(self.sql("claim_next_batch"), *values)
 
-    async def next_due(
-        self, connection: Any, queues: Sequence[str], names: Sequence[str]
-    ) -> tuple[float | None, datetime]:
-        """Seconds until the first future task of these names, and the time of the asking."""
-        row = await connection.fetchrow(self.sql("next_due"), list(queues), list(names), DUE_LOOK)
-        return row["due_s"], row["asked_at"]
+    async def next_due(self, connection: Any, queues: Sequence[str], names: Sequence[str]) -> Outlook:
+        return Outlook(*await connection.fetchrow(self.sql("next_due"), list(queues), list(names), DUE_LOOK))
 
     async def start(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
         """Status by id of the ones that were still ours: RUNNING, or EXPIRED."""
