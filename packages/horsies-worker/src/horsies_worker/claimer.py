@@ -373,9 +373,8 @@ class Claimer:
 
     async def _claim(self, request: ClaimRequest | NextRequest) -> Sequence[Mapping[str, Any]]:
         await reached("before_claim")
-        self._looked_at = began = time.monotonic()
         rows = await self._session.run(lambda connection: self._ask(connection, request))
-        self._took_s = took_s = time.monotonic() - began
+        self._took_s = took_s = time.monotonic() - self._looked_at
         self.statements += 1
         self._on_contact()
         # more of the same is alike by that statement's own conditions: one row stands for all
@@ -389,6 +388,7 @@ class Claimer:
         return rows
 
     async def _ask(self, connection: Any, request: ClaimRequest | NextRequest) -> Sequence[Mapping[str, Any]]:
+        self._looked_at = time.monotonic()  # the time in which the connection was opened says nothing
         settings, pooled = self._settings, self._session.pooled
         if isinstance(request, NextRequest):
             return await self._queries.claim_next(connection, request, pooled=pooled)
@@ -443,11 +443,12 @@ class Claimer:
         queues = [name for name in self._settings.queues if name not in self._paused]
         if not idle or self._stopped or not queues:
             return poll
-        due, asked_at = await self._session.run(
+        due, asked_at, is_crowded = await self._session.run(
             lambda connection: self._queries.next_due(connection, queues, list(self._known))
         )
         if not self._is_capped:  # else tasks that wait for a place would be left behind the floor
-            self._lookout.found_nothing(asked_at - timedelta(seconds=time.monotonic() - self._looked_at))
+            looked_at = asked_at - timedelta(seconds=time.monotonic() - self._looked_at)
+            self._lookout.found_nothing(looked_at, is_crowded=is_crowded)
             self._streak.begin_at(self._lookout.floor)
         if (wait_s := self._lookout.wait_s()) is not None:
             poll = min(poll, wait_s)

@@ -23,7 +23,8 @@ CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "ca
 UNRETRIED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before its next attempt"))
 
 DUE_LOOK: Final = 1_000
-"""Future tasks of one (queue, priority) that are read to find the first one of a known name."""
+"""Future tasks of one (queue, priority) that are read to find the first one of a known name; and ready tasks of other
+names that make it crowded."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -73,18 +74,27 @@ class NextRequest:
         return ()
 
 
-<<<<<<< HEAD
+NO_CHILD_YET: Final = None
+"""As process of a task that is claimed: which child gets it is not known, and the parent's pid would be taken for the
+process to kill. The first heartbeat writes the child's, or the end of the task."""
+
+
+class Outlook(NamedTuple):
+    """What an idle worker has before it."""
+
+    due_s: float | None
+    """Until the first future task of a name that it knows."""
+    asked_at: datetime
+    is_crowded: bool
+    """Many tasks of other names are ready."""
+
+
 class Claimed(NamedTuple):
     """What a claim brought."""
 
     rows: Rows
     is_capped: bool = False
     """It brought nothing, and a cap was exhausted: tasks may wait for a place under it."""
-=======
-NO_CHILD_YET: Final = None
-"""As process of a task that is claimed: which child gets it is not known, and the parent's pid would be taken for the
-process to kill. The first heartbeat writes the child's, or the end of the task."""
->>>>>>> process-pid
 
 
 class Queries:
@@ -123,13 +133,8 @@ class Queries:
             list(request.discover), request.limit,
             [hint.queue_name for hint in request.hints], [hint.priority for hint in request.hints],
             [hint.since for hint in request.hints],
-<<<<<<< HEAD
             *caps,
-            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
-=======
-            list(queue_caps), list(queue_caps.values()), cluster_cap,
             self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
->>>>>>> process-pid
             timedelta(milliseconds=lease_ms), list(request.async_names), list(request.short_names),
             list(request.other_names), request.room_async, request.room_sync, request.room_ahead, request.prefetch,
             EXPIRED_RESULT, max(request.look, request.limit), request.floor,
@@ -155,15 +160,10 @@ class Queries:
 
     async def claim_next(self, connection: Any, request: NextRequest, *, pooled: bool) -> Rows:
         values = (
-<<<<<<< HEAD
             request.hint.queue_name, request.hint.priority, request.hint.since, request.limit,
             None if request.names is None else list(request.names),
-            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
-            list(request.known),
-=======
-            request.hint.queue_name, request.hint.priority, request.hint.since, request.limit, list(request.names),
             self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
->>>>>>> process-pid
+            list(request.known),
         )  # fmt: skip
         if not pooled:
             return await connection.fetch(self.sql("claim_next_batch"), *values)
@@ -171,12 +171,8 @@ class Queries:
             await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
             return await connection.fetch(self.sql("claim_next_batch"), *values)
 
-    async def next_due(
-        self, connection: Any, queues: Sequence[str], names: Sequence[str]
-    ) -> tuple[float | None, datetime]:
-        """Seconds until the first future task of these names, and the time of the asking."""
-        row = await connection.fetchrow(self.sql("next_due"), list(queues), list(names), DUE_LOOK)
-        return row["due_s"], row["asked_at"]
+    async def next_due(self, connection: Any, queues: Sequence[str], names: Sequence[str]) -> Outlook:
+        return Outlook(*await connection.fetchrow(self.sql("next_due"), list(queues), list(names), DUE_LOOK))
 
     async def start(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
         """Status by id of the ones that were still ours: RUNNING, or EXPIRED."""
