@@ -283,7 +283,9 @@ def test_dev_with_an_embedded_server(project: Path) -> None:
             process.wait_for_log("horsies dev: embedded PostgreSQL", timeout=60)
             process.wait_up()
             (line,) = [line for line in process.log.splitlines() if "HORSIES_DATABASE_URL=" in line]
-            shown = subprocess.run(["sh", "-c", f"{line}; printenv HORSIES_DATABASE_URL"], capture_output=True, text=True)
+            shown = subprocess.run(
+                ["sh", "-c", f"{line}; printenv HORSIES_DATABASE_URL"], capture_output=True, text=True
+            )
             url = shown.stdout.strip()
             db = Database("horsies", url)
 

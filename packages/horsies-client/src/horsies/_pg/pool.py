@@ -31,7 +31,6 @@ R = TypeVar("R")
 Action = Callable[[Any], Awaitable[R]]
 
 
-
 class LoopDatabase:
     """The connections of one event loop."""
 
