@@ -94,8 +94,8 @@ async def _known(desk: Desk) -> set[str] | None:
 
 
 def _unknown(name: str, known: set[str]) -> str:
-    names = ", ".join(map(one_line, sorted(known)))
+    listed = ", ".join(map(one_line, sorted(known)))
     return (
-        f"queue {name!r} is not paused: no task and no worker has it so far (known are {names}); "
+        f"queue {name!r} is not paused: no task and no worker has it so far (known are {listed}); "
         "--force pauses it all the same"
     )
