@@ -527,3 +527,20 @@ def test_the_process_of_a_running_task_is_its_child_or_not_known(db: Database, t
         assert None in seen
         assert seen - {None} <= {child.pid for child in process.children()}
         assert handles[0].get(LONG_MS).is_ok()
+
+
+def test_a_place_under_a_cap_that_another_worker_frees_is_taken_at_once(db: Database, tmp_path: Path) -> None:
+    """The first worker ends its task and leaves; the second would poll a minute later."""
+    config: dict[str, Any] = {"resilience": SLOW_POLL, "queues": {"mail": 1}}
+    (tmp_path / "second").mkdir()
+    with tasks_on(db, **config) as tasks:
+        with worker(db, folder=tmp_path, **config) as first:
+            held = tasks.sleep.with_options(queue_name="mail").send(3.0)
+            eventually(lambda: is_running(held))
+            with worker(db, folder=tmp_path / "second", **config):
+                waiting = tasks.add.with_options(queue_name="mail").send(1, 1)
+                first.terminate()
+                assert waiting.get(LONG_MS).ok == 2
+        info, before = waiting.info(), held.info()
+        assert (info.started_at - before.completed_at).total_seconds() < 5
+    check_invariants(db)
