@@ -14,7 +14,8 @@ import pytest
 from horsies import AppConfig, CustomQueueConfig, PostgresConfig, QueueMode, ResilienceConfig, TaskError, TaskResult
 from horsies.app import Horsies
 from horsies_worker import lookout as lookout_module
-from horsies_worker.claimer import CAPPED_REST, Claimer, claim_settings
+from horsies_worker.claim_settings import claim_settings
+from horsies_worker.claimer import CAPPED_REST, Claimer
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
 from horsies_worker.identity import Identity

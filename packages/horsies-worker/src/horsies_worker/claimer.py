@@ -9,7 +9,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 from typing import Any
@@ -18,6 +17,7 @@ from horsies._pg.backoff import Backoff
 from horsies.config import AppConfig
 from horsies.registry import Registry
 from horsies_worker.child.logs import about
+from horsies_worker.claim_settings import ClaimSettings
 from horsies_worker.claims import ClaimedTask, claimed_task
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
@@ -49,43 +49,6 @@ CAPPED_REST = 10
 it took: every end announces itself, and every such claim counts under the one lock of the caps."""
 BLOCKED_S = 0.1
 """A task that is ours to start, and whose row somebody holds: look again this soon."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimSettings:
-    queues: Sequence[str]
-    queue_caps: Mapping[str, int]
-    cluster_cap: int | None
-    max_batch: int
-    max_per_worker: int | None
-    prefetch: int
-    lease_ms: int
-    run_ahead: bool
-
-
-def claim_settings(
-    config: AppConfig,
-    *,
-    queues: Sequence[str],
-    max_batch: int | None,
-    max_per_worker: int | None,
-    run_ahead: bool,
-) -> ClaimSettings:
-    """The app's limits, with what this worker was told on its command line."""
-    return ClaimSettings(
-        queues=tuple(queues),
-        queue_caps={
-            queue.name: queue.max_concurrency
-            for queue in config.custom_queues
-            if queue.max_concurrency is not None and queue.name in queues
-        },
-        cluster_cap=config.cluster_wide_cap,
-        max_batch=max_batch or config.max_claim_batch,
-        max_per_worker=max_per_worker or config.max_claim_per_worker,
-        prefetch=config.prefetch_buffer,
-        lease_ms=config.effective_claim_lease_ms,
-        run_ahead=run_ahead,
-    )
 
 
 class Claimer:
