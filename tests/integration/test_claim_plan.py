@@ -127,14 +127,13 @@ class Prepared:
             for value, kind in zip(values, prepared["types"], strict=True)
         ]
         arguments = f"({', '.join(literals)})" if literals else ""
-        transaction = self._connection.transaction()
-        await transaction.start()
+        await self._connection.execute("BEGIN")
         try:
             text = await self._connection.fetchval(
                 f'EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE "{prepared["name"]}"{arguments}'
             )
         finally:
-            await transaction.rollback()
+            await self._connection.execute("ROLLBACK")
         return Plan(json.loads(text)[0]["Plan"])
 
     async def claim(self, limit: int, **request: Any) -> Plan:

@@ -303,7 +303,7 @@ async def test_an_answer_that_was_lost_stays_lost(db: Database, proxy: ChaosProx
     async with async_app_on(proxy.url, resilience={"send_attempts": 1}) as app:
         fail = verbs(app)[verb]
         await add_task(app).send_async(0)
-        proxy.cut_at(r"INSERT INTO horsies_(tasks|workflows)", When.UNANSWERED)
+        proxy.cut_at(r"INSERT INTO horsies_tasks|horsies_start_workflow", When.UNANSWERED)
         with pytest.raises(TaskSendError, match=UNKNOWN) as raised:
             await fail()
         proxy.set(Mode.CUT)
@@ -330,7 +330,7 @@ async def test_an_operation_says_as_much(db: Database, proxy: ChaosProxy) -> Non
             await app.handle(str(uuid.uuid4())).cancel_async()
     async with async_app_on(proxy.url, resilience={"send_attempts": 1}) as app:
         handle = await add_task(app).send_async(1)
-        proxy.cut_at("UPDATE horsies_tasks", When.UNANSWERED)
+        proxy.cut_at("horsies_cancel_tasks", When.UNANSWERED)
         with pytest.raises(BrokerError, match=r"gave no answer .* may or may not be changed"):
             await handle.cancel_async()
         db.execute(f'ALTER DATABASE "{db.name}" SET default_transaction_read_only = on')
