@@ -282,7 +282,11 @@ def test_dev_with_an_embedded_server(project: Path) -> None:
         with running(project, "dev", "shop:app", "--processes=1", db=None, command=FRONT_DOOR, **home) as process:
             process.wait_for_log("horsies dev: embedded PostgreSQL", timeout=60)
             process.wait_up()
-            url = process.log.split("HORSIES_DATABASE_URL=")[1].split("\n")[0]
+            (line,) = [line for line in process.log.splitlines() if "HORSIES_DATABASE_URL=" in line]
+            shown = subprocess.run(
+                ["sh", "-c", f"{line}; printenv HORSIES_DATABASE_URL"], capture_output=True, text=True
+            )
+            url = shown.stdout.strip()
             db = Database("horsies", url)
 
             def told() -> str:

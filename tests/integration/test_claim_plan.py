@@ -230,7 +230,7 @@ async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, c
 
 MOMENT = 1_704_067_200.0
 UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
-    "next_due": ((["default"], ["noop"], DUE_LOOK), 30),
+    "next_due": ((["default"], ["noop"], DUE_LOOK), 45),  # with 300 ready tasks, which an idle worker does not have
     "start_batch": (("w", ["x"], [1], "h", 1, "p", EXPIRED_RESULT), 10),
     "hand_back_batch": (("w", ["x"], [1], timedelta(0), CANCELLED_RESULT), 10),
     "read_held_batch": (("w", ["x"], [1]), 10),

@@ -189,11 +189,15 @@ def test_modules_with_several_apps_or_none(shop: Shop) -> None:
     assert "module 'shop' has no Horsies app in it" in shop.horsies("check", "shop")[2]
     shop.module(
         """
-        from horsies import AppConfig, Horsies, PostgresConfig
+        from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
         first = same = Horsies(AppConfig(PostgresConfig({url!r})))
         second = Horsies(AppConfig(PostgresConfig({url!r})))
         class parts:
             inner = second
+        for app in (first, second):
+            @app.task("nothing")
+            def nothing() -> TaskResult[None, TaskError]: ...
+        del app
         """
     )
     assert "has 2 apps, name one of them: shop:first or shop:second" in shop.horsies("check", "shop")[2]
@@ -289,11 +293,12 @@ def test_what_will_not_work_is_a_problem(shop: Shop) -> None:
     assert "no problems" not in out
 
 
-def test_an_app_without_tasks_is_worth_a_word(shop: Shop) -> None:
+def test_an_app_without_tasks_is_a_problem(shop: Shop) -> None:
     shop.module("from horsies import *\napp = Horsies(AppConfig(PostgresConfig({url!r})))")
-    code, out, _ = shop.horsies("check", "shop:app")
-    assert code == 0
-    assert "no task is registered" in out
+    code, out, err = shop.horsies("check", "shop:app")
+    assert code == 1
+    assert "no task is registered: the module of the app has to import the modules that define its tasks" in err
+    assert "no problems" not in out
 
 
 # -- check --live --------------------------------------------------------------------------------

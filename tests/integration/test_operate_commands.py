@@ -211,24 +211,40 @@ def test_counting_stops_at_a_bound(db: Database, operator: Operator, monkeypatch
     assert re.search(r"^default +≥ 3 +0 ", operator("queues").out, re.MULTILINE)
 
 
+PAUSED = "SELECT queue_name FROM horsies_queue_state WHERE paused_at IS NOT NULL ORDER BY 1"
+
+
 def test_pause_and_resume(db: Database, operator: Operator) -> None:
     factories.task(db, queue_name="mail")
-    ran = operator("queues", "pause", "mail", "typo")
-    assert (ran.code, ran.err) == (0, "")
-    assert ran.out == "paused mail\npaused typo (no task and no worker has this queue so far)\n"
-    assert db.execute("SELECT queue_name FROM horsies_queue_state WHERE paused_at IS NOT NULL ORDER BY 1") == [
-        ("mail",), ("typo",),
-    ]  # fmt: skip
-    assert operator.json("queues", "resume", "mail", "typo") == {
-        "verb": "resume", "done": ["mail", "typo"], "problems": [],
-    }  # fmt: skip
-    assert db.value("SELECT count(*) FROM horsies_queue_state WHERE paused_at IS NOT NULL") == 0
+    ran = operator("queues", "pause", "mail", "default")
+    assert (ran.code, ran.err, ran.out) == (0, "", "paused mail\npaused default\n")
+    assert db.execute(PAUSED) == [("default",), ("mail",)]
+    assert operator.json("queues", "resume", "mail") == {"verb": "resume", "done": ["mail"], "problems": []}
+    assert db.execute(PAUSED) == [("default",)]
+    db.execute("DELETE FROM horsies_tasks")
+    assert operator("queues", "pause", "mail").code == 0, "its row is known"
+
+
+def test_a_queue_that_is_not_known_is_not_paused(db: Database, operator: Operator) -> None:
+    factories.task(db, queue_name="mail")
+    ran = operator("queues", "pause", "typo", "mail")
+    assert (ran.code, ran.out) == (1, "paused mail\n")
+    assert (
+        "queue 'typo' is not paused: no task and no worker has it so far (known are default, mail); --force" in ran.err
+    )
+    ran = operator("queues", "resume", "typo")
+    assert (ran.code, ran.out) == (1, "")
+    assert "queue 'typo' is not paused: there is nothing to resume" in ran.err
+    assert db.execute("SELECT queue_name FROM horsies_queue_state") == [("mail",)]
+    assert operator("queues", "pause", "--force", "typo").code == 0
+    assert db.execute(PAUSED) == [("mail",), ("typo",)]
 
 
 def test_a_name_that_no_queue_can_have(db: Database, operator: Operator) -> None:
-    ran = operator("queues", "pause", "no such queue!", "fine")
-    assert (ran.code, ran.out) == (1, "paused fine (no task and no worker has this queue so far)\n")
+    ran = operator("queues", "pause", "--force", "no such queue!", "fine")
+    assert (ran.code, ran.out) == (1, "paused fine\n")
     assert "'no such queue!' (str) is not a queue name: use 1 to 52 of" in ran.err
+    assert "'no such queue!' (str) is not a queue name" in operator("queues", "pause", "no such queue!").err
     assert operator("queues", "pause").code == 2
 
 

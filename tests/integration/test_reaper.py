@@ -112,7 +112,7 @@ OVER = {**LONG_AGO, "claim_expires_at": ago(minutes=1)}
 
 
 @pytest.mark.parametrize("lease_ends", [ago(minutes=1), ahead(hours=1)])
-async def test_a_claim_without_a_beat_goes_back_whatever_its_lease_says(db: Database, lease_ends: str) -> None:
+async def test_a_claim_without_a_beat_goes_back_also_while_its_lease_runs(db: Database, lease_ends: str) -> None:
     task = factories.task(db, "CLAIMED", retry_count=1, **{**OVER, "claim_expires_at": lease_ends})
     before = factories.read(db, task)
     async with reaping(db) as reaper:

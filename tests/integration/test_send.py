@@ -1,6 +1,8 @@
 """The producer's verbs against a real database: what each of them writes, and what a repeated one does not."""
 
 import asyncio
+import hashlib
+import json
 import re
 import uuid
 from collections.abc import AsyncIterator
@@ -311,6 +313,36 @@ async def test_the_same_id_with_another_call_is_refused(db: Database, app: Horsi
     assert not raised.value.retryable
     assert factories.read(db, mine) == before
     assert factories.count(db) == 1
+
+
+async def test_the_same_id_across_a_deploy_that_changed_the_registration(db: Database) -> None:
+    """A job that runs twice, before and after: its arguments decide, not how the task is registered."""
+    mine, keyed = str(uuid.uuid4()), str(uuid.uuid4())
+    policy = RetryPolicy.fixed(1, 3, auto_retry_for=["SMTP_DOWN"])
+    for registration in (
+        {"queue_name": "mail"},
+        {"queue_name": "mail", "retry_policy": policy, "timeout_ms": 5_000},
+        {"queue_name": "slow", "priority": 3, "good_until": timedelta(hours=1), "run_ahead": False},
+    ):
+        async with async_app_on(db, **QUEUES) as app:
+            add = add_task(app, **registration)
+            assert (await add.with_options(task_id=mine).send_async(1, 2)).task_id == mine
+            assert (await add.with_options(task_id=keyed, unique_key="k").send_async(1, 2)).task_id == keyed
+            with pytest.raises(TaskSendError, match="PAYLOAD_MISMATCH"):
+                await add.with_options(task_id=mine).send_async(1, 3)
+    assert factories.count(db) == 2
+
+
+async def test_an_id_that_an_older_release_has_sent(db: Database, add: TaskFunction[[int, int], int]) -> None:
+    """Its fingerprint also covered the registration."""
+    mine = str(uuid.uuid4())
+    await add.with_options(task_id=mine).send_async(1, 2)
+    identity = json.dumps(["add", "default", 100, None, 0.0, None, None, "{}", None])
+    sha = hashlib.sha256(f'{identity}\0\0{{"a":1,"b":2}}'.encode()).hexdigest()[:32]
+    db.execute("UPDATE horsies_tasks SET enqueue_sha = %s", sha)
+    await add.with_options(task_id=mine).send_async(1, 2)
+    with pytest.raises(TaskSendError, match="PAYLOAD_MISMATCH"):
+        await add.with_options(task_id=mine).send_async(1, 3)
 
 
 async def test_the_same_id_after_the_task_has_ended(db: Database, add: TaskFunction[[int, int], int]) -> None:

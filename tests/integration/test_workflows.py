@@ -14,11 +14,11 @@ import asyncpg
 import psycopg
 import pytest
 
-from horsies import NodeStatus, TaskError, TaskResult, TaskSendError, WorkflowStatus, from_node
+from horsies import NodeStatus, RetryPolicy, TaskError, TaskResult, TaskSendError, WorkflowStatus, from_node
 from horsies_worker.session import CLAIM_SETTINGS
 from horsies_worker.workflows.step import Step
 from tests.support import factories, invariants, workflow_app
-from tests.support.apps import make_app
+from tests.support.apps import add_task, async_app_on, make_app
 from tests.support.engine import Engine
 from tests.support.postgres import Database
 
@@ -90,6 +90,22 @@ async def test_a_start_that_is_repeated_is_the_same_start(t: SimpleNamespace, db
         await other.start_async(workflow_id=workflow_id)
     with pytest.raises(TaskSendError, match="VALIDATION_FAILED"):
         await spec.start_async(workflow_id="mine")
+
+
+async def test_a_start_that_is_repeated_after_a_deploy(db: Database) -> None:
+    """How the tasks are registered is not part of what was started; where a node gets its arguments from is."""
+    workflow_id = str(uuid.uuid4())
+    policy = RetryPolicy.fixed(1, 3, auto_retry_for=["SMTP_DOWN"])
+    for registration in ({}, {"retry_policy": policy, "timeout_ms": 5_000}, {"priority": 3}):
+        async with async_app_on(db) as app:
+            add = add_task(app, **registration)
+            one, two = add.node(node_id="one")(1), add.node(node_id="two")(2)
+            inner = app.workflow("inner", [add.node()(3)]).node()
+            await app.workflow("outer", [one, two, inner]).start_async(workflow_id=workflow_id)
+            other = app.workflow("outer", [one, add.node(node_id="two")(5), inner])
+            with pytest.raises(TaskSendError, match="PAYLOAD_MISMATCH"):
+                await other.start_async(workflow_id=workflow_id)
+    assert db.value("SELECT count(*) FROM horsies_workflow_tasks WHERE workflow_id = %s", workflow_id) == 3
 
 
 async def test_deadlines_of_nodes(t: SimpleNamespace, db: Database) -> None:

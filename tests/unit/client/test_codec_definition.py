@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import functools
+import sys
 import types
 import typing as t
 import uuid
@@ -108,7 +109,17 @@ def refusal(fn: t.Any) -> str:
     return text
 
 
+class OldOptions(t.TypedDict):
+    depth: int
+
+
 class TestRefusedAnnotations:
+    @pytest.mark.skipif(sys.version_info >= (3, 12), reason="it can be read from 3.12 on")
+    @pytest.mark.parametrize("annotation", [OldOptions, list[OldOptions], OldOptions | None])
+    def test_a_typed_dict_that_pydantic_cannot_read(self, annotation: t.Any) -> None:
+        for fn in (with_parameter(annotation), with_result(TaskResult[annotation, TaskError])):
+            assert "from typing_extensions import TypedDict" in refusal(fn)
+
     @pytest.mark.parametrize(
         "annotation",
         [

@@ -231,3 +231,78 @@ def test_an_app_without_one_reads_the_environment(monkeypatch: pytest.MonkeyPatc
         Horsies()
     monkeypatch.setenv("HORSIES_DATABASE_URL", "postgresql://u:hunter2@h/d")
     assert "hunter2" not in repr(Horsies())
+
+
+# -- words of other libraries --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("delay", r"write receipt\.send\(\.\.\.\)"), ("apply_async", r"receipt\.send\(\.\.\.\).*with_options"),
+        ("s", r"receipt\.node\(\)\(\.\.\.\)"), ("si", "node"), ("apply", r"receipt\(\.\.\.\)"), ("message", "node"),
+        ("send_with_options", r"with_options\(\.\.\.\)\.send"), ("defer", r"receipt\.send"),
+        ("defer_async", "send_async"),
+        ("kiq", "send_async"), ("enqueue", r"receipt\.send"),
+        ("nonsense", "^'TaskFunction' object has no attribute 'nonsense'$"),
+    ],
+)  # fmt: skip
+def test_what_to_write_instead_of_a_verb_of_another_library(app: Horsies, name: str, told: str) -> None:
+    task = app.task("receipt")(receipt)
+    with pytest.raises(AttributeError, match=told):
+        getattr(task, name)
+    assert not hasattr(task, name)
+    if name == "delay":
+        stub = app.declare("else")(receipt)
+        for sender in (task.with_options(priority=1), stub):
+            with pytest.raises(AttributeError, match=told):
+                getattr(sender, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("result", r"handle\.get\(timeout_ms=\.\.\.\)"), ("wait", r"handle\.get"),
+        ("ready", r"handle\.get\(timeout_ms=0\)"),
+        ("id", r"write handle\.task_id"), ("revoke", r"handle\.cancel\(\)"),
+        ("nonsense", "has no attribute 'nonsense'$"),
+    ],
+)  # fmt: skip
+def test_what_to_write_instead_on_a_handle(app: Horsies, name: str, told: str) -> None:
+    with pytest.raises(AttributeError, match=told):
+        getattr(app.handle("x"), name)
+
+
+def test_what_to_write_instead_elsewhere(app: Horsies) -> None:
+    spec = app.workflow("w", [app.task("receipt")(receipt).node()(1)])
+    with pytest.raises(AttributeError, match=r"write workflow\.start\(\)"):
+        getattr(spec, "delay")  # noqa: B009  (a type checker knows that it is not there)
+    with pytest.raises(AttributeError, match=r"write handle\.workflow_id"):
+        getattr(app.workflow_handle("x"), "id")  # noqa: B009
+    with pytest.raises(AttributeError, match=r'write app\.send\("task_name", \.\.\.\)'):
+        getattr(app, "send_task")  # noqa: B009
+
+
+def test_a_decorator_without_a_name(app: Horsies) -> None:
+    for decorator in ("task", "declare"):
+        with pytest.raises(TaskDefinitionError) as raised:
+            getattr(app, decorator)()(receipt)
+        assert str(raised.value) == (
+            f"task 'receipt' ({place(receipt)}): @app.{decorator}() needs a name\n"
+            f'    fix: write @app.{decorator}("receipt")'
+        )
+        with pytest.raises(TaskDefinitionError, match=r'write @app\.\w+\("receipt"\)'):
+            getattr(app, decorator)(priority=5)(receipt)
+
+
+def test_options_of_other_libraries(app: Horsies) -> None:
+    task: Any = app.task
+    with pytest.raises(
+        TaskDefinitionError, match=r"(?s)does not know bind, max_retries.*current_task\(\).*RetryPolicy"
+    ):
+        task("receipt", bind=True, max_retries=3)(receipt)
+    with pytest.raises(TaskDefinitionError, match=r"instead of queue use queue_name="):
+        task(name="receipt", queue="mail")(receipt)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        task("receipt", nonsense=1)
+    task(name="receipt")(receipt)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from horsies._checks import shown
+from horsies._hints import HANDLE, missing
 from horsies._loading import load_verbs
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.ids import is_storable_id
@@ -33,6 +34,11 @@ class Awaited(Generic[T_co]):
     # set by those below: a call of ours for each of ten thousand handles would be felt
     _app: "Horsies"
     _result: TaskResult[T_co, TaskError] | None
+
+    if not TYPE_CHECKING:  # a type checker would take every name for known
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, HANDLE, "handle", id=f"{self._kind}_id")
 
     @property
     @abstractmethod

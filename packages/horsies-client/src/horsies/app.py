@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from horsies._checks import Checks
+from horsies._hints import APP, explained, missing
 from horsies._loading import load_verbs
 from horsies._text import plural
 from horsies.config import AppConfig, PostgresConfig, QueueMode
@@ -75,8 +76,14 @@ class Horsies:
     def __repr__(self) -> str:
         return f"<Horsies {plural(len(self.registry), 'task')}, {self.config.broker!r}>"
 
+    if not TYPE_CHECKING:  # a type checker would take every name for known
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, APP, "app")
+
     # -- defining --------------------------------------------------------------------------------
 
+    @explained("task")
     def task(
         self,
         name: str,
@@ -101,6 +108,7 @@ class Horsies:
 
         return cast("TaskDecorator", register)
 
+    @explained("declare")
     def declare(
         self,
         name: str,

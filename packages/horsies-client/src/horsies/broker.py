@@ -172,9 +172,10 @@ class PostgresBroker(Operations):
         """No worker claims from it any more; what runs goes on."""
         await self._rows("pause_queue", _checked_queue(queue_name))
 
-    async def resume_queue(self, queue_name: str) -> None:
-        """Workers claim from it again."""
-        await self._rows("resume_queue", _checked_queue(queue_name))
+    async def resume_queue(self, queue_name: str) -> bool:
+        """Workers claim from it again; False when it was not paused."""
+        row = await self._row("resume_queue", _checked_queue(queue_name))
+        return row is not None and row["was_paused"]
 
     # -- schedules -------------------------------------------------------------------------------
 

@@ -83,7 +83,10 @@ def check_app(app: "Horsies") -> Iterator[Finding]:
     from horsies._pg.dsn import connect_arguments, is_embedded
 
     if not len(app.registry):
-        yield Finding("no task is registered: does the module import the ones that define them?")
+        yield _problem(
+            "no task is registered: the module of the app has to import the modules that define its tasks (or name one "
+            "that does, `horsies check module:app`)"
+        )
     for task in app.registry:
         deadline = task.options.good_until
         if isinstance(deadline, datetime) and deadline <= datetime.now(UTC):

@@ -108,10 +108,22 @@ class Plan:
         )
 
     def _sha(self, call: "EncodedCall") -> str:
-        text = f"{self.fingerprint}\0{call.args_json or ''}\0{call.kwargs_json or ''}"
-        # Two calls of one id are compared, nobody is kept out: 128 bits are enough, and more would be written with each
-        # state of the row. BLAKE2s would take a send 4 µs less, but not every FIPS build of Python has it.
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return _sha(self.fingerprint, call.args_json, call.kwargs_json)
+
+    def older_sha(self, args: str | None, kwargs: str | None) -> str:
+        """The fingerprint that releases up to 0.1 gave the same call: also of what its registration said."""
+        identity = [
+            self.task_name, self.queue_name, self.priority, _moment(self.eta), self.delay.total_seconds(),
+            _moment(self.good_until), self.ttl and self.ttl.total_seconds(), self.task_options, self.unique_key,
+        ]  # fmt: skip
+        return _sha(json.dumps(identity), args, kwargs)
+
+
+def _sha(fingerprint: str, args: str | None, kwargs: str | None) -> str:
+    text = f"{fingerprint}\0{args or ''}\0{kwargs or ''}"
+    # Two calls of one id are compared, no one is kept out: 128 bits are enough, and more would be written with each
+    # state of the row. BLAKE2s would take a send 4 µs less, but not every FIPS build of Python has it.
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class NewTasks(NamedTuple):
@@ -146,9 +158,12 @@ def plan(app: "Horsies", task_name: str, definition: "TaskDefinition | None", op
     # the worker that claims it decides.
     stored = definition is not None and not definition.is_stub
     row_options = known.to_json() if stored else None
+    # What this send asked for, and not what the task is registered with: that may change with a deploy between a send
+    # and its repetition.
+    asked = options.good_until
     identity = [
-        task_name, queue, priority, _moment(options.eta), delay.total_seconds(), _moment(good_until),
-        ttl and ttl.total_seconds(), row_options, options.unique_key,
+        task_name, options.queue_name, options.priority, _moment(options.eta), delay.total_seconds(),
+        asked.total_seconds() if isinstance(asked, timedelta) else _moment(asked), options.unique_key,
     ]  # fmt: skip
     return Plan(
         task_name=task_name,

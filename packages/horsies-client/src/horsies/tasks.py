@@ -7,6 +7,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from horsies._checks import Checks, shown
+from horsies._hints import SENDER, missing
 from horsies._loading import CODEC, load
 from horsies.errors import ConfigurationError, HorsiesError
 from horsies.handle import TaskHandle
@@ -64,6 +65,11 @@ class Sender(Generic[P, T]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    if not TYPE_CHECKING:  # a type checker would take every name for known
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, SENDER, _called(self))
 
     def with_options(
         self,
@@ -252,6 +258,12 @@ class NamedSender:
         settled = plan(self._app, task_name, definition, self._options)
         tasks, is_fresh = settled.tasks([call]), settled.task_id is None
         return Sending(self._app, definition, tasks, self._options.connection, is_fresh)
+
+
+def _called(sender: "Sender[Any, Any]") -> str:
+    definition = vars(sender).get("_definition")
+    name = getattr(definition.fn, "__name__", "") if definition is not None else ""
+    return name if name.isidentifier() else "task"
 
 
 def merged(options: SendOptions, *, delay: Seconds | timedelta | None, **changes: Any) -> SendOptions:

@@ -4,6 +4,7 @@ The database outlives the restarts: this process is a user of the embedded serve
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -33,8 +34,9 @@ def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bo
         except embedded.EmbeddedError as error:
             complain(str(error))
             return ExitCode.DATABASE
+        url = shlex.quote(os.environ["HORSIES_DATABASE_URL"])
         sys.stderr.write(
-            f"horsies dev: embedded PostgreSQL, HORSIES_DATABASE_URL={os.environ['HORSIES_DATABASE_URL']}\n"
+            f"horsies dev: embedded PostgreSQL; for your other programs:\n\n  export HORSIES_DATABASE_URL={url}\n\n"
         )
     runner = _Runner([sys.executable, "-m", "horsies_worker", *arguments], shutdown_timeout_s)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):

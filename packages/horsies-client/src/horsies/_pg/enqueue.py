@@ -45,14 +45,14 @@ async def write_task(execute: ExecuteAsync, tasks: NewTasks, schema: str | None,
                 return Written(task_id, False)
             rows = await execute(statements["find_conflict_batch"].sql, [task_id])
             if rows:
-                _require_same(task_id, sha, rows[0][1])
+                _require_same(tasks, 0, rows[0][1])
                 return Written(task_id, False)
         else:
             rows = await execute(statements["insert_unique_task"].sql, *values, plan.unique_key)
             if rows:
                 holder, found, is_fresh, _rank = rows[0]
                 if holder == task_id and not is_fresh:
-                    _require_same(task_id, sha, found)
+                    _require_same(tasks, 0, found)
                 return Written(holder, holder != task_id)
     raise TaskSendError(
         SendErrorCode.ENQUEUE_FAILED,
@@ -78,12 +78,13 @@ async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None
         return
     rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
     found = {row[0]: row[1] for row in rows}
-    for task_id, sha in zip(tasks.ids, tasks.shas, strict=True):
-        _require_same(task_id, sha, found.get(task_id))
+    for at, task_id in enumerate(tasks.ids):
+        _require_same(tasks, at, found.get(task_id))
 
 
-def _require_same(task_id: str, sha: str, found: object) -> None:
-    if found != sha:
+def _require_same(tasks: NewTasks, at: int, found: object) -> None:
+    task_id = tasks.ids[at]
+    if found not in (tasks.shas[at], tasks.plan.older_sha(tasks.args[at], tasks.kwargs[at])):
         raise TaskSendError(
             SendErrorCode.PAYLOAD_MISMATCH,
             f"task id {task_id} is taken by a task with other arguments or options; it was left untouched",

@@ -22,6 +22,12 @@ _CORE_CONFIG: Final = CoreConfig(
 )
 
 
+_TYPED_DICT: Final = Problem(
+    "it contains a TypedDict of the module typing, which cannot be read below Python 3.12",
+    "write `from typing_extensions import TypedDict`",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """`key` is what the JSON object says, `label` what messages say."""
@@ -42,6 +48,8 @@ def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse)
                 return _task_result_schema(typing.get_args(field.annotation)[0], handler)
             return handler.generate_schema(field.annotation)
         except Exception as error:  # pydantic, and schema hooks of user types
+            if getattr(error, "code", None) == "typed-dict-version":
+                refuse(field.label, _TYPED_DICT)
             told = str(error).split(". ")[0].split("\n")[0]
             refuse(
                 field.label,

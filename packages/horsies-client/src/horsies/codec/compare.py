@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, time
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -224,6 +224,66 @@ def first_conversion(returned: object, checked: object, path: Path) -> Fault | N
         return None
     have, want = _a(type(returned).__name__), _a(type(checked).__name__)
     return Fault(path, Reason.INVALID, f"{safe_repr(returned)} is {have}, not {want}")
+
+
+_PLAIN: Final = (str, int, float, bool, bytes)
+_SETS: Final = (set, frozenset)
+_SEQUENCES: Final = (list, tuple, deque)
+
+
+def first_plain_conversion(given: object, checked: object, path: Path, *, only_rounded: bool = False) -> Fault | None:
+    """Where validation made a str, int, float, bool or bytes of something else; an int is taken for a float that is
+    equal to it. Stops at models and dataclasses: what they take is theirs to say.
+
+    `only_rounded`: only where a number became a float that is not equal to it.
+    """
+    if given is checked:
+        return None
+    if type(checked) in _PLAIN:
+        is_rounded = isinstance(checked, float) and isinstance(given, int | Decimal) and given != checked
+        is_one = isinstance(given, type(checked)) and (type(checked) is bool or not isinstance(given, bool))
+        if is_rounded or not (only_rounded or is_one or (isinstance(checked, float) and type(given) is int)):
+            have, want = _a(type(given).__name__), _a(type(checked).__name__)
+            arrives = f"it would arrive as {safe_repr(checked)}"
+            return Fault(path, Reason.INVALID, f"{safe_repr(given)} is {have}, not {want}: {arrives}")
+        return None
+    for key, one, other in _pairs(given, checked):
+        if (fault := first_plain_conversion(one, other, (*path, key), only_rounded=only_rounded)) is not None:
+            return fault
+    return None
+
+
+def _pairs(given: object, checked: object) -> Iterator[tuple[str | int, object, object]]:
+    """What validation made of each part of a container; nothing where the parts cannot be matched."""
+    if isinstance(given, Mapping) and isinstance(checked, Mapping):
+        ours, theirs = cast("Mapping[object, object]", given), cast("Mapping[object, object]", checked)
+        if len(ours) == len(theirs):
+            by_name = all(key in theirs for key in ours)  # a TypedDict has the order of its fields
+            others = ((key, theirs[key]) for key in ours) if by_name else iter(theirs.items())
+            for (key, value), (other_key, other) in zip(ours.items(), others, strict=True):
+                part = key if isinstance(key, str | int) else safe_repr(key)
+                yield part, value, other
+                yield part, key, other_key
+    elif isinstance(given, _SETS) or isinstance(checked, _SETS):
+        yield from _members(given, checked)
+    elif isinstance(given, _SEQUENCES) and isinstance(checked, _SEQUENCES):
+        ours, theirs = cast("Collection[object]", given), cast("Collection[object]", checked)
+        if len(ours) == len(theirs):
+            for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+                yield at, one, other
+
+
+def _members(given: Any, checked: Any) -> Iterator[tuple[int, object, object]]:
+    """A member of a set comes from an equal one, or else from one that is not in the set any more."""
+    try:
+        sources, kept = {item: item for item in given}, set(checked)
+    except TypeError:  # not iterable, or not hashable before it was converted
+        return
+    stray = next((item for item in sources if item not in kept), None)
+    for at, member in enumerate(kept):
+        source = sources.get(member, stray)
+        if source is not None:
+            yield at, source, member
 
 
 def with_ordered_sets(values: object, data: bytes) -> bytes:

@@ -21,6 +21,7 @@ from horsies.codec.compare import (
     find_fault,
     first_conversion,
     first_difference,
+    first_plain_conversion,
     has_nul,
     safe_repr,
     with_ordered_sets,
@@ -60,12 +61,17 @@ class Record:
     def encode(self, values: dict[str, Any], limits: PayloadLimits, *, strict: bool = False) -> str:
         """Strict JSON whose reading gives these values again, or EncodeError.
 
-        `strict` is for results: no conversion at all, a task that promised int must not return "5".
+        `strict` is for results: no conversion at all, a task that promised a model must not return a dict. Arguments
+        may have the plain form of a richer type, but no plain value becomes one of another type.
         """
         try:
-            checked = self._validate(values, strict=strict or None)
+            checked = self._validate(values, strict=True)
         except Exception as error:  # validators of user types may raise anything
-            raise self._refused(values, error) from error
+            if strict:
+                raise self._refused(values, error) from error
+            checked = self._convert(values, error)
+        if not strict and not equal(values, checked):
+            self._refuse_rounding(values, checked)
         if strict and not equal(values, checked):
             for key, value in values.items():
                 if (fault := first_conversion(value, checked[key], (self._labels.get(key, key),))) is not None:
@@ -87,6 +93,29 @@ class Record:
         if len(data) > limits.warn_bytes:
             warn_large(self._owner, self._what, len(data), limits)
         return text
+
+    def _convert(self, values: dict[str, Any], refused: Exception) -> dict[str, Any]:
+        """What pydantic makes of arguments that are not of the declared types, unless it changes a plain value."""
+        strict = refused.errors(include_url=False, include_input=False) if isinstance(refused, ValidationError) else []
+        try:
+            checked = self._validate(values)
+        except Exception as error:  # validators of user types may raise anything
+            # "not an integer" says more than what is wrong with the text as one: no text would do.
+            told = refused if strict and strict[0]["type"] in _PLAIN_TYPES else error
+            raise self._refused(values, told) from error
+        if strict:
+            odd = {item["loc"][0] for item in strict if item["loc"]}
+            for key in [key for key in values if key in odd and key in checked]:
+                where = (self._labels.get(key, key),)
+                if (fault := first_plain_conversion(values[key], checked[key], where)) is not None:
+                    raise EncodeError(self._owner, fault)
+        return checked
+
+    def _refuse_rounding(self, values: dict[str, Any], checked: dict[str, Any]) -> None:
+        for key in [key for key in values if key in checked]:
+            where = (self._labels.get(key, key),)
+            if (fault := first_plain_conversion(values[key], checked[key], where, only_rounded=True)) is not None:
+                raise EncodeError(self._owner, fault)
 
     def _verify(self, checked: dict[str, Any], data: bytes) -> None:
         """The promise: exact round trip or an error. 0.9 µs for three scalars, 5 µs with a model and a datetime."""
@@ -207,6 +236,7 @@ _REASONS: Final = {
     "string_sub_type": Reason.SURROGATE,
     "json_invalid": Reason.MALFORMED,
 }
+_PLAIN_TYPES: Final = frozenset({"int_type", "float_type", "string_type", "bool_type", "bytes_type"})
 _LOOK_CLOSER: Final = frozenset({Reason.NAN, Reason.CIRCULAR, Reason.SURROGATE})
 
 

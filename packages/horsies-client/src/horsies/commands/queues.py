@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from horsies.commands._common import OK, PROBLEMS, Desk, Verbs, parser, run
 from horsies.commands._print import complain, one_line, say, say_json, say_table
+from horsies.config.queues import DEFAULT_QUEUE, queue_name_problem
 from horsies.errors import BrokerError, ConfigurationError
 from horsies.info import QueueStatus
 
@@ -27,6 +28,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         verb = verbs.add(name, text)
         verb.add_argument("names", nargs="+", metavar="NAME")
+        if name == "pause":
+            verb.add_argument("--force", action="store_true", help="also queues that no task and no worker has so far")
     return found
 
 
@@ -57,35 +60,42 @@ def _line(one: QueueStatus) -> tuple[object, ...]:
 async def _mark(desk: Desk, options: argparse.Namespace) -> int:
     done: list[str] = []
     problems: list[str] = []
+    known = None if options.verb == "resume" or options.force else await _known(desk)
     for name in dict.fromkeys(options.names):
         try:
-            if options.verb == "pause":
+            if known is not None and name not in known and queue_name_problem(name, "queue") is None:
+                problems.append(_unknown(name, known))
+            elif options.verb == "pause":
                 await desk.broker.pause_queue(name)
+                done.append(name)
+            elif await desk.broker.resume_queue(name):
+                done.append(name)
             else:
-                await desk.broker.resume_queue(name)
-            done.append(name)
+                problems.append(f"queue {name!r} is not paused: there is nothing to resume")
         except ConfigurationError as error:
             problems.append("; ".join(f"{one.why}: {one.fix}" for one in error.problems))
     if options.json:
         say_json({"verb": options.verb, "done": done, "problems": problems})
     else:
         past = "paused" if options.verb == "pause" else "resumed"
-        known = await _known(desk) if done else None
         for name in done:
-            note = "" if known is None or name in known else " (no task and no worker has this queue so far)"
-            say(f"{past} {one_line(name)}{note}")
+            say(f"{past} {one_line(name)}")
         for text in problems:
             complain(text)
     return PROBLEMS if problems else OK
 
 
 async def _known(desk: Desk) -> set[str] | None:
-    """To tell a typing error. After the fact: an emergency brake does not wait for a count."""
+    """To tell a typing error; None when that cannot be said quickly: an emergency brake does not wait for it."""
     try:
-        return {
-            queue.name
-            for queue in await desk.broker.get_queues()
-            if queue.served_by or queue.ready or queue.delayed or queue.claimed or queue.running
-        }
+        return {DEFAULT_QUEUE, *(queue.name for queue in await desk.broker.get_queues(bound=1))}
     except BrokerError:
         return None
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    listed = ", ".join(map(one_line, sorted(known)))
+    return (
+        f"queue {name!r} is not paused: no task and no worker has it so far (known are {listed}); "
+        "--force pauses it all the same"
+    )

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
+from horsies._hints import WORKFLOW, missing
 from horsies.errors import ConfigurationError
 from horsies.workflow.nodes import Join, Node, SubWorkflowNode
 
@@ -90,6 +91,11 @@ class WorkflowSpec(Generic[T_co]):
 
     def __repr__(self) -> str:
         return f"<WorkflowSpec {self.name!r}, {len(self.wired)} nodes>"
+
+    if not TYPE_CHECKING:  # a type checker would take every name for known
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, WORKFLOW, "workflow")
 
     def _shape(self) -> Any:
         nodes = [

@@ -33,6 +33,7 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 _OLDER_LEVELS: Final = 8
 """Nested workflows up to this depth are also compared in the form that older clients wrote, which doubled per level."""
 _RACES: Final = 5
+_REGISTERED: Final = frozenset({"task_options", "max_retries", "queue_name", "priority", "good_until", "ttl"})
 
 
 def graph(spec: WorkflowSpec[Any], around: Sequence[WorkflowSpec[Any]] = ()) -> dict[str, Any]:
@@ -112,6 +113,17 @@ def _from_inside(sources: Mapping[str, Any]) -> dict[str, Any] | None:
         name: {**source, "up": source.get("up", 0) + 1} if "at" in source else source
         for name, source in sources.items()
     } or None
+
+
+def _as_asked_for(value: Any) -> Any:
+    """Without what the registration of its tasks says: that may change between a start and its repetition."""
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        left_out = _REGISTERED if members.keys() >= _REGISTERED else ()  # a node, and not the sources of its parameters
+        return {name: _as_asked_for(member) for name, member in members.items() if name not in left_out}
+    if isinstance(value, list):
+        return [_as_asked_for(member) for member in cast("list[Any]", value)]
+    return value
 
 
 def _as_older_clients_wrote(made: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +236,7 @@ class Starting(Generic[T]):
                 return
             found = await execute(self._sql("find_workflow"), self.workflow_id)
             if found:
-                if found[0][1] != sha and found[0][1] != self._older_sha():
+                if found[0][1] != sha and found[0][1] not in self._older_shas():
                     raise TaskSendError(
                         SendErrorCode.PAYLOAD_MISMATCH,
                         f"workflow id {self.workflow_id} is taken by another graph or other arguments; it was left "
@@ -238,8 +250,12 @@ class Starting(Generic[T]):
             task_ids=[self.workflow_id],
         )
 
+    def _older_shas(self) -> tuple[str | None, ...]:
+        """The fingerprints that older clients gave the same start: also of how its tasks are registered."""
+        return _sha(self.graph)[0], self._older_sha()
+
     def _older_sha(self) -> str | None:
-        """The fingerprint that an older client gave the same start."""
+        """The same, when each graph inside was a text."""
         if self.spec.levels > _OLDER_LEVELS:
             return None
         return _sha(_as_older_clients_wrote(self.graph))[0]
@@ -247,8 +263,8 @@ class Starting(Generic[T]):
     def _values(self) -> tuple[tuple[Any, ...], str]:
         made = self.graph
         nodes: list[dict[str, Any]] = made["nodes"]
-        sha, size = _sha(made)
-        self._refuse_above(size)
+        sha = _sha(_as_asked_for(made))[0]
+        self._refuse_above(_sha(made)[1])
         ids = new_ids(2 * len(nodes))
         first = [not node["dependencies"] and node["sub_name"] is None for node in nodes]
         run = {

@@ -50,7 +50,7 @@ APPLICATION_NAME: Final = "horsies tui"
 READ_TIMEOUT_MS: Final = 5_000
 ANSWER_S: Final = 10.0
 """The server ends a statement before that; one that is silent for so long is gone."""
-MAX_CHARS: Final = 64_000
+MAX_CHARS: Final = 20_000
 MAX_ERRORS: Final = 50
 """Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000

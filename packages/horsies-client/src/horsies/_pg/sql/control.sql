@@ -58,14 +58,15 @@ WITH changed AS (
 )
 SELECT pg_notify('queue_state', queue_name) FROM changed;
 
--- name: resume_queue :value
+-- name: resume_queue :one
 -- params: queue_name
+-- A queue without a row is not paused, and needs none.
 WITH changed AS (
-    INSERT INTO horsies_queue_state (queue_name) VALUES ($1::varchar)
-    ON CONFLICT (queue_name) DO UPDATE SET paused_at = NULL, updated_at = statement_timestamp()
+    UPDATE horsies_queue_state SET paused_at = NULL, updated_at = statement_timestamp()
+     WHERE queue_name = $1::varchar AND paused_at IS NOT NULL
     RETURNING queue_name
 )
-SELECT pg_notify('queue_state', queue_name) FROM changed;
+SELECT pg_notify('queue_state', $1::varchar), EXISTS (SELECT FROM changed) AS was_paused;
 
 -- name: paused_queues :many
 SELECT queue_name, paused_at FROM horsies_queue_state WHERE paused_at IS NOT NULL ORDER BY queue_name;
