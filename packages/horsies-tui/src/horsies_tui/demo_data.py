@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from horsies._pg.schema_guard import HEAD_REVISION
 from horsies.doctor import Finding, Severity
 from horsies.info import WorkerLiveness, WorkerStatus
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
