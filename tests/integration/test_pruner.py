@@ -19,6 +19,7 @@ from tests.support import factories, invariants
 from tests.support.apps import make_app
 from tests.support.factories import ago
 from tests.support.postgres import Database
+from tests.support.refusals import refusing
 
 pytestmark = pytest.mark.shared_database
 
@@ -254,3 +255,31 @@ async def test_a_round_that_finds_nothing_old_reads_next_to_nothing(db: Database
     assert "Seq Scan" not in plan, plan
     hits = int(plan.split("Buffers: shared hit=")[1].split()[0])
     assert hits < 100 + BATCH, plan
+
+
+# -- settings and failures ------------------------------------------------------------------------------------
+
+
+async def test_the_longest_retention_ends_nothing(db: Database) -> None:
+    """Counted back from now, the end of a span that is too long is no date: that ended the whole round."""
+    longest = dict.fromkeys(
+        ("heartbeat_retention_hours", "worker_state_retention_hours", "terminal_record_retention_hours"), 876_000
+    )
+    kept = ended(db, "COMPLETED", OLD)
+    await prune(db, **longest, retired_task_grace_ms=30 * 24 * 3_600_000)
+    assert ids(db) == {kept}
+
+
+@pytest.mark.parametrize("table", ["heartbeats", "worker_states", "tasks"])
+async def test_a_kind_that_fails_does_not_keep_the_others(
+    db: Database, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended(db, "COMPLETED", OLD)
+    factories.insert(db, "horsies_heartbeats", task_id="t", sender_id="w", role="runner", sent_at=OLD)
+    factories.worker_state(db, "w", snapshot_at=OLD)
+    with refusing(db, f"BEFORE DELETE ON horsies_{table}", code="22008"):
+        async with pruning(db) as pruner:
+            await pruner.run_once()
+    left = {one: db.value(f"SELECT count(*) FROM horsies_{one}") for one in ("heartbeats", "worker_states", "tasks")}
+    assert left == {one: int(one == table) for one in left}
+    assert f"pruner: old {table.replace('_', ' ')} cannot be deleted; the others are" in caplog.text

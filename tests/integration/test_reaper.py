@@ -23,6 +23,7 @@ from tests.support.apps import add_task, make_app
 from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands
 from tests.support.postgres import Database
+from tests.support.refusals import refusing
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.shared_database
@@ -391,3 +392,28 @@ async def test_hostile_options_do_not_stop_the_sweep(db: Database, options: str)
     async with reaping(db) as reaper:
         await reaper.run_once()
     assert status(db, task) == "FAILED"
+
+
+# -- failures --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["overdue tasks", "stale claims", "stale running tasks"])
+async def test_a_part_that_fails_does_not_keep_the_others(
+    db: Database, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One refused statement undid the whole sweep, every time."""
+    ends = {"overdue tasks": "EXPIRED", "stale claims": "PENDING", "stale running tasks": "FAILED"}
+    tasks = {
+        "overdue tasks": factories.task(db, good_until=ago(seconds=5)),
+        "stale claims": factories.task(db, "CLAIMED", **OVER),
+        "stale running tasks": factories.task(db, "RUNNING", **STALE, task_options="{}"),
+    }
+    before = status(db, tasks[part])
+    ending = f"BEFORE UPDATE ON horsies_tasks FOR EACH ROW WHEN (NEW.status = '{ends[part]}')"
+    async with reaping(db) as reaper:
+        with refusing(db, ending, code="42501"):
+            await reaper.run_once()
+        assert {one: status(db, task) for one, task in tasks.items()} == {**ends, part: before}
+        assert f"reaper: the search for {part} failed; the others go on" in caplog.text
+        await reaper.run_once()
+    assert {one: status(db, task) for one, task in tasks.items()} == ends

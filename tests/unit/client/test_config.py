@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -600,3 +601,31 @@ def test_configuration_loads_neither_pydantic_nor_the_driver() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+NUMBERS = [
+    (kind, item.name)
+    for kind in (AppConfig, CustomQueueConfig, PostgresConfig, RecoveryConfig, ResilienceConfig)
+    for item in dataclasses.fields(kind)
+    if "int" in str(item.type)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=[f"{kind.__name__}.{name}" for kind, name in NUMBERS])
+def test_every_number_has_a_lower_and_an_upper_bound(kind: Any, name: str) -> None:
+    """Also where no bound comes to mind: 10**15 ms, or 10**8 hours, overflow a date or an interval later on."""
+    given: dict[Any, tuple[Any, ...]] = {AppConfig: (PostgresConfig(URL),), CustomQueueConfig: ("q",)}
+    required = given.get(kind, (URL,) if kind is PostgresConfig else ())
+    for value in (-1, 10**10, 10**15, 2**63, 10**400):
+        with pytest.raises(ConfigurationError, match=rf"\.{name}: .* out of range"):
+            kind(*required, **{name: value})
+
+
+def test_the_reference_states_every_bound() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "configuration.md").read_text()
+    for kind, name in NUMBERS:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}`")][:1] or [""]
+        span = row.split("|")[3] if row else ""
+        assert " to " in span, f"{kind.__name__}.{name}: {row!r}"

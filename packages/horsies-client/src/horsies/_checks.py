@@ -5,8 +5,15 @@ so the annotation is a wish and the value may be anything. Values of secret fiel
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
 
 from horsies.errors import ConfigurationError, Problem
+
+LONGEST: Final = timedelta(days=36_500)
+"""A hundred years: what counts back from now must not end before the first day of PostgreSQL's calendar."""
+MANY: Final = 1_000_000
+"""Of tasks at once: more than any server runs, and far from the end of an integer."""
 
 
 def shown(value: object) -> str:
@@ -33,22 +40,46 @@ class Checks:
         self.problems.append(Problem(where=f"{self.subject}.{field}", why=why, fix=fix))
 
     def integer(
-        self, field: str, value: object, low: int, high: int | None = None, *, optional: bool = False, unit: str = ""
+        self, field: str, value: object, low: int, high: int, *, optional: bool = False, unit: str = ""
     ) -> bool:
-        """True when the value is an int in the range (None counts as such when optional)."""
+        """True when the value is an int in the range (None counts as such when optional).
+
+        Every setting has an upper bound, far above what is of use: 10**15 ms would overflow an interval of PostgreSQL
+        in the middle of a sweep, years after it was set.
+        """
         if value is None and optional:
             return True
-        span = f"{low:_} or more" if high is None else f"{low:_} to {high:_}"
+        span = f"{low:_} to {high:_}"
         unit = f" {unit}" if unit else ""
         none = ", or None" if optional else ""
         # bool is an int in Python; `max_retries=True` is a slip, not a 1.
         if isinstance(value, bool) or not isinstance(value, int):
             self.add(field, f"must be a whole number, got {shown(value)}", f"give an int of {span}{unit}{none}")
             return False
-        if value < low or (high is not None and value > high):
+        if not low <= value <= high:
             self.add(field, f"{shown(value)}{unit} is out of range", f"choose {span}{unit}{none}")
             return False
         return True
+
+    def seconds(self, field: str, value: object, low: float, high: float, *, optional: bool = False) -> bool:
+        """True when the value is a finite number in the range."""
+        if value is None and optional:
+            return True
+        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:  # NaN is not
+            return True
+        none = ", or None" if optional else ""
+        self.add(field, f"{shown(value)} s is out of range", f"choose {low:_} to {high:_} seconds{none}")
+        return False
+
+    def span(self, field: str, value: object, *, optional: bool = False) -> bool:
+        """True when the value is a timedelta that PostgreSQL can count back from now."""
+        if value is None and optional:
+            return True
+        if isinstance(value, timedelta) and timedelta(0) <= value <= LONGEST:
+            return True
+        none = ", or None" if optional else ""
+        self.add(field, f"{shown(value)} is not a span of 0 to 100 years", f"give a timedelta in that range{none}")
+        return False
 
     def boolean(self, field: str, value: object) -> bool:
         if isinstance(value, bool):

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from horsies._checks import Checks
 from horsies._pg.statements import Statement, load
 from horsies._pg.transient import Doubt, is_from_driver, is_transient
 from horsies.errors import BrokerError, HorsiesError
@@ -204,6 +205,9 @@ class Operations:
 
     async def get_workers(self, seen_within: timedelta | None = timedelta(hours=1)) -> list[WorkerStatus]:
         """Every worker that was seen within the window (None: ever), with what it holds now."""
+        checks = Checks("broker")
+        checks.span("seen_within", seen_within, optional=True)
+        checks.finish()
         snapshots = await self._look("worker_snapshots", seen_within)
         return worker_statuses(snapshots, await self._look("in_flight_counts"))
 

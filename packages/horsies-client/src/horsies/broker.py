@@ -6,8 +6,9 @@ that change rows return how many, or what became of the one.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from horsies._checks import Checks
 from horsies._operations import Operations, is_denied
 from horsies.config.queues import queue_name_problem
 from horsies.errors import (
@@ -73,7 +74,9 @@ class PostgresBroker(Operations):
 
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[StaleTask]:
         """CLAIMED and RUNNING tasks whose worker has given no sign of life for that long, the oldest first."""
-        rows = await self._rows("stale_tasks", timedelta(minutes=stale_threshold_minutes), [], 2**31 - 1)
+        rows = await self._rows(
+            "stale_tasks", _span("stale_threshold_minutes", minutes=stale_threshold_minutes), [], 2**31 - 1
+        )
         return [StaleTask.from_row(row) for row in rows]
 
     async def get_expired_tasks(self, limit: int = 100) -> list[ExpiredTask]:
@@ -82,7 +85,7 @@ class PostgresBroker(Operations):
 
     async def get_worker_stats(self, seen_within_minutes: float = 5) -> list[WorkerStats]:
         """The newest snapshot of every worker that was seen within the window."""
-        rows = await self._rows("worker_stats", timedelta(minutes=seen_within_minutes))
+        rows = await self._rows("worker_stats", _span("seen_within_minutes", minutes=seen_within_minutes))
         return [WorkerStats.from_row(row) for row in rows]
 
     async def get_paused_queues(self) -> dict[str, datetime]:
@@ -156,14 +159,14 @@ class PostgresBroker(Operations):
         """
         reason = f"no sign of life from its worker for {stale_threshold_ms} ms; failed by hand"
         result = _error_json(OperationalErrorCode.WORKER_CRASHED, reason)
-        threshold = timedelta(milliseconds=stale_threshold_ms)
+        threshold = _span("stale_threshold_ms", milliseconds=stale_threshold_ms)
         return len(await self._rows("fail_stale_running", threshold, result, reason, _ids(task_ids)))
 
     async def requeue_stale_claimed(
         self, stale_threshold_ms: int = 120_000, task_ids: Iterable[str] | None = None
     ) -> int:
         """Send CLAIMED tasks without a sign of life back to their queue; returns how many."""
-        threshold = timedelta(milliseconds=stale_threshold_ms)
+        threshold = _span("stale_threshold_ms", milliseconds=stale_threshold_ms)
         return len(await self._rows("requeue_stale_claimed", threshold, _ids(task_ids)))
 
     # -- queues ----------------------------------------------------------------------------------
@@ -203,6 +206,18 @@ def _error_json(code: OutcomeCode | OperationalErrorCode, message: str) -> str:
 
 def _ids(task_ids: Iterable[str] | None) -> list[str] | None:
     return None if task_ids is None else sorted(set(task_ids))
+
+
+def _span(field: str, **given: float) -> timedelta:
+    """How far to look back, in one unit."""
+    checks = Checks("broker")
+    try:
+        span = timedelta(**given)
+    except (OverflowError, ValueError, TypeError):  # beyond a timedelta, NaN, not a number
+        span = next(iter(given.values()))
+    checks.span(field, span)
+    checks.finish()
+    return cast("timedelta", span)
 
 
 def _checked_queue(name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from horsies._checks import Checks
+from horsies._checks import MANY, Checks
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
 from horsies_worker.health import HealthFile, default_health_file
@@ -14,6 +14,7 @@ from horsies_worker.jobs import ChildSpec
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOG_FORMATS = ("text", "json")
 MAX_SHUTDOWN_S = 86_400
+MAX_DATABASE_WAIT_S = 7 * 86_400
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,9 +32,8 @@ class ProcessOptions:
     def check_process(self, checks: Checks) -> None:
         checks.word("log_level", self.log_level, LOG_LEVELS)
         checks.word("log_format", self.log_format, LOG_FORMATS)
-        if not 0 <= self.shutdown_timeout_s <= MAX_SHUTDOWN_S:
-            why = f"{self.shutdown_timeout_s:g} s is out of range"
-            checks.add("shutdown_timeout", why, f"choose 0 to {MAX_SHUTDOWN_S:,} seconds")
+        checks.seconds("shutdown_timeout", self.shutdown_timeout_s, 0, MAX_SHUTDOWN_S)
+        checks.seconds("database_timeout", self.database_timeout_s, 0, MAX_DATABASE_WAIT_S, optional=True)
 
     def touch_health_file(self) -> None:
         """The mark that `horsies health` reads: the database answered just now."""
@@ -103,9 +103,10 @@ class WorkerOptions(ProcessOptions):
         checks.integer("processes", self.processes, 1, 1_000)
         checks.integer("async_concurrency", self.async_concurrency, 1, 100_000)
         checks.integer("max_claim_batch", self.max_claim_batch, 1, 5_000, optional=True)
-        checks.integer("max_claim_per_worker", self.max_claim_per_worker, 1, optional=True)
-        checks.integer("max_tasks_per_child", self.max_tasks_per_child, 1, optional=True)
-        checks.integer("max_memory_per_child_mb", self.max_memory_per_child_mb, 1, optional=True)
+        checks.integer("max_claim_per_worker", self.max_claim_per_worker, 1, MANY, optional=True)
+        checks.integer("max_tasks_per_child", self.max_tasks_per_child, 1, 1_000_000_000, optional=True)
+        checks.integer("max_memory_per_child_mb", self.max_memory_per_child_mb, 1, 16_777_216, optional=True)
+        checks.seconds("max_child_age", self.max_child_age_s, 0.1, 31_536_000, optional=True)
         self.check_process(checks)
         known = app.config.queue_names
         for name in self.queues or ():

@@ -8,10 +8,11 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from horsies._pg.transient import is_refusal, is_transient
 from horsies._text import plural
 from horsies.config import AppConfig
 from horsies_worker.queries import PRUNE_LOCK, Queries
@@ -50,10 +51,18 @@ class Pruner(Service):
         """Everything that is old now. The connection is closed afterwards: an hour is long."""
         gone: dict[str, int] = {}
         try:
-            async for what, count in self._rounds():
-                gone[what] = gone.get(what, 0) + count
-        except _Busy:
-            pass
+            for what, batches in self._kinds():
+                try:
+                    async for count in batches:
+                        gone[what] = gone.get(what, 0) + count
+                except _Busy:
+                    break
+                except Exception as error:
+                    if is_transient(error) or is_refusal(error):
+                        raise
+                    _log.error(
+                        "pruner: old %s cannot be deleted; the others are", what.replace("_", " "), exc_info=error
+                    )
         finally:
             await self._session.close()
             for what, count in gone.items():
@@ -62,30 +71,22 @@ class Pruner(Service):
                         "pruner: old records deleted: %s", plural(count, what.removesuffix("s").replace("_", " "))
                     )
 
-    async def _rounds(self) -> AsyncIterator[tuple[str, int]]:
+    def _kinds(self) -> Iterator[tuple[str, AsyncIterator[int]]]:
+        """Each kind of record with its batches, in the order in which they go."""
         settings = self._settings
-        by_id = (("heartbeats", settings.heartbeat_retention_hours),
-                 ("worker_states", settings.worker_state_retention_hours))  # fmt: skip
-        for what, hours in by_id:
-            if hours is not None:
-                async for count in self._walk(what, hours, 0):
-                    yield what, count
-        if settings.worker_state_retention_hours is not None:
-            async for count in self._drain("worker_instances", settings.worker_state_retention_hours):
-                yield "worker_instances", count
-            async for count in self._drain("task_sets", settings.worker_state_retention_hours):
-                yield "task_sets", count
-        if settings.terminal_record_retention_hours is None:
-            return
-        async for count in self._walk("tasks", settings.terminal_record_retention_hours, _BEGINNING):
-            yield "tasks", count
-        # a name that is forgotten has the short grace of one that no worker ever knew: not before the long one is over
-        retired_h = 2 * settings.retired_task_grace_ms // 3_600_000
-        async for count in self._drain("task_names", max(settings.terminal_record_retention_hours, retired_h)):
-            yield "task_names", count
-        for what in ("workflow_nodes", "workflows"):
-            async for count in self._drain(what, settings.terminal_record_retention_hours):
-                yield what, count
+        if (hours := settings.heartbeat_retention_hours) is not None:
+            yield "heartbeats", self._walk("heartbeats", hours, 0)
+        if (hours := settings.worker_state_retention_hours) is not None:
+            yield "worker_states", self._walk("worker_states", hours, 0)
+            yield "worker_instances", self._drain("worker_instances", hours)
+            yield "task_sets", self._drain("task_sets", hours)
+        if (hours := settings.terminal_record_retention_hours) is not None:
+            yield "tasks", self._walk("tasks", hours, _BEGINNING)
+            # a name that is forgotten has the short grace of one that no worker ever knew: not before the long one ends
+            retired_h = 2 * settings.retired_task_grace_ms // 3_600_000
+            yield "task_names", self._drain("task_names", max(hours, retired_h))
+            for what in ("workflow_nodes", "workflows"):
+                yield what, self._drain(what, hours)
 
     async def _walk(self, what: str, hours: int, cursor: Any) -> AsyncIterator[int]:
         """Batch after batch, each from where the last one ended."""

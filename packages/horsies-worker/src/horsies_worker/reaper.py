@@ -8,8 +8,10 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
+from horsies._pg.transient import is_from_driver, is_transient
 from horsies.config import AppConfig
 from horsies.stale import StaleKind, threshold_of
 from horsies_worker.child.logs import about
@@ -24,6 +26,9 @@ _log = logging.getLogger("horsies.worker")
 BATCH: Final = 500
 UNHURRIED: Final = timedelta(minutes=1)
 """The grace of workflows where the setting says 0: no hurry, but nothing stays half done for ever."""
+_OVERDUE, _CLAIMS, _RUNNING, _WORKFLOWS = _PARTS = (
+    "overdue tasks", "stale claims", "stale running tasks", "halted workflows",
+)  # fmt: skip
 
 
 class Reaper(Service):
@@ -67,11 +72,28 @@ class Reaper(Service):
 
     async def run_once(self) -> None:
         try:
-            while await self._session.run(self._sweep):
-                pass
+            try:
+                while await self._session.run(self._sweep):
+                    pass
+            except Exception as error:
+                if is_transient(error) or not is_from_driver(error):
+                    raise
+                await self._sweep_apart()
         except Exception:
             self._in_contact_since = None
             raise
+
+    async def _sweep_apart(self) -> None:
+        """The server has refused a statement, and with it the whole sweep: each part in a transaction of its own, so
+        that the one that fails does not keep the others."""
+        for part in _PARTS:
+            try:
+                while await self._session.run(partial(self._sweep, parts=(part,))):
+                    pass
+            except Exception as error:
+                if is_transient(error) or not is_from_driver(error):
+                    raise
+                _log.error("reaper: the search for %s failed; the others go on", part, exc_info=error)
 
     async def _ask(self, connection: Any, name: str, *values: Any) -> list[Any]:
         """One statement of the sweep. One that was slow, or came late (a frozen process, a long pause before the
@@ -89,7 +111,7 @@ class Reaper(Service):
         since = self._in_contact_since
         return since is not None and time.monotonic() - since >= threshold_ms / 1000
 
-    async def _sweep(self, connection: Any) -> bool:
+    async def _sweep(self, connection: Any, parts: Sequence[str] = _PARTS) -> bool:
         """One short transaction; True when a batch was full and there may be more."""
         settings = self._settings
         async with connection.transaction(isolation="read_committed"):
@@ -100,13 +122,17 @@ class Reaper(Service):
             if not is_active[0]:
                 return False
             await reached("in_sweep")
-            expired = await self._ask(connection, "expire_overdue", EXPIRED_RESULT, BATCH)
+            expired: list[Any] = []
+            if _OVERDUE in parts:
+                expired = await self._ask(connection, "expire_overdue", EXPIRED_RESULT, BATCH)
             requeued: list[Any] = []
-            if settings.auto_requeue_stale_claimed and self._may_judge(settings.claimed_stale_threshold_ms):
+            judges_claims = settings.auto_requeue_stale_claimed and _CLAIMS in parts
+            if judges_claims and self._may_judge(settings.claimed_stale_threshold_ms):
                 threshold = threshold_of(settings, StaleKind.CLAIMED)
                 requeued = await self._ask(connection, "requeue_silent_claims", threshold, BATCH)
             stale: list[Any] = []
-            if settings.auto_fail_stale_running and self._may_judge(settings.running_stale_threshold_ms):
+            judges_running = settings.auto_fail_stale_running and _RUNNING in parts
+            if judges_running and self._may_judge(settings.running_stale_threshold_ms):
                 stale = await self._ask(
                     connection,
                     "stale_running",
@@ -117,7 +143,7 @@ class Reaper(Service):
                 if not self._may_judge(settings.running_stale_threshold_ms):
                     stale = []  # that very statement was held up
                 stale = await self._recovery.end(connection, stale, "no sign of life")
-            halted, is_full = await self._halted_workflows(connection)
+            halted, is_full = await self._halted_workflows(connection) if _WORKFLOWS in parts else ([], False)
         # tasks of workflows among them: nobody else has seen these ends
         self._on_ended([row["id"] for row in (*expired, *stale)])
         if halted:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from horsies._checks import Checks, shown
+from horsies._checks import MANY, Checks, shown
 from horsies.config.postgres import PostgresConfig
 from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueConfig, QueueMode
 from horsies.config.recovery import RecoveryConfig
@@ -136,10 +136,10 @@ class AppConfig:
             )
 
     def _check_claims(self, checks: Checks) -> None:
-        cap_ok = checks.integer("cluster_wide_cap", self.cluster_wide_cap, 1, optional=True)
+        cap_ok = checks.integer("cluster_wide_cap", self.cluster_wide_cap, 1, MANY, optional=True)
         buffer_ok = checks.integer("prefetch_buffer", self.prefetch_buffer, 0, 10_000)
         checks.integer("max_claim_batch", self.max_claim_batch, 1, 5_000)
-        checks.integer("max_claim_per_worker", self.max_claim_per_worker, 1, optional=True)
+        checks.integer("max_claim_per_worker", self.max_claim_per_worker, 1, MANY, optional=True)
         lease_ok = checks.integer("claim_lease_ms", self.claim_lease_ms, 1_000, _HOUR_MS, optional=True, unit="ms")
         if buffer_ok and self.prefetch_buffer > 0:
             if self.claim_lease_ms is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from horsies._checks import Checks, shown
+from horsies._checks import MANY, Checks, shown
 from horsies.errors import Problem
 
 DEFAULT_QUEUE: Final = "default"
@@ -58,5 +58,5 @@ class CustomQueueConfig:
         else:
             checks.subject = f"CustomQueueConfig({self.name!r})"
         checks.integer("priority", self.priority, 1, 100)
-        checks.integer("max_concurrency", self.max_concurrency, 1, optional=True)
+        checks.integer("max_concurrency", self.max_concurrency, 1, MANY, optional=True)
         checks.finish()

@@ -11,6 +11,7 @@ from horsies._checks import Checks
 _SECOND = 1_000
 _MINUTE = 60 * _SECOND
 _HOUR = 60 * _MINUTE
+_CENTURY_HOURS = 876_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class RecoveryConfig:
     be dead, and its tasks are recovered then, long before the thresholds. 1 s to 1 min."""
 
     heartbeat_retention_hours: int | None = 24
-    """Age at which heartbeat rows are pruned; None keeps them."""
+    """Age at which heartbeat rows are pruned; None keeps them. 1 h to 100 years, as all three."""
 
     worker_state_retention_hours: int | None = 168
     """Age at which worker snapshots are pruned; None keeps them."""
@@ -67,7 +68,7 @@ class RecoveryConfig:
         checks.boolean("auto_requeue_stale_claimed", self.auto_requeue_stale_claimed)
         checks.boolean("auto_fail_stale_running", self.auto_fail_stale_running)
 
-        def in_ms(field: str, low: int, high: int | None) -> bool:
+        def in_ms(field: str, low: int, high: int) -> bool:
             return checks.integer(field, getattr(self, field), low, high, unit="ms")
 
         runner_ok = in_ms("runner_heartbeat_interval_ms", _SECOND, 2 * _MINUTE)
@@ -75,7 +76,7 @@ class RecoveryConfig:
         in_ms("check_interval_ms", _SECOND, 10 * _MINUTE)
         in_ms("worker_state_interval_ms", _SECOND, _MINUTE)
         in_ms("retired_task_grace_ms", 0, 30 * 24 * _HOUR)
-        in_ms("crashed_worker_recovery_grace_ms", 0, None)
+        in_ms("crashed_worker_recovery_grace_ms", 0, 7 * 24 * _HOUR)
         # A threshold is compared with its heartbeat only when both make sense alone: two complaints
         # about one typo would hide which of the two values is wrong.
         if in_ms("claimed_stale_threshold_ms", _SECOND, _HOUR) and claimer_ok:
@@ -85,7 +86,7 @@ class RecoveryConfig:
                 self._twice(checks, field, "runner_heartbeat_interval_ms")
 
         for field in ("heartbeat_retention_hours", "worker_state_retention_hours", "terminal_record_retention_hours"):
-            checks.integer(field, getattr(self, field), 1, optional=True, unit="hours")
+            checks.integer(field, getattr(self, field), 1, _CENTURY_HOURS, optional=True, unit="hours")
         checks.finish()
 
     def _twice(self, checks: Checks, threshold: str, heartbeat: str) -> None:
