@@ -87,7 +87,7 @@ revision message: setup
 schema-dump: setup
     {{run}} python -m tests.support.schema_dump
 
-# how fast is it, beside its peers: just bench (quick), bench full, bench peers (installs them), bench --list, bench drain
+# how fast is it, beside its peers: just bench (quick), bench full, bench peers (installs them), bench against REV, bench --list
 bench *args: setup
     {{run}} --with uvloop==0.23.0 python -m bench {{args}}
 

@@ -1,86 +1,48 @@
-"""Beside a worker that does not know the name, and beside 100,000 tasks of an unknown name: as ratios to being alone."""
+"""Beside a worker that does not know the task, and behind 100,000 tasks of an unknown name: as ratios to being alone.
 
-import asyncio
+BENCH_NAMES=500,1000,1 (tasks, tasks of an unknown name, rounds) makes it shorter.
+"""
+
+import contextlib
 import statistics
-import sys
-from contextlib import ExitStack
-
-import asyncpg
 
 from bench import support
-from bench.drain import enqueue, worker_rate
-from bench.round_trip import our_trips
+from bench.compare.adverse import insert, rate
+from bench.compare.system_under_test import SystemUnderTest
+from tests.support.waiting import eventually
 
-TASKS = 5_000
-STRANGERS = 100_000
-ROUNDS = 3
-OTHER = "bench.worker_app:other"
+UNKNOWN = (
+    "INSERT INTO horsies_tasks (id, task_name) SELECT 'unknown ' || i, 'unknown' FROM generate_series(1, <rows>) AS i"
+)
+WORKERS = "SELECT count(DISTINCT worker_id) FROM horsies_worker_states WHERE snapshot_at > now() - interval '10 s'"
 
 
-async def drain(connection: asyncpg.Connection, *, beside: bool = False, strangers: int = 0) -> float:
-    """Known tasks per second: of one worker alone, beside one that does not know them, or behind unknown tasks."""
-    await support.clean(connection)
-    await connection.execute(
-        "INSERT INTO horsies_tasks (id, task_name) SELECT 'unknown ' || i, 'unknown' FROM generate_series(1, $1) AS i",
-        strangers,
-    )
-    await enqueue(TASKS)
-    await connection.execute("VACUUM (ANALYZE) horsies_tasks")
-    with ExitStack() as stack:
+def measure(sut: SystemUnderTest, tasks: int, *, beside: bool = False, unknown: int = 0) -> tuple[float, float]:
+    """Known tasks per second, and the median of single round trips in milliseconds."""
+    sut.broker.connection.execute("TRUNCATE horsies_tasks, horsies_task_attempts, horsies_worker_states")
+    insert(sut, UNKNOWN, unknown)
+    with contextlib.ExitStack() as stack:
+        known = sut.call("commands", processes=2, slots=None)
         if beside:
-            stack.enter_context(support.worker("--processes", "2", app=OTHER))
-        if not strangers:
-            return await worker_rate(connection, 2)
-        with support.worker("--processes", "2"):
-            left = "SELECT count(*) FROM horsies_tasks WHERE task_name = 'noop' AND terminal_at IS NULL"
-            while await connection.fetchval(left):
-                await asyncio.sleep(0.2)
-    return await connection.fetchval(
-        "SELECT count(*) / extract(epoch FROM max(terminal_at) - min(started_at))::float8 FROM horsies_tasks"
-        " WHERE task_name = 'noop'"
-    )
-
-
-async def trips(connection: asyncpg.Connection, *, beside: bool) -> float:
-    """p50 of single round trips, in seconds."""
-    await support.clean(connection)
-    with ExitStack() as stack:
-        if beside:
-            stack.enter_context(support.worker("--processes", "2", app=OTHER))
-        stack.enter_context(support.worker("--processes", "2"))
-        return statistics.median(await our_trips())
-
-
-async def run(url: str, rounds: int) -> None:
-    connection = await asyncpg.connect(url)
-    ratios: dict[str, list[float]] = {"drain beside": [], "p50 beside": [], "drain behind unknown tasks": []}
-    try:
-        for number in range(1, rounds + 1):
-            alone = await drain(connection)
-            beside = await drain(connection, beside=True)
-            behind = await drain(connection, strangers=STRANGERS)
-            single, single_beside = await trips(connection, beside=False), await trips(connection, beside=True)
-            print(
-                f"round {number}: drain alone {alone:,.0f}/s, beside {beside:,.0f}/s, behind {behind:,.0f}/s;"
-                f" p50 alone {1000 * single:.2f} ms, beside {1000 * single_beside:.2f} ms",
-                flush=True,
-            )
-            ratios["drain beside"].append(beside / alone)
-            ratios["p50 beside"].append(single_beside / single)
-            ratios["drain behind unknown tasks"].append(behind / alone)
-    finally:
-        await connection.close()
-    for what, found in ratios.items():
-        print(
-            f"{what}: {statistics.median(found):.2f} of alone (median of {rounds}, {min(found):.2f} to {max(found):.2f})"
-        )
+            stack.enter_context(sut.started([[word.replace(":app", ":other") for word in known[0]]]))
+        stack.enter_context(sut.started(known))
+        eventually(lambda: sut.broker.value(WORKERS) == 1 + beside, timeout=60, describe="the workers are up")
+        rate(sut, 500)
+        return rate(sut, tasks), statistics.median(sut.call("round_trips", count=100)) * 1000
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    with support.database() as url:
-        asyncio.run(run(url, rounds))
-
-
-if __name__ == "__main__":
-    main()
+    tasks, unknown, rounds = support.numbers("BENCH_NAMES", "5000,100000,3")
+    ratios: dict[str, list[float]] = {}
+    with support.horsies() as sut:
+        for number in range(1, rounds + 1):
+            alone = measure(sut, tasks)
+            for title, other in (
+                ("beside a worker that does not know them", measure(sut, tasks, beside=True)),
+                ("behind tasks of an unknown name", measure(sut, tasks, unknown=unknown)),
+            ):
+                ratios.setdefault(f"drain {title}", []).append(other[0] / alone[0])
+                ratios.setdefault(f"round trip p50 {title}", []).append(other[1] / alone[1])
+            print(f"round {number}: alone {alone[0]:,.0f} tasks/s, round trip p50 {alone[1]:.2f} ms", flush=True)
+    for title, found in ratios.items():
+        print(f"{title}: {statistics.median(found):.2f} of alone ({min(found):.2f} to {max(found):.2f})")

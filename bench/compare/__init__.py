@@ -1,1 +1,1 @@
-"""horsies beside its peers: `python -m bench quick | full | peers`. `run.py` is the way in, `table.py` who takes part."""
+"""horsies beside its peers. `run.py` is the entry point, `systems.py` lists who takes part, `scenarios.py` what is measured."""

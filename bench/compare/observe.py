@@ -1,160 +1,115 @@
-"""What a run costs, seen from outside: a queue getting empty, the server's counters, the memory and CPU of a process tree."""
+"""What the bench reads from outside while a system works: processes (CPU, memory) and brokers (tasks left, counters).
+
+`Postgres` and `Redis` have the same methods, so that scenarios need not tell them apart; counters exist in PostgreSQL only.
+"""
 
 import contextlib
-import os
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import psycopg
 
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    first_s: float
-    """From the start of the workers to the first task seen done."""
-
-    rate: float
-    """Tasks per second between the first and the last one seen done: starting Python does not count."""
-
-    counted: int
-    """The tasks of that span."""
-
-
-class Stuck(Exception):
-    """A queue did not get empty in time."""
-
-
-def watch(
-    remaining: Callable[[], int],
-    total: int,
-    began: float,
-    *,
-    is_alive: Callable[[], bool],
-    on_first: Callable[[], None] = lambda: None,
-    skip: float = 0.0,
-    timeout_s: float = 90.0,
-) -> Drain:
-    """Follow a queue of `total` tasks to its end, asking rarely while much is left: the question has its price too.
-    The clock starts when the first task is done, or `skip` of all: then even the last of many processes is up."""
-    deadline = began + timeout_s
-    left, first_s = total, 0.0
-    while left >= total * (1 - skip):
-        _check(deadline if is_alive() else 0, left)
-        time.sleep(0.02)
-        left = remaining()
-        if not first_s and left < total:
-            first_s = time.perf_counter() - began
-    on_first()
-    start, start_left = time.perf_counter(), left
-    while left > 0:
-        _check(deadline, left)
-        speed = (start_left - left) / max(0.001, time.perf_counter() - start)
-        time.sleep(min(0.25, max(0.01, 0.5 * left / speed)) if speed > 0 else 0.02)
-        left = remaining()
-    took = time.perf_counter() - start
-    if not start_left:
-        raise Stuck("all tasks were done before the first look: too few for a rate")
-    return Drain(first_s, start_left / took, start_left)
-
-
-def _check(deadline: float, left: int) -> None:
-    if time.perf_counter() > deadline:
-        raise Stuck(f"{left} tasks are left")
-
-
-# -- the server --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    at: float
-    statements: int
-    wal_bytes: int
-    commits: int
-    fsyncs: int | None
-
-
-class ServerMeter:
-    """Counters of one database (statements, commits) and of the server (WAL); it leaves itself out of them."""
-
-    def __init__(self, connection: psycopg.Connection[Any], database: str) -> None:
-        self._connection = connection
-        self._database = database
-        connection.execute("SET pg_stat_statements.track = 'none'")
-        self._version = connection.info.server_version
-
-    def read(self) -> Counters:
-        statements, wal, commits = self._row(
-            "SELECT coalesce(sum(s.calls), 0)::bigint, (pg_current_wal_lsn() - '0/0')::bigint,"
-            " (SELECT xact_commit FROM pg_stat_database WHERE datname = %s)"
-            " FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = %s",
-            self._database, self._database,
-        )  # fmt: skip
-        if self._version >= 180000:
-            (fsyncs,) = self._row("SELECT coalesce(sum(fsyncs), 0)::bigint FROM pg_stat_io WHERE object = 'wal'")
-        else:
-            (fsyncs,) = self._row("SELECT wal_sync FROM pg_stat_wal")
-        return Counters(time.perf_counter(), statements, wal, commits, fsyncs)
-
-    def connections(self) -> int:
-        (count,) = self._row(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()", self._database
-        )
-        return count
-
-    def _row(self, sql: str, *values: Any) -> Any:
-        return self._connection.execute(sql, values or None).fetchone()  # type: ignore[arg-type]
-
-
-# -- processes ---------------------------------------------------------------------------------------
+COUNTERS = """
+SELECT coalesce(sum(s.calls), 0)::bigint, (pg_current_wal_lsn() - '0/0')::bigint
+  FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database()
+"""
 
 
 def tree(roots: Iterable[int]) -> list[psutil.Process]:
+    """These processes with everything that they started."""
     found: list[psutil.Process] = []
     for root in roots:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(root)
-            found += [process, *process.children(recursive=True)]
+            found += [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
     return found
-
-
-def pss_mb(processes: Iterable[psutil.Process]) -> float | None:
-    """Proportional set size: shared pages count once, so forked children are not charged twice. None: no Linux."""
-    total = 0
-    for process in processes:
-        try:
-            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-        except FileNotFoundError:
-            if not Path("/proc/self/smaps_rollup").exists():
-                return None
-            continue
-        except (ProcessLookupError, PermissionError):
-            continue
-        total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
     total = 0.0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system
+            total += sum(process.cpu_times()[:2])  # user, system
     return total
 
 
-def server_processes(connection: psycopg.Connection[Any]) -> list[psutil.Process]:
-    """The server's own, when it runs on this machine; else none."""
-    with contextlib.suppress(psutil.Error):
-        backend = psutil.Process(connection.info.backend_pid)
-        if backend.name().startswith("postgres"):
-            return tree([backend.ppid()])
-    return []
+def pss_mb(processes: Iterable[psutil.Process]) -> float:
+    """Proportional set size (Linux only): pages that forked children share count once."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{process.pid}/smaps_rollup").read_text().split("\nPss:")[1].split()[0])
+    return total / 1024
 
 
-def load_average() -> float:
-    return round(os.getloadavg()[0], 2)
+class Postgres:
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.execute("SET pg_stat_statements.track = 'none'")
+
+    def value(self, sql: str, *parameters: Any) -> Any:
+        row = self.connection.execute(sql, parameters or None).fetchone()  # type: ignore[arg-type]
+        return row[0] if row else None
+
+    def remaining(self, _total: int, sql: str) -> int:
+        return self.value(sql)
+
+    def counters(self) -> Any:
+        """Statements in this database, without the bench's own, and bytes of WAL."""
+        return self.connection.execute(COUNTERS).fetchone()
+
+    def connections(self) -> int:
+        return self.value("SELECT count(*) - 1 FROM pg_stat_activity WHERE datname = current_database()")
+
+    def settle(self) -> None:
+        """Write a checkpoint now, so that there is none in the middle of a measurement."""
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            self.connection.execute("CHECKPOINT")
+
+    def cpu_s(self) -> float:
+        """Of all processes of the server; 0 when it runs on another machine."""
+        with contextlib.suppress(psutil.Error):
+            backend = psutil.Process(self.connection.info.backend_pid)
+            return cpu_s(tree([backend.ppid()])) if backend.name().startswith("postgres") else 0.0
+        return 0.0
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Redis:
+    """The few commands that the bench itself needs, over a socket. Database 1 holds the results."""
+
+    def __init__(self, port: int, pid: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._file = self._socket.makefile("rb")
+        self._pid = pid
+
+    def command(self, *words: str) -> str:
+        parts = [f"*{len(words)}\r\n"] + [f"${len(word)}\r\n{word}\r\n" for word in words]
+        self._socket.sendall("".join(parts).encode())
+        kind = self._file.readline()
+        if kind[:1] == b"-":
+            raise RuntimeError(kind.decode())
+        return (self._file.read(int(kind[1:]) + 2) if kind[:1] == b"$" else kind[1:]).decode().strip()
+
+    def remaining(self, total: int, _sql: None) -> int:
+        self.command("SELECT", "1")
+        return total - int(self.command("DBSIZE"))
+
+    def counters(self) -> None:
+        return None
+
+    def connections(self) -> int:
+        return len(self.command("CLIENT", "LIST").splitlines()) - 1
+
+    def settle(self) -> None:
+        pass
+
+    def cpu_s(self) -> float:
+        return cpu_s(tree([self._pid]))
+
+    def close(self) -> None:
+        self._socket.close()

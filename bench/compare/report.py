@@ -1,72 +1,53 @@
-"""What a run says on the terminal: a block per metric, then the must-show table."""
+"""What a run prints: a block per metric and the table of targets on the terminal, the same as Markdown for the docs."""
 
-from bench.compare.bars import bars, figure
-from bench.compare.results import METRICS, Metric, Results, order
-from bench.compare.table import BARE, HORSIES, PEERS
+from bench.compare.results import METRICS, Metric, Results
+from bench.compare.systems import BARE_SQL, HORSIES, PEERS
+from bench.compare.targets import TARGETS, check, figure
+
+ORDER = [HORSIES.name, BARE_SQL, *(peer.name for peer in PEERS)]
+VERDICTS = {True: "holds", False: "**missed**", None: "–"}
 
 
 def text(results: Results) -> str:
     lines: list[str] = []
-    for key in [*METRICS, *(key for key in results.samples if key not in METRICS)]:
-        if key in results.samples:
-            lines += ["", *_block(results, key, METRICS.get(key) or Metric(key, ""))]
-    if results.absent:
-        lines += ["", "left out"] + [f"  {name:14} {reason}" for name, reason in results.absent.items()]
-    if results.failures:
-        lines += ["", "failed"] + [f"  {failure}" for failure in results.failures]
-    return "\n".join([*lines, "", *_must_show(results)])
-
-
-def _block(results: Results, key: str, metric: Metric) -> list[str]:
-    better = "more" if metric.more_is_better else "less"
-    lines = [f"{metric.title}{f' ({metric.unit})' if metric.unit else ''}; {better} is better"]
-    for name in order(results.samples[key]):
-        values = sorted(results.samples[key][name])
-        middle = results.median(key, name)
-        assert middle is not None
-        ratio = results.ratio(key, HORSIES.name, name)
-        versus = f"{ratio:8.2f}x horsies" if ratio is not None and name != HORSIES.name else ""
-        spread = f"{figure(values[0])} to {figure(values[-1])}"
-        lines.append(f"  {name:14} {figure(middle):>10}   {spread:24} n={len(values)} {versus}")
-    return lines
-
-
-def _must_show(results: Results) -> list[str]:
-    lines = [f"Must show ({results.mode} run, medians, load average {max(results.loads, default=0):.1f} at most)"]
-    for bar in bars(results):
-        verdict = {True: "holds", False: "MISSED", None: "-"}[bar.holds]
-        lines.append(f"  {bar.number:3} {bar.what:78} {bar.bar:8} {bar.measured:44} {verdict}")
-    return lines
+    for key, metric in _measured(results):
+        ours = results.median(key)
+        lines += ["", f"{metric}; {'more' if metric.more_is_better else 'less'} is better"]
+        for name in (name for name in ORDER if name in results.samples[key]):
+            ratio = f"{(results.median(key, name) or 0) / ours:8.2f}x horsies" if ours and name != HORSIES.name else ""
+            lines.append(f"  {name:14} {_cell(results, key, name):32} n={len(results.samples[key][name])} {ratio}")
+    lines += ["", *(f"left out: {name}: {reason}" for name, reason in results.left_out.items())]
+    lines += [f"failed: {failure}" for failure in results.failures]
+    load = max(results.load_average_before_each_round, default=0)
+    lines += [f"Targets ({results.mode} run, medians, load average at most {load:.1f})"]
+    for target in TARGETS:
+        measured, holds = check(target, results)
+        lines.append(f"  {target.number:3} {target.what:72} {target.bar:7} {measured:42} {VERDICTS[holds]}")
+    return "\n".join(lines)
 
 
 def markdown(results: Results) -> str:
-    """The same figures as tables for the documentation."""
-    names = [name for name in [HORSIES.name, BARE, *(peer.name for peer in PEERS)] if any(name in s for s in results.samples.values())]  # fmt: skip
-    shared = [key for key in METRICS if len(results.samples.get(key, {})) > 1]
-    lines = [f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
-    for key in shared:
-        metric, cells = METRICS[key], []
-        for name in names:
-            values = sorted(results.samples[key].get(name, []))
-            middle = results.median(key, name)
-            cells.append("–" if middle is None else f"{figure(middle)}{_spread(values)}")
-        lines.append(f"| {metric.title}{f', {metric.unit}' if metric.unit else ''} | {' | '.join(cells)} |")
-    alone = [key for key in [*METRICS, *results.samples] if list(results.samples.get(key, {})) == [HORSIES.name]]
-    if alone:
-        lines += ["", "| horsies alone | |", "|---|---|"]
-        for key in dict.fromkeys(alone):
-            metric = METRICS.get(key) or Metric(key, "")
-            values = sorted(results.samples[key][HORSIES.name])
-            middle = results.median(key)
-            assert middle is not None
-            title = f"{metric.title}{f', {metric.unit}' if metric.unit else ''}"
-            lines.append(f"| {title} | {figure(middle)}{_spread(values)} |")
-    lines += ["", "| | Must show | Bar | Measured | |", "|---|---|---|---|---|"]
-    for bar in bars(results):
-        verdict = {True: "holds", False: "**missed**", None: "–"}[bar.holds]
-        lines.append(f"| {bar.number} | {bar.what} | {bar.bar} | {bar.measured} | {verdict} |")
-    return "\n".join(lines) + "\n"
+    names = [name for name in ORDER if any(name in systems for systems in results.samples.values())]
+    lines = [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    alone = ["", "| horsies alone | |", "|---|---|"]
+    for key, metric in _measured(results):
+        if set(results.samples[key]) == {HORSIES.name}:
+            alone.append(f"| {metric} | {_cell(results, key, HORSIES.name)} |")
+        else:
+            lines.append(f"| {metric} | {' | '.join(_cell(results, key, name) for name in names)} |")
+    lines += [*alone, "", "| | Target | Limit | Measured | |", "|---|---|---|---|---|"]
+    for target in TARGETS:
+        measured, holds = check(target, results)
+        lines.append(f"| {target.number} | {target.what} | {target.bar} | {measured} | {VERDICTS[holds]} |")
+    return "\n".join(lines)
 
 
-def _spread(values: list[float]) -> str:
-    return f" ({figure(values[0])}–{figure(values[-1])})" if len(values) > 1 else ""
+def _measured(results: Results) -> list[tuple[str, Metric]]:
+    return [(key, metric) for key, metric in METRICS.items() if key in results.samples]
+
+
+def _cell(results: Results, key: str, name: str) -> str:
+    """The median, and in brackets the smallest and the largest sample."""
+    values, median = results.samples[key].get(name, []), results.median(key, name)
+    spread = f" ({figure(min(values))}–{figure(max(values))})" if len(values) > 1 else ""
+    return "–" if median is None else f"{figure(median)}{spread}"

@@ -1,8 +1,8 @@
 """A private durable PostgreSQL and a private Redis for the length of a run.
 
-PostgreSQL: the embedded wheel with fsync on, or the server of HORSIES_BENCH_URL, where databases named horsies_bench_*
-come and go. Redis: append-only file, fsync every second, which is how people run a broker they do not want to lose; a
-crash of the machine still costs it up to a second of acknowledged work, which PostgreSQL's commit does not.
+PostgreSQL is the embedded wheel with fsync on, or the server of HORSIES_BENCH_URL, where the bench creates and drops databases
+named horsies_bench_*. Redis has an append-only file and one fsync per second, its default for a broker whose tasks should
+survive; a crash of the machine can still cost it a second of acknowledged work, which a commit in PostgreSQL cannot.
 """
 
 import contextlib
@@ -11,17 +11,16 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
-from bench.compare.install import Absent, redis_program
+from bench.compare.install import Unavailable, redis_program
 from horsies_schema import embedded
+from tests.support.waiting import eventually
 
 SETTINGS = {
     "fsync": "on",
@@ -32,95 +31,43 @@ SETTINGS = {
 }
 
 
-class Redis:
-    """The few commands that the bench itself needs, over a socket."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._file = self._socket.makefile("rb")
-
-    def command(self, *words: str) -> Any:
-        parts = [f"*{len(words)}\r\n"] + [f"${len(word)}\r\n{word}\r\n" for word in words]
-        self._socket.sendall("".join(parts).encode())
-        kind = self._file.readline()
-        if kind[:1] == b"$":
-            size = int(kind[1:])
-            return self._file.read(size + 2)[:-2].decode()
-        if kind[:1] == b"-":
-            raise RuntimeError(kind.decode())
-        return kind[1:].strip().decode()
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 @dataclass(slots=True)
 class Servers:
     url: str
-    redis_port: int | None
-    redis_pid: int | None
-    redis_absent: str | None
     directory: Path
-    _templates: set[str] = field(default_factory=set)
+    redis: tuple[int, int] | None = None  # port and process id
+    redis_absent: str = "no Redis"
 
-    @property
-    def redis_url(self) -> str:
-        return f"redis://127.0.0.1:{self.redis_port}"
+    def create_database(self, name: str) -> str:
+        """The URL of a new empty database; one of the same name is dropped."""
+        self.drop(name)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "horsies_bench_{name}"')
+        url = urlunsplit(urlsplit(self.url)._replace(path=f"/horsies_bench_{name}"))
+        with psycopg.connect(url) as connection:
+            connection.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+        return url
 
-    @contextlib.contextmanager
-    def connect(self, database: str | None = None) -> Iterator[psycopg.Connection[Any]]:
-        with psycopg.connect(self.url_of(database) if database else self.url, autocommit=True) as connection:
-            yield connection
-
-    def url_of(self, database: str) -> str:
-        return urlunsplit(urlsplit(self.url)._replace(path=f"/{database}"))
-
-    def fresh(self, name: str, prepare: Any) -> str:
-        """An empty database `name`, a copy of one that `prepare(url)` made at first use."""
-        template, database = f"horsies_bench_{name}_template", f"horsies_bench_{name}"
-        with self.connect() as connection:
-            if name not in self._templates:
-                connection.execute(f'DROP DATABASE IF EXISTS "{template}" WITH (FORCE)')
-                connection.execute(f'CREATE DATABASE "{template}"')
-                with self.connect(template) as inside:
-                    inside.execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
-                prepare(self.url_of(template))
-                self._templates.add(name)
-            connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
-            connection.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
-        return self.url_of(database)
-
-    def drop(self, *names: str) -> None:
-        with self.connect() as connection:
-            for name in names:
-                connection.execute(f'DROP DATABASE IF EXISTS "horsies_bench_{name}" WITH (FORCE)')
-
-    def drop_all(self) -> None:
-        with self.connect() as connection:
-            rows = connection.execute(
-                r"SELECT datname FROM pg_database WHERE datname LIKE 'horsies\_bench\_%'"
-            ).fetchall()
-            for (database,) in rows:
-                connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
+    def drop(self, name: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "horsies_bench_{name}" WITH (FORCE)')
 
 
 @contextlib.contextmanager
-def running() -> Iterator[Servers]:
+def running(*, with_redis: bool = True, **settings: str) -> Iterator[Servers]:
     directory = Path(tempfile.mkdtemp(prefix="horsies-bench-"))
-    directory.chmod(0o755)  # root's server runs as another account
+    directory.chmod(0o755)  # started by root, the server runs under another account
     try:
         with contextlib.ExitStack() as stack:
-            url = (
-                os.environ.get("HORSIES_BENCH_URL")
-                or stack.enter_context(embedded.start(directory / "postgres", settings=SETTINGS)).url
-            )
-            port, pid, absent = None, None, None
+            url = os.environ.get("HORSIES_BENCH_URL")
+            if not url:
+                server = embedded.start(directory / "postgres", settings=SETTINGS | settings)
+                url = stack.enter_context(server).url
+            servers = Servers(url, directory)
             try:
-                port, pid = stack.enter_context(_redis(directory / "redis"))
-            except Absent as reason:
-                absent = str(reason)
-            servers = Servers(url, port, pid, absent, directory)
-            stack.callback(servers.drop_all)
+                servers.redis = stack.enter_context(_redis(directory / "redis")) if with_redis else None
+            except Unavailable as reason:
+                servers.redis_absent = str(reason)
             yield servers
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -133,19 +80,12 @@ def _redis(directory: Path) -> Iterator[tuple[int, int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    process = subprocess.Popen(
-        [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory), "--appendonly", "yes", "--save", ""],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    log, settings = directory / "log", directory / "redis.conf"
+    settings.write_text(f'bind 127.0.0.1\nport {port}\ndir {directory}\nappendonly yes\nsave ""\nlogfile {log}\n')
+    process = subprocess.Popen([program, str(settings)], env=environment)
     try:
-        deadline = time.monotonic() + 10
-        while True:
-            with contextlib.suppress(OSError):
-                Redis(port).command("PING")
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise Absent(f"redis-server did not start (exit code {process.returncode})")
-            time.sleep(0.05)
+        ready = "redis-server accepts connections"
+        eventually(lambda: log.exists() and "Ready to accept" in log.read_text(), timeout=10, describe=ready)
         yield port, process.pid
     finally:
         process.terminate()

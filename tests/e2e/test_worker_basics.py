@@ -508,3 +508,39 @@ def test_priority_then_age(db: Database) -> None:
         order = db.execute("SELECT priority, sent_at FROM horsies_tasks ORDER BY started_at")
     assert [priority for priority, _ in order] == [1, 1, 50, 50, 100]
     assert order == sorted(order)
+
+
+def test_the_process_of_a_running_task_is_its_child_or_not_known(db: Database, tmp_path: Path) -> None:
+    """The parent's would be taken for the process to kill, and the whole worker would end."""
+    with tasks_on(db) as tasks, worker(db, folder=tmp_path, prefetch_buffer=2) as process:
+        handles = [tasks.sleep.send(4.0) for _ in range(3)]
+        seen: set[int | None] = set()
+
+        def is_known() -> bool:
+            rows = db.execute("SELECT worker_pid, worker_process_name FROM horsies_tasks WHERE status = 'RUNNING'")
+            seen.update(pid for pid, _ in rows)
+            assert not any(str(process.pid) in (name or "") for _, name in rows)
+            return bool(rows) and all(pid is not None for pid, _ in rows)
+
+        eventually(is_known, interval=0.01)
+        assert process.pid not in seen
+        assert None in seen
+        assert seen - {None} <= {child.pid for child in process.children()}
+        assert handles[0].get(LONG_MS).is_ok()
+
+
+def test_a_place_under_a_cap_that_another_worker_frees_is_taken_at_once(db: Database, tmp_path: Path) -> None:
+    """The first worker ends its task and leaves; the second would poll a minute later."""
+    config: dict[str, Any] = {"resilience": SLOW_POLL, "queues": {"mail": 1}}
+    (tmp_path / "second").mkdir()
+    with tasks_on(db, **config) as tasks:
+        with worker(db, folder=tmp_path, **config) as first:
+            held = tasks.sleep.with_options(queue_name="mail").send(3.0)
+            eventually(lambda: is_running(held))
+            with worker(db, folder=tmp_path / "second", **config):
+                waiting = tasks.add.with_options(queue_name="mail").send(1, 1)
+                first.terminate()
+                assert waiting.get(LONG_MS).ok == 2
+        info, before = waiting.info(), held.info()
+        assert (info.started_at - before.completed_at).total_seconds() < 5
+    check_invariants(db)

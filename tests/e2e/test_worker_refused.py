@@ -50,8 +50,8 @@ def refused(process: WorkerProcess, who: str, *words: str, code: ExitCode = Exit
 
 MISSING = [
     ("REVOKE UPDATE ON horsies_tasks FROM {group}", ["UPDATE on table public.horsies_tasks", "horsies-migrate grants"]),
-    ("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {group}", ["INSERT on table public.horsies_tasks", "more"]),
-    ("REVOKE EXECUTE ON FUNCTION horsies_task_is_sound FROM PUBLIC",
+    ("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {group}", ["INSERT on table public.horsies_heartbeats", "more"]),
+    ("REVOKE EXECUTE ON FUNCTION horsies_task_is_sound FROM PUBLIC, {group}",
      ["EXECUTE on function public.horsies_task_is_sound"]),
     ("REVOKE USAGE ON SCHEMA public FROM PUBLIC, {group}", ["USAGE on schema public"]),
     ("ALTER ROLE {account} SET default_transaction_read_only = on",

@@ -62,7 +62,6 @@ ILLEGAL = {
     "pending with an error": {"error_code": "'X'"},
     "pending with an end": {"terminal_at": "now()"},
     "running without an owner": {**RUNNING, "claimed_by_worker_id": "NULL"},
-    "running without a pid": {**RUNNING, "worker_pid": "NULL"},
     "running with a lease": {**RUNNING, "claim_expires_at": "now()"},
     "running with a result but no mark": {**RUNNING, "result": "'{}'"},
     "completed without a result": {**COMPLETED, "result": "NULL"},

@@ -110,11 +110,13 @@ def test_every_worker_has_its_own_thresholds(db: Database, operator: Operator) -
         config = {f"{kind}_stale_threshold_ms": seconds * 1000 for kind in ("claimed", "running", "finalizing")}
         factories.worker_state(db, worker, recovery_config=json.dumps(config))
     stale = factories.task(db, "RUNNING", claimed_by_worker_id="quick", **held)
-    factories.task(db, "RUNNING", claimed_by_worker_id="slow", **held)
+    slow = factories.task(db, "RUNNING", claimed_by_worker_id="slow", **held)
     unknown = factories.task(db, "RUNNING", claimed_by_worker_id="unheard of", **held)
     assert [task["id"] for task in operator.json("stale", "list")["tasks"]] == [stale]
     db.execute("DELETE FROM horsies_worker_states WHERE worker_id = 'slow'")
-    assert {task["id"] for task in operator.json("stale", "list")["tasks"]} == {stale, unknown}
+    assert {task["id"] for task in operator.json("stale", "list")["tasks"]} == {stale, slow, unknown}, (
+        "by the live worker's"
+    )
 
 
 # -- workers -------------------------------------------------------------------------------------

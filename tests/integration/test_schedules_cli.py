@@ -120,7 +120,7 @@ def test_what_no_live_scheduler_lists_is_removed(db: Database, capsys: pytest.Ca
     row(db, "gone", next_run_at=ago(minutes=3), updated_at=ago(minutes=5))
     row(db, "long gone", next_run_at=ago(days=9), updated_at=ago(days=9))
     out = horsies(capsys)[1]
-    assert "removed 5 m" in out
+    assert "removed, last listed 5 m" in out
     assert "no live scheduler lists the removed ones" in out
     assert states(capsys) == {"kept": "active", "gone": "removed"}
     assert states(capsys, "list", "--all") == {"kept": "active", "gone": "removed", "long gone": "removed"}

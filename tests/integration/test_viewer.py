@@ -133,7 +133,7 @@ def test_every_command_that_looks(
         "arguments, progress and result: not visible to this role (messages, arguments and results need the " in shown
     )
     assert "need the operator role" in hand("workflows", "show", run_id).out
-    assert Operator(db, capsys)("workflows", "show", run_id).out.count(SECRET) == 1  # which the owner sees
+    assert SECRET in Operator(db, capsys)("workflows", "show", run_id).out  # which the owner sees
 
 
 async def test_the_broker_of_a_viewer(viewer: str, failed: str) -> None:

@@ -362,7 +362,7 @@ async def test_a_pause_inside_is_seen_and_retried_from_outside(
         error = json.loads(db.value("SELECT error FROM horsies_workflows WHERE depth = 0"))["err"]
         assert error["error_code"] == "WORKFLOW_PAUSED"
         assert f"node '{path[0]}'" in error["message"]
-        assert "node 'n1' failed (BROKEN: as the test wanted)" in error["message"]
+        assert "a node failed: n1: BROKEN: as the test wanted" in error["message"]
         assert "which is PAUSED" in await handle.diagram_async()
         assert await handle.retry_async(node if node is None else path[0])
         await engine.advance()

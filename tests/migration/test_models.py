@@ -142,6 +142,7 @@ def test_the_function_of_0011_says_what_the_checks_before_it_said(db: Database) 
     for bit, (name, value) in enumerate(nullable.items()):
         columns.append(f"CASE WHEN bits & {1 << bit} <> 0 THEN {value} END AS {name}")
     before = " AND ".join(f"({check})" for check in SOUND.BEFORE.values())
+    before = before.replace(" AND worker_pid IS NOT NULL", "")  # given up by 0015
     arguments = SOUND.SOUND.split("(", 1)[1]
     told = f"pg_temp.told({arguments}"
     rows = f"""

@@ -131,10 +131,12 @@ class ChaosProxy:
     async def _close(self) -> None:
         assert self._server is not None
         self._server.close()
-        for link in list(self._links):
-            link.abort()
-        serving = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        await asyncio.gather(*serving, return_exceptions=True)
+        # again and again: a client that was just accepted has a task, and then a link, a moment later
+        while serving := [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]:
+            for link in list(self._links):
+                link.abort()
+            await asyncio.wait(serving, timeout=0.1)
+        await asyncio.sleep(0)  # aborted transports close their sockets in the loop's next round
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1

@@ -31,7 +31,7 @@ WHERE claimed IS DISTINCT FROM (status = 'CLAIMED')
    OR (status = 'CLAIMED' AND (claimed_by_worker_id IS NULL OR claimed_at IS NULL
                                OR claim_expires_at IS NULL OR started_at IS NOT NULL))
    OR (status = 'RUNNING' AND (claimed_by_worker_id IS NULL OR claimed_at IS NULL
-                               OR started_at IS NULL OR worker_pid IS NULL OR claim_expires_at IS NOT NULL));
+                               OR started_at IS NULL OR claim_expires_at IS NOT NULL));
 -- T5 database-clock order of the life of one attempt (sent_at is left out: it is the producer's clock)
 SELECT 'T5' AS inv, id FROM horsies_tasks
 WHERE claimed_at < enqueued_at

@@ -7,10 +7,11 @@ from textual.widgets import Input
 
 from horsies_tui.app import Dashboard
 from horsies_tui.data.filters import Query
+from horsies_tui.data.postgres import MAX_CHARS
 from horsies_tui.data.reading import LOOK
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.dashboards import dashboard, demo, go, on_database, seen, settled, shows, source_on, table, text_of
-from tests.support.factories import ago, finish, heartbeat, insert, task, worker_state
+from tests.support.factories import Sql, ago, finish, heartbeat, insert, task, worker_state
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
@@ -46,7 +47,8 @@ async def test_cursor_marks_and_scroll_stay_while_rows_come_and_go(db: Database)
         assert rows.cursor_key == ids[30]
         top = rows.scroll_y
         db.execute("DELETE FROM horsies_tasks WHERE id = ANY(%s)", [ids[2], ids[45]])
-        new = task(db, "COMPLETED", terminal_at=ago(seconds=20 * 30.5))
+        ended = f"(SELECT terminal_at + interval '1 second' FROM horsies_tasks WHERE id = '{ids[30]}')"
+        new = task(db, "COMPLETED", terminal_at=Sql(ended))
         await go(app, pilot, "r")
         shown = [row.id for row in seen(app).data.rows]
         assert shown == [*ids[:2], *ids[3:30], new, *ids[30:45], *ids[46:]]
@@ -178,7 +180,7 @@ async def test_a_huge_argument_is_cut_by_the_database(db: Database) -> None:
         await source.close()
     assert detail is not None
     assert detail.payload is not None
-    assert len(detail.payload["kwargs"]) == 20_000
+    assert len(detail.payload["kwargs"]) == MAX_CHARS
     assert detail.payload["kwargs_chars"] > 5_000_000
 
 

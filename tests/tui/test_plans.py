@@ -12,34 +12,11 @@ from horsies_tui.data.filters import Query
 from horsies_tui.data.postgres import PostgresSource
 from horsies_tui.data.windows import WINDOWS
 from tests.support.dashboards import source_on
-from tests.support.factories import worker_state
+from tests.support.large_tables import fill_for_dashboard
 from tests.support.postgres import Database
 
 ROWS = 40_000
 LARGE = {"horsies_tasks", "horsies_task_attempts", "horsies_workflows"}
-
-FILL = f"""
-INSERT INTO horsies_tasks (id, task_name, queue_name, status, enqueued_at, claimed_at, started_at, completed_at,
-                           failed_at, terminal_at, result, error_code, claimed_by_worker_id, worker_pid, priority)
-SELECT to_char(n, 'FM000000000000'), 'task_' || n % 20, 'q' || n % 4,
-       CASE WHEN n % 50 = 0 THEN 'FAILED' WHEN n % 10 = 0 THEN 'PENDING' WHEN n % 997 = 0 THEN 'RUNNING'
-            ELSE 'COMPLETED' END,
-       t, CASE WHEN n % 10 = 0 AND n % 50 <> 0 THEN NULL ELSE t END,
-       CASE WHEN n % 10 = 0 AND n % 50 <> 0 THEN NULL ELSE t END,
-       CASE WHEN n % 10 <> 0 AND n % 997 <> 0 THEN t END, CASE WHEN n % 50 = 0 THEN t END,
-       CASE WHEN n % 50 = 0 OR (n % 10 <> 0 AND n % 997 <> 0) THEN t END,
-       CASE WHEN n % 50 = 0 OR (n % 10 <> 0 AND n % 997 <> 0) THEN '{{}}' END,
-       CASE WHEN n % 50 = 0 THEN 'SMTP_DOWN' END,
-       CASE WHEN n % 10 = 0 AND n % 50 <> 0 THEN NULL ELSE 'worker-' || n % 5 END,
-       CASE WHEN n % 10 = 0 AND n % 50 <> 0 THEN NULL ELSE 1 END, 1 + n % 3
-  FROM (SELECT n, now() - (({ROWS} - n) * interval '50 ms') AS t FROM generate_series(1, {ROWS}) AS n) AS x;
-INSERT INTO horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at, error_code, worker_id)
-SELECT id, 1, CASE status WHEN 'FAILED' THEN 'FAILED' ELSE 'COMPLETED' END, started_at, terminal_at, error_code,
-       claimed_by_worker_id FROM horsies_tasks WHERE terminal_at IS NOT NULL;
-INSERT INTO horsies_workflows (id, name, status, started_at, completed_at)
-SELECT 'run-' || n, 'fulfil', CASE WHEN n % 200 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END, now(),
-       CASE WHEN n % 200 <> 0 THEN now() - n * interval '1 s' END FROM generate_series(1, {ROWS // 4}) AS n;
-"""
 
 
 class Explaining:
@@ -81,10 +58,7 @@ def scans(plan: dict[str, Any]) -> list[str]:
 @pytest.fixture
 def filled(db: Database) -> Database:
     with psycopg.connect(db.url, autocommit=True) as connection:
-        connection.execute(FILL)  # type: ignore[call-overload]
-        connection.execute("ANALYZE")
-    for number in range(5):
-        worker_state(db, f"worker-{number}", recovery_config='{"running_stale_threshold_ms": 1000}')
+        fill_for_dashboard(connection, tasks=ROWS, running=40, workers=5)
     return db
 
 
@@ -95,8 +69,9 @@ async def test_no_look_scans_the_tasks(filled: Database) -> None:
     try:
         await source.session()
         await source.overview(timedelta(minutes=15))
-        for text in ("", "status:failed", "status:pending", "queue:q1", "name:task_3", "error:smtp",
-                     "status:pending queue:q2", "id:000000000100", "worker:worker-2", "status:completed"):  # fmt: skip
+        for text in ("", "status:failed", "status:pending", "queue:queue_1", "name:task_3", "error:smtp",
+                     "status:pending queue:queue_2", "id:000000000100", "worker:worker-2",
+                     "status:completed"):  # fmt: skip
             page = await source.tasks(Query.parse(text)[0], since=None, after=None, limit=50)
             if page.next is not None:
                 await source.tasks(Query.parse(text)[0], since=None, after=page.next, limit=50)

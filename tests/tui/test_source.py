@@ -17,7 +17,7 @@ from horsies_tui.data import facets
 from horsies_tui.data.filters import Query
 from horsies_tui.data.models import Count
 from horsies_tui.data.postgres import APPLICATION_NAME
-from horsies_tui.data.reading import LOOK
+from horsies_tui.data.reading import FAILURES_SEEN, LOOK
 from horsies_tui.data.source import SourceError
 from tests.support import factories
 from tests.support.dashboards import source_on
@@ -342,3 +342,16 @@ async def test_every_screen_works_for_a_viewer(db: Database, roles: dict[str, st
         assert (await source.maintenance()).tables
     finally:
         await source.close()
+
+
+async def test_failures_that_were_not_all_looked_at_are_told_as_at_least(db: Database) -> None:
+    for number in range(FAILURES_SEEN):
+        task(db, "FAILED", task_name="a", terminal_at=ago(seconds=number))
+    source = source_on(db.url)
+    try:
+        (cut,) = (await source.overview(timedelta(hours=1))).failing
+        (short,) = (await source.overview(timedelta(seconds=40))).failing
+    finally:
+        await source.close()
+    assert (cut.tasks, cut.is_least) == (FAILURES_SEEN, True)
+    assert not short.is_least

@@ -50,6 +50,7 @@ def test_the_edges_are_those_of_the_design() -> None:
     written = """
         new -> PENDING
         PENDING -> CLAIMED      PENDING -> RUNNING    PENDING -> EXPIRED    PENDING -> CANCELLED
+        PENDING -> FAILED
         CLAIMED -> RUNNING      CLAIMED -> PENDING    CLAIMED -> EXPIRED    CLAIMED -> CANCELLED
         RUNNING -> COMPLETED    RUNNING -> FAILED     RUNNING -> CANCELLED  RUNNING -> PENDING
         FAILED -> PENDING       CANCELLED -> PENDING  EXPIRED -> PENDING

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from horsies.doctor import Finding, Severity
-from horsies.info import QueueStatus
+from horsies.info import QueueStatus, WorkerLiveness
 from horsies.status import NodeStatus
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.feed import Feed, Kinds
@@ -79,13 +79,13 @@ def test_many_failures_and_late_schedules_are_alerts() -> None:
     ]  # fmt: skip
 
 
-def test_a_dead_worker_that_held_nothing_has_nothing_recovered() -> None:
-    world = World()
-    lost = next(one for one in world.worker_statuses(datetime.now(UTC)) if one.worker_id == world.lost)
-    lost = replace(lost, age=timedelta(minutes=1))
-    assert alerts([], [lost])[0].text.endswith("tasks recovered")
-    idle = replace(lost, tasks_running=0, tasks_claimed=0)
-    assert alerts([], [idle])[0].text.endswith("it holds no task")
+def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:
+    one = World().worker_statuses(datetime.now(UTC))[0]
+    dead = replace(one, liveness=WorkerLiveness.DEAD, age=timedelta(minutes=1), holds_running=0, holds_claimed=0)
+    (busy,) = alerts([], [replace(dead, tasks_running=1, tasks_claimed=0)])
+    (idle,) = alerts([], [replace(dead, tasks_running=0, tasks_claimed=0)])
+    assert busy.text.endswith("ago; tasks recovered")
+    assert idle.text.endswith("ago")
 
 
 def node(index: int, *waits: int) -> WorkflowNode:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+import horsies_schema
 from horsies.info import WorkerLiveness
 from horsies.status import TASK_TERMINAL_STATES, NodeStatus, TaskStatus
 from horsies_tui.data.filters import Query
@@ -96,3 +97,8 @@ async def test_a_schedule_ran_its_task_and_will_again(source: DemoSource) -> Non
         assert task.ended is not None
         assert timedelta(seconds=task.enqueued) <= now - row.last_run_at
         assert row.state == ("paused" if row.paused_at else "active")
+
+
+async def test_its_schema_is_at_this_release(source: DemoSource) -> None:
+    (schema,) = [one for one in (await source.maintenance()).findings if one.check == "schema"]
+    assert schema.what == f"at revision {horsies_schema.head()}"

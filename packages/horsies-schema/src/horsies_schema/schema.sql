@@ -1,4 +1,4 @@
--- The horsies schema at revision 0014, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0015, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -233,7 +233,7 @@ BEGIN
             AND result IS NULL AND error_code IS NULL AND queue_name ~ '^[A-Za-z0-9_.-]{1,52}$';
     ELSIF status = 'RUNNING' THEN
         sound := NOT claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
-            AND claim_expires_at IS NULL AND started_at IS NOT NULL AND worker_pid IS NOT NULL
+            AND claim_expires_at IS NULL AND started_at IS NOT NULL
             AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
             AND (result IS NULL AND error_code IS NULL OR finalizing_at IS NOT NULL);
     ELSIF status = 'COMPLETED' THEN

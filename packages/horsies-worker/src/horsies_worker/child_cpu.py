@@ -1,7 +1,7 @@
 """Is a child slow, or does it only wait for a processor? Asked before jobs behind it are taken back.
 
 On a busy machine a no-op's process waits 5 to 20 ms for its turn. Taking its jobs back then costs two
-database writes each and makes nothing faster. Measured with `bench/pool.py` on 2 cores, two busy loops beside
+database writes each and makes nothing faster. Measured on 2 cores, two busy loops beside
 two children, 30,000 no-ops: 977 and 1,325 given back without this look, none in three runs with it.
 """
 

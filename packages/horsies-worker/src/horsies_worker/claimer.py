@@ -9,7 +9,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 from typing import Any
@@ -18,6 +17,7 @@ from horsies._pg.backoff import Backoff
 from horsies.config import AppConfig
 from horsies.registry import Registry
 from horsies_worker.child.logs import about
+from horsies_worker.claim_settings import ClaimSettings
 from horsies_worker.claims import ClaimedTask, claimed_task
 from horsies_worker.finalizer import Finalizer
 from horsies_worker.held import Held
@@ -49,43 +49,6 @@ CAPPED_REST = 10
 it took: every end announces itself, and every such claim counts under the one lock of the caps."""
 BLOCKED_S = 0.1
 """A task that is ours to start, and whose row somebody holds: look again this soon."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimSettings:
-    queues: Sequence[str]
-    queue_caps: Mapping[str, int]
-    cluster_cap: int | None
-    max_batch: int
-    max_per_worker: int | None
-    prefetch: int
-    lease_ms: int
-    run_ahead: bool
-
-
-def claim_settings(
-    config: AppConfig,
-    *,
-    queues: Sequence[str],
-    max_batch: int | None,
-    max_per_worker: int | None,
-    run_ahead: bool,
-) -> ClaimSettings:
-    """The app's limits, with what this worker was told on its command line."""
-    return ClaimSettings(
-        queues=tuple(queues),
-        queue_caps={
-            queue.name: queue.max_concurrency
-            for queue in config.custom_queues
-            if queue.max_concurrency is not None and queue.name in queues
-        },
-        cluster_cap=config.cluster_wide_cap,
-        max_batch=max_batch or config.max_claim_batch,
-        max_per_worker=max_per_worker or config.max_claim_per_worker,
-        prefetch=config.prefetch_buffer,
-        lease_ms=config.effective_claim_lease_ms,
-        run_ahead=run_ahead,
-    )
 
 
 class Claimer:
@@ -373,9 +336,8 @@ class Claimer:
 
     async def _claim(self, request: ClaimRequest | NextRequest) -> Sequence[Mapping[str, Any]]:
         await reached("before_claim")
-        self._looked_at = began = time.monotonic()
         rows = await self._session.run(lambda connection: self._ask(connection, request))
-        self._took_s = took_s = time.monotonic() - began
+        self._took_s = took_s = time.monotonic() - self._looked_at
         self.statements += 1
         self._on_contact()
         # more of the same is alike by that statement's own conditions: one row stands for all
@@ -389,6 +351,7 @@ class Claimer:
         return rows
 
     async def _ask(self, connection: Any, request: ClaimRequest | NextRequest) -> Sequence[Mapping[str, Any]]:
+        self._looked_at = time.monotonic()  # the time in which the connection was opened says nothing
         settings, pooled = self._settings, self._session.pooled
         if isinstance(request, NextRequest):
             return await self._queries.claim_next(connection, request, pooled=pooled)
@@ -443,11 +406,12 @@ class Claimer:
         queues = [name for name in self._settings.queues if name not in self._paused]
         if not idle or self._stopped or not queues:
             return poll
-        due, asked_at = await self._session.run(
+        due, asked_at, is_crowded = await self._session.run(
             lambda connection: self._queries.next_due(connection, queues, list(self._known))
         )
         if not self._is_capped:  # else tasks that wait for a place would be left behind the floor
-            self._lookout.found_nothing(asked_at - timedelta(seconds=time.monotonic() - self._looked_at))
+            looked_at = asked_at - timedelta(seconds=time.monotonic() - self._looked_at)
+            self._lookout.found_nothing(looked_at, is_crowded=is_crowded)
             self._streak.begin_at(self._lookout.floor)
         if (wait_s := self._lookout.wait_s()) is not None:
             poll = min(poll, wait_s)

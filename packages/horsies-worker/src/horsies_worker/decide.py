@@ -35,7 +35,7 @@ class Transition:
     started: float | None
     """When user code began, in seconds since 1970 by the database's clock; None: as the row says."""
     finished: float
-    pid: int
+    pid: int | None
     process_name: str
 
     @property

@@ -56,7 +56,7 @@ class Outcome:
     retry_after_ms: int | None
     started_mono: float | None
     finished_mono: float
-    pid: int
+    pid: int | None
     process_name: str
 
 

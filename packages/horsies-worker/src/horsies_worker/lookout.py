@@ -20,9 +20,8 @@ EVERY_S: Final = 1.0
 """Rows that came back with an old enqueued_at, or at another priority, are seen by the next full scan."""
 SHARE: Final = 20
 SLOW_S: Final = 0.020
-QUICK_S: Final = 0.010
-"""The same where a floor is known, and a full scan that is put off hides no new task; for two scans in a row, because
-one that took this long may only have waited for a processor."""
+QUICK_S: Final = 0.005
+"""The same where a crowd stands before the floor: a full scan that is put off hides no new task."""
 ROW_S: Final = 0.000_2
 """What a claimed row may add to the time of a statement before the look itself is to blame."""
 LATE_S: Final = 1.0
@@ -43,7 +42,9 @@ class Lookout:
         self._earliest = 0.0
         self._earliest_from_floor = 0.0
         self._put_off_at: float | None = None
-        self._last_s = 0.0
+        self._is_crowded = False
+        self._is_first = True
+        """The first look on a connection also makes the statement's plan: its time says nothing."""
         self.floor: datetime | None = None
         self.has_news = True
         """Something may be where no hint points."""
@@ -61,6 +62,8 @@ class Lookout:
         """Nothing is known any more: after an outage, or when queues were paused or resumed."""
         self._hints.clear()
         self.floor = None
+        self._is_crowded = False
+        self._is_first = True
         self.has_news = True
 
     def next_look(self) -> Look:
@@ -100,16 +103,17 @@ class Lookout:
         return self._earliest - now
 
     def _must_wait(self, now: float) -> bool:
-        return (bool(self._hints) or self.floor is not None) and now < self._earliest
+        # Without a crowd a scan that took long has waited for a processor: the next one need not.
+        return (bool(self._hints) or (self.floor is not None and self._is_crowded)) and now < self._earliest
 
     def saw(self, rows: Sequence[Mapping[str, Any]], look: Look, *, took_s: float) -> int:
         """Learn from a claim; returns how many pairs its rows are of."""
         if look is not Look.HINTS:
             now = self._clock()
             look_s = took_s - ROW_S * len(rows)
-            is_slow = look_s > SLOW_S or (self.floor is not None and min(look_s, self._last_s) > QUICK_S)
+            is_slow = look_s > (QUICK_S if self._is_crowded else SLOW_S) and not self._is_first
             rest_s = SHARE * look_s if is_slow else 0.0
-            self._last_s = look_s
+            self._is_first = False
             if look is Look.FLOOR:
                 self._earliest_from_floor = now + rest_s
             else:
@@ -122,8 +126,10 @@ class Lookout:
             self._hints[pair] = Hint(*pair, since)
         return len(pairs)
 
-    def found_nothing(self, until: datetime) -> None:
-        """A look everywhere left nothing that this process could take and that was ready at this time."""
+    def found_nothing(self, until: datetime, *, is_crowded: bool) -> None:
+        """A look everywhere left nothing that this process could take and that was ready at this time. `is_crowded`:
+        many other tasks are ready there, which every full scan walks."""
+        self._is_crowded = is_crowded
         self.floor = until - timedelta(seconds=LATE_S)
         for pair, hint in self._hints.items():
             if hint.since < self.floor:

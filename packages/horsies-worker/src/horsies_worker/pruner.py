@@ -26,7 +26,8 @@ FIRST_AFTER_S: Final = 60.0
 """A worker that starts has more urgent things to do, and a fleet that starts should not do this all at once."""
 BATCH: Final = 500
 REST: Final = 3.0
-"""Rest so many times as long as the batch took. Two million old tasks beside a load of claims: see bench/prune.py."""
+"""Rest this many times as long as the batch took. With two million old rows (115 s) the p99 of claims beside it stayed
+below twice the normal one."""
 _BEGINNING: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 

@@ -23,7 +23,8 @@ CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "ca
 UNRETRIED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before its next attempt"))
 
 DUE_LOOK: Final = 1_000
-"""Future tasks of one (queue, priority) that are read to find the first one of a known name."""
+"""Future tasks of one (queue, priority) that are read to find the first one of a known name; and ready tasks of other
+names that make it crowded."""
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -73,6 +74,21 @@ class NextRequest:
         return ()
 
 
+NO_CHILD_YET: Final = None
+"""As process of a task that is claimed: which child gets it is not known, and the parent's pid would be taken for the
+process to kill. The first heartbeat writes the child's, or the end of the task."""
+
+
+class Outlook(NamedTuple):
+    """What an idle worker has before it."""
+
+    due_s: float | None
+    """Until the first future task of a name that it knows."""
+    asked_at: datetime
+    is_crowded: bool
+    """Many tasks of other names are ready."""
+
+
 class Claimed(NamedTuple):
     """What a claim brought."""
 
@@ -118,7 +134,7 @@ class Queries:
             [hint.queue_name for hint in request.hints], [hint.priority for hint in request.hints],
             [hint.since for hint in request.hints],
             *caps,
-            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+            self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
             timedelta(milliseconds=lease_ms), list(request.async_names), list(request.short_names),
             list(request.other_names), request.room_async, request.room_sync, request.room_ahead, request.prefetch,
             EXPIRED_RESULT, max(request.look, request.limit), request.floor,
@@ -146,7 +162,7 @@ class Queries:
         values = (
             request.hint.queue_name, request.hint.priority, request.hint.since, request.limit,
             None if request.names is None else list(request.names),
-            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._identity.process_name,
+            self._identity.worker_id, self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET,
             list(request.known),
         )  # fmt: skip
         if not pooled:
@@ -155,18 +171,14 @@ class Queries:
             await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
             return await connection.fetch(self.sql("claim_next_batch"), *values)
 
-    async def next_due(
-        self, connection: Any, queues: Sequence[str], names: Sequence[str]
-    ) -> tuple[float | None, datetime]:
-        """Seconds until the first future task of these names, and the time of the asking."""
-        row = await connection.fetchrow(self.sql("next_due"), list(queues), list(names), DUE_LOOK)
-        return row["due_s"], row["asked_at"]
+    async def next_due(self, connection: Any, queues: Sequence[str], names: Sequence[str]) -> Outlook:
+        return Outlook(*await connection.fetchrow(self.sql("next_due"), list(queues), list(names), DUE_LOOK))
 
     async def start(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
         """Status by id of the ones that were still ours: RUNNING, or EXPIRED."""
         rows = await connection.fetch(
             self.sql("start_batch"), self._identity.worker_id, [task[0] for task in tasks], [task[1] for task in tasks],
-            self._identity.hostname, self._identity.pid, self._identity.process_name, EXPIRED_RESULT,
+            self._identity.hostname, NO_CHILD_YET, NO_CHILD_YET, EXPIRED_RESULT,
         )  # fmt: skip
         return {row["id"]: row["status"] for row in rows}
 
@@ -259,7 +271,7 @@ class Queries:
 
     # -- upkeep ----------------------------------------------------------------------------------
 
-    async def beat(self, connection: Any, beats: Sequence[tuple[str, int, str, int, str]]) -> set[str]:
+    async def beat(self, connection: Any, beats: Sequence[tuple[str, int, str, int | None, str]]) -> set[str]:
         """Beats of (id, generation, role, pid, process name); returns the ids that are still ours."""
         rows = await connection.fetch(
             self.sql("beat_batch"), self._identity.worker_id, [beat[0] for beat in beats], [beat[1] for beat in beats],

@@ -81,7 +81,8 @@ class Recovery:
 
 
 def _crash(row: Mapping[str, Any], why: str) -> Outcome:
-    reason = f"{why} (worker {row['claimed_by_worker_id']}, process {row['worker_pid']})"
+    process = "" if row["worker_pid"] is None else f", process {row['worker_pid']}"
+    reason = f"{why} (worker {row['claimed_by_worker_id']}{process})"
     return Outcome(
         kind=OutcomeKind.CRASHED,
         result=encode_error(TaskError(OperationalErrorCode.WORKER_CRASHED, reason)),

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from horsies.config import AppConfig
-from horsies_worker.claimer import ClaimSettings
+from horsies_worker.claim_settings import ClaimSettings
 from horsies_worker.identity import Identity
 from horsies_worker.instance import WorkerInstance
 from horsies_worker.pool import ChildPool

@@ -126,8 +126,14 @@ class Upkeep(Service):
         claims = [key for key in waiting if self._is_due(key, now, self._claimer_s) and not self._is_too_old(key, now)]
         if not due and not claims:
             return
-        places = {key: (end.pid, end.process_name) for key, end in unwritten.items()} | self._pool.places()
-        beats = [(*key, "runner", *places.get(key, (self._worker_pid, ""))) for key in due]
+        places: dict[tuple[str, int], tuple[int | None, str]] = {
+            **{key: (end.pid, end.process_name) for key, end in unwritten.items()},
+            **self._pool.places(),
+        }
+        beats: list[tuple[str, int, str, int | None, str]] = []
+        for task_id, generation in due:
+            pid, name = places.get((task_id, generation), (None, ""))
+            beats.append((task_id, generation, "runner", pid, name))
         beats += [(*key, "claimer", self._worker_pid, "") for key in claims]
         mine = await self._session.run(lambda connection: self._queries.beat(connection, beats))
         if claims:

@@ -23,7 +23,8 @@ from horsies._text import plural
 from horsies.app import Horsies
 from horsies.errors import HorsiesError
 from horsies_worker.child.logs import about
-from horsies_worker.claimer import Claimer, claim_settings
+from horsies_worker.claim_settings import claim_settings
+from horsies_worker.claimer import Claimer
 from horsies_worker.clock import DatabaseClock
 from horsies_worker.database import DatabaseGone, connect_listener, connect_ready, refusals_told
 from horsies_worker.decide import decide

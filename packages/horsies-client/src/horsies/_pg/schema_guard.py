@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from horsies._pg.statements import FUNCTIONS, TABLES, load, qualify
 from horsies.errors import SchemaError
 
-REQUIRED_REVISION: Final = "0014"
+REQUIRED_REVISION: Final = "0015"
 """The oldest schema revision that this release works with."""
-HEAD_REVISION: Final = "0014"
+HEAD_REVISION: Final = "0015"
 """The newest one that this release knows; a test compares it with horsies-schema. A worker with `auto_migrate` brings a
 database there that is behind. Newer ones are fine unless they say that they break older code."""
 

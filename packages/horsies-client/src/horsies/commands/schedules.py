@@ -82,7 +82,7 @@ def _is_forgotten(one: ScheduleInfo) -> bool:
 def _state(one: ScheduleInfo) -> str:
     state = one.state
     if state is ScheduleState.REMOVED:
-        return f"removed {span(one.unlisted_for)} ago"
+        return f"removed, last listed {span(one.unlisted_for)} ago"
     parts = [f"overdue by {span(one.overdue_by)}" if state is ScheduleState.OVERDUE and one.overdue_by else str(state)]
     if one.run_requested_at is not None:
         parts = [*(parts if state in (ScheduleState.PAUSED, ScheduleState.OVERDUE) else []), "run asked for"]

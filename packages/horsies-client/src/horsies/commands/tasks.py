@@ -204,6 +204,8 @@ def _by_hand(count: int) -> str:
 def _process(task: Mapping[str, Any]) -> str | None:
     if task["worker_pid"] is None and task["worker_hostname"] is None:
         return None
+    if task["worker_pid"] is None:
+        return f"on {task['worker_hostname']}; its child is not known yet"
     return f"pid {task['worker_pid']} on {task['worker_hostname']} ({task['worker_process_name']})"
 
 
@@ -222,8 +224,7 @@ def _say_payload(payload: Mapping[str, Any] | None, limit: int | None) -> None:
         say(f"arguments, progress and result: {NEEDS_OPERATOR}")
         return
     for name in _PAYLOAD:
-        rest = f"  [{payload[name + '_chars']:,} characters, --full shows all]" if _is_cut(payload, name) else ""
-        _say_text(name, payload[name], None if rest else limit, rest)
+        _say_text(name, payload[name], limit, payload[name + "_chars"])
     error = error_in(payload["result"])
     _say_text("traceback", error and error.traceback, limit)
 
@@ -232,12 +233,14 @@ def _is_cut(payload: Mapping[str, Any], name: str) -> bool:
     return payload[name] is not None and len(payload[name]) < payload[name + "_chars"]
 
 
-def _say_text(name: str, text: str | None, limit: int | None, rest: str = "") -> None:
-    """A text that may have lines of its own; each is set in, so that none can pass for ours."""
+def _say_text(name: str, text: str | None, limit: int | None, length: int | None = None) -> None:
+    """A text that may have lines of its own; each is set in, so that none can pass for ours. `length`: of the whole
+    text, of which the database may have returned the beginning."""
     if text is None:
         return
-    if limit is not None and len(text) > limit:
-        text, rest = text[:limit], f"  [{len(text):,} characters, --full shows all]"
+    whole = len(text) if length is None else length
+    text = text[:limit]
+    rest = f"  [{whole:,} characters, --full shows all]" if len(text) < whole else ""
     indent = " " * (len(name) - len(name.lstrip()) + 4)
     if "\n" in text or "\r" in text:
         say(f"{name}{rest}")

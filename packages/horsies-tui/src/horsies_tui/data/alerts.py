@@ -59,9 +59,10 @@ def _workers(workers: Sequence[WorkerStatus]) -> Iterator[Alert]:
         if one.liveness is WorkerLiveness.DEAD and held:
             yield Alert(AlertLevel.PROBLEM, f"{name} is dead and still holds {plural(held, 'task')}", "stale")
         elif one.liveness is WorkerLiveness.DEAD and one.age < _RECENT:
-            # by its last snapshot: what it claimed in its last seconds is not in it
-            left = "tasks recovered" if one.tasks_running or one.tasks_claimed else "it holds no task"
-            yield Alert(AlertLevel.WARN, f"{name} died {span(one.age)} ago; {left}", "stale")
+            had = one.tasks_running + one.tasks_claimed  # by its last word
+            yield Alert(
+                AlertLevel.WARN, f"{name} died {span(one.age)} ago{'; tasks recovered' if had else ''}", "stale"
+            )
         elif one.liveness is WorkerLiveness.LATE:
             yield Alert(AlertLevel.WARN, f"{name} is silent for {span(one.age)}", "workers")
         elif one.liveness is WorkerLiveness.ALIVE and (one.memory_percent or 0) > 90:

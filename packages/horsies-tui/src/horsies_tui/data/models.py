@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from horsies.doctor import Finding
 from horsies.info import QueueStatus, WorkerStatus
@@ -125,6 +125,8 @@ class Failing(_FromRow):
     error_code: str
     tasks: int
     age: timedelta
+    is_least: bool = False
+    """There may be more: only the newest failures were looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +309,10 @@ class Stale:
     lost_is_cut: bool = False
 
 
+NODES_COUNTED: Final = 5_000
+"""Of a run; the statements stop counting there."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkflowRow(_FromRow):
     id: str
@@ -323,6 +329,11 @@ class WorkflowRow(_FromRow):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "status", WorkflowStatus(self.status))
+
+    @property
+    def progress(self) -> str:
+        """`3/7`; `+` where there are more nodes than were counted."""
+        return f"{self.ended:,}/{self.nodes:,}{'+' if self.nodes >= NODES_COUNTED else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ SETTLED: Final = timedelta(seconds=5)
 """A row has the time of its statement and is seen from its commit on: the next look counts younger ones again."""
 FIRST_LOOK: Final = 200
 """Rows of each slot that the first statement of a look counts at most."""
-LOOK: Final = 20_000
-LOOK_ROWS: Final = 4_000
+LOOK: Final = 8_000
+LOOK_ROWS: Final = 2_000
 """The same for a statement that goes on with one slot: where the index is enough, and where rows are read."""
 SPENT_S: Final = 0.006
 """Counting goes on with another statement until it has taken so long; the next look continues."""
@@ -30,7 +30,7 @@ SHOWN_SHARE: Final = 0.2
 """The slot that is under way is shown once this much of it has passed: a batch in its first instant is no rate."""
 NOW_SPAN: Final = timedelta(seconds=60)
 """The headlines cover this long, or one slot of a longer window; less when a bounded number of rows covers less."""
-LOOK_NOW: Final = 10_000
+LOOK_NOW: Final = 5_000
 LOOK_ROWS_NOW: Final = 2_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST_S: Final = 0.001

@@ -152,7 +152,7 @@ class OverviewScreen(LiveScreen[Overview]):
             {
                 "task": Cell(one.task_name),
                 "error": Cell(one.error_code, self.colour("FAILED")),
-                "count": Cell(number(one.tasks)),
+                "count": Cell(number(one.tasks) + ("+" if one.is_least else "")),
                 "age": Cell(span(one.age), self.muted),
             },
         )

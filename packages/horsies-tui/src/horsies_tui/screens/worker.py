@@ -93,7 +93,10 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
             f"on {plural(one.processes, 'process', 'processes')}",
         )
         self.query_one("#holds", LiveTable).show([task_line(row, self.colour, self.muted) for row in data.holds])
-        self.query_one("#holds-panel", Panel).face_of(empty=not data.holds)
+        panel = self.query_one("#holds-panel", Panel)
+        panel.face_of(empty=not data.holds)
+        held = one.holds_running + one.holds_claimed
+        panel.border_subtitle = f"the first {len(data.holds):,} of {held:,}" if held > len(data.holds) else ""
         self.query_one("#finished", LiveTable).show([self._attempt(row) for row in data.finished])
         self.query_one("#finished-panel", Panel).face_of(empty=not data.finished)
 

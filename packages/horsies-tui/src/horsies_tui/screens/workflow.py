@@ -69,7 +69,7 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
         self.query_one("#run-head", Static).update(
             Content.assemble(
                 (f"{GLYPHS[run.status]} {run.status}", f"{colour} bold"), f"  {inert(run.name, 60)}  {took}  ",
-                (bar(run.ended, run.nodes, 20), colour), f" {run.ended}/{run.nodes}  ", (inert(run.id), "$text-muted"),
+                (bar(run.ended, run.nodes, 20), colour), f" {run.progress}  ", (inert(run.id), "$text-muted"),
             )
         )  # fmt: skip
         names = {node.task_index: node.node_id for node in data.nodes}

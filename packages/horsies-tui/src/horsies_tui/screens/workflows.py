@@ -83,7 +83,7 @@ class WorkflowsScreen(FilteredScreen[WorkflowList]):
                 "status": Cell(f"{GLYPHS[row.status]} {row.status.lower()}", colour),
                 "name": Cell(row.name),
                 "bar": Cell(bar(row.ended, row.nodes, 20), colour),
-                "nodes": Cell(f"{row.ended}/{row.nodes}"),
+                "nodes": Cell(row.progress),
                 "failed": Cell(
                     str(row.failed) if row.failed else "·", self.colour("FAILED") if row.failed else self.muted
                 ),

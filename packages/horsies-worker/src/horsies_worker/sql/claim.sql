@@ -234,8 +234,8 @@ RETURNING t.id;
 
 -- name: next_due :one
 -- params: queues, names, look
--- Seconds until the first future task of these queues and names, NULL when there is none; and the time of the asking.
--- Asked only when idle. Of each (queue, priority) the first `look` future rows are read: where all of these are of
+-- Seconds until the first future task of these queues and names, NULL when there is none; the time of the asking; and
+-- whether a (queue, priority) has at least `look` ready tasks. Asked only when idle: those are of other names. Of each (queue, priority) the first `look` future rows are read: where all of these are of
 -- other names, the last of them is the time to look again.
 WITH RECURSIVE found AS (
     SELECT q.name::text AS queue_name, f.priority FROM unnest($1::text[]) AS q (name)
@@ -258,5 +258,9 @@ SELECT extract(epoch FROM min(coalesce(
              WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
                AND t.enqueued_at > statement_timestamp()
              ORDER BY t.enqueued_at OFFSET $3::int - 1 LIMIT 1))) - statement_timestamp())::float8 AS due_s,
-       statement_timestamp() AS asked_at
+       statement_timestamp() AS asked_at,
+       coalesce(bool_or(EXISTS (
+           SELECT FROM horsies_tasks t
+            WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name AND t.priority = p.priority
+              AND t.enqueued_at <= statement_timestamp() ORDER BY t.enqueued_at OFFSET $3::int - 1)), false) AS is_crowded
   FROM found p;

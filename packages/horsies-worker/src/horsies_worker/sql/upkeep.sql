@@ -92,7 +92,7 @@ RETURNING t.id;
 -- name: requeue_silent_claims :many
 -- edge: CLAIMED -> PENDING
 -- params: threshold, row_limit
--- A claim without a beat of its worker for so long, whatever its lease says. User code never ran: always safe. The
+-- A claim without a beat of its worker for so long, also while its lease runs. User code never ran: always safe. The
 -- worker may live on: the start of a task whose claim is lost finds no row.
 WITH target AS MATERIALIZED (
     SELECT t.ctid AS tid FROM horsies_tasks t

@@ -235,8 +235,10 @@ class _OneStep:
         outcomes: dict[int, Outcome] = {}
         for at in range(0, len(tasks), CHUNK):
             outcomes |= await self._enqueue(tasks[at : at + CHUNK])
-        for at in range(0, len(inner), CHUNK):
-            rows = await self._fetch("missing_values", list(inner)[at : at + CHUNK])
+        # a retried node has its workflow already, with the values that it was given
+        new = [index for index, node in inner.items() if node.child_id is None]
+        for at in range(0, len(new), CHUNK):
+            rows = await self._fetch("missing_values", new[at : at + CHUNK])
             outcomes |= {row["task_index"]: self._outcome(row) for row in rows}
         for index, node in inner.items():
             if index not in outcomes:

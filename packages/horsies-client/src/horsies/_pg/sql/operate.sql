@@ -160,16 +160,13 @@ RETURNING t.id, t.terminal_at;
 
 -- name: task_states :many
 -- params: ids
--- Why something was not done with a task: its state, its workflow, and whether another live one has its key. A task that
--- its node has replaced (`is_replaced`) belongs to that node's workflow, but does not depend on it any more.
+-- Why something was not done with a task: its state and its workflow. A task that its node has replaced (`is_replaced`)
+-- belongs to that node's workflow, but does not depend on it any more.
 SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
        w.id IS NOT NULL AND t.former_node_id IS NULL
            AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL)) AS workflow_is_live,
        t.former_node_id IS NOT NULL AS is_replaced, n.node_id, n.task_id AS node_task_id, coalesce(r.id, w.id) AS root_id,
-       coalesce(r.status, w.status) AS root_status,
-       t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL AND EXISTS (
-           SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
-              AND o.status IN ('PENDING', 'CLAIMED', 'RUNNING')) AS key_is_taken
+       coalesce(r.status, w.status) AS root_status
   FROM horsies_tasks t
   LEFT JOIN LATERAL (SELECT n.node_id, n.task_id, n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id
                       UNION ALL
