@@ -508,3 +508,14 @@ async def test_the_operators_role_can_do_what_operators_do(db: Database, account
             await add_task(app).send_async(1)
         assert (raised.value.code, raised.value.retryable) == (SendErrorCode.ENQUEUE_FAILED, False)
     assert invariants.check(db) == []
+
+
+@pytest.mark.parametrize("value", [10**15, 10**400, float("nan"), float("inf"), -1])
+async def test_a_look_back_beyond_all_dates_is_refused(broker: PostgresBroker, value: Any) -> None:
+    """Not left to PostgreSQL, which would call it a timestamp out of range."""
+    for verb in (
+        broker.get_stale_tasks, broker.get_worker_stats,
+        broker.mark_stale_tasks_as_failed, broker.requeue_stale_claimed,
+    ):  # fmt: skip
+        with pytest.raises(ConfigurationError, match="is not a span of 0 to 100 years"):
+            await verb(value)

@@ -110,3 +110,10 @@ def test_a_cursor_can_be_kept_as_text(ended: datetime | None) -> None:
 def test_what_is_no_cursor(text: str) -> None:
     with pytest.raises(ValueError):
         TaskCursor.parse(text)
+
+
+@pytest.mark.parametrize("span", [timedelta(hours=10**8), timedelta.max, timedelta(seconds=-1)])
+def test_a_filter_that_looks_back_too_far(span: timedelta) -> None:
+    for name in ("older_than", "newer_than"):
+        with pytest.raises(ConfigurationError, match=rf"TaskFilter\.{name}: .* is not a span of 0 to 100 years"):
+            TaskFilter(**{name: span})  # type: ignore[arg-type]

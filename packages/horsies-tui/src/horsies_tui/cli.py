@@ -22,8 +22,8 @@ def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
     """The command of `horsies`."""
     parser = _parser(prog)
     options = parser.parse_args(argv)
-    if options.refresh < 0.5:
-        parser.error("--refresh must be at least 0.5 seconds")
+    if not 0.5 <= options.refresh <= 3_600:  # NaN is not
+        parser.error("--refresh must be 0.5 to 3600 seconds")
     if not options.demo:
         try:
             config = _config(options)

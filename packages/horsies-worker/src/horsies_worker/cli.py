@@ -14,6 +14,7 @@ from horsies_worker.health import HealthError, default_health_file, read_mark
 from horsies_worker.options import (
     LOG_FORMATS,
     LOG_LEVELS,
+    MAX_SHUTDOWN_S,
     ProcessOptions,
     SchedulerOptions,
     WorkerOptions,
@@ -110,6 +111,8 @@ def health_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scheduler", action="store_true", help="ask for the scheduler, not for the worker")
     parser.add_argument("--health-file", type=Path, help=f"default: {default_health_file()}")
     given = parser.parse_args(argv)
+    if not 0 <= given.max_age <= MAX_SHUTDOWN_S:  # NaN is not
+        parser.error(f"--max-age must be 0 to {MAX_SHUTDOWN_S} seconds")
     role = "scheduler" if given.scheduler else "worker"
     problem = _health_problem(given.health_file or default_health_file(role), given.max_age, role)
     print(f"unhealthy: {problem}" if problem else "healthy")
