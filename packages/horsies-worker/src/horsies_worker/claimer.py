@@ -44,6 +44,8 @@ than this: at 5 ms, a round trip that took longer was made slower still by those
 FRUITLESS = 3
 """After so many notifications that led to nothing, wait a few random milliseconds: others are faster anyway."""
 HERD_S = 0.010
+DUE_EVERY_S = 0.25
+"""A worker that hears of one task after the other that is not for it asks this often when its next one is due."""
 CAPPED_REST = 10
 """After a claim that a cap kept empty, ends of other workers' tasks are no reason to claim for so many times as long as
 it took: every end announces itself, and every such claim counts under the one lock of the caps."""
@@ -85,6 +87,7 @@ class Claimer:
         self._put_off_s: float | None = None
         self._looked_at = self._took_s = 0.0
         self._due_at = inf
+        self._due_asked_at = -inf
         self._idle = False
         self._missed_room = False
         self._stopped = False
@@ -191,7 +194,7 @@ class Claimer:
                 self._lookout.news()
                 self._pauses_known = self._pauses_known and is_calm
             if self._fruitless >= FRUITLESS:
-                await asyncio.sleep(random.uniform(0, HERD_S))
+                await asyncio.sleep(random.uniform(HERD_S / 2, HERD_S))
 
         try:
             await self._reconciler.settle()
@@ -406,6 +409,10 @@ class Claimer:
         queues = [name for name in self._settings.queues if name not in self._paused]
         if not idle or self._stopped or not queues:
             return poll
+        now = time.monotonic()
+        if self._fruitless >= FRUITLESS and now < self._due_asked_at + DUE_EVERY_S:
+            return max(0.0, min(self._due_at, self._due_asked_at + DUE_EVERY_S) - now)
+        self._due_asked_at = now
         due, asked_at, is_crowded = await self._session.run(
             lambda connection: self._queries.next_due(connection, queues, list(self._known))
         )

@@ -1,14 +1,16 @@
 """Keeps the record of which task names live workers know, and ends tasks that no live worker will ever run.
 
 Claims leave tasks of other names in line, so they stand at the front of their (queue, priority). Every sweep walks each
-front in windows, on for as long as a window has such names; all workers together for at most a twentieth of the time.
+front in windows, on for as long as a window has such names. After each window it rests: at any time, all workers
+together look for at most a twentieth of it.
 Everything that is counted is in the database: a restart of any worker changes nothing.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -45,13 +47,13 @@ class _Place:
     id: str = ""
 
 
-@dataclass
-class _Round:
-    """One walk over everything that waits; it may take several sweeps."""
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What the live workers know."""
 
-    began: datetime
-    left: list[_Place]
-    met: set[str] = field(default_factory=set[str])
+    names: Sequence[str]
+    workers: int
+    asked_at: datetime
 
 
 class TaskNames(Service):
@@ -77,58 +79,61 @@ class TaskNames(Service):
         self._queries = queries
         self._identity = identity
         self._on_ended = on_ended
-        self._round: _Round | None = None
         self._told: set[str] = set()
 
     async def run_once(self) -> None:
-        (live,) = await self._ask("live_names")
-        if not live["workers"] or live["without_names"]:
-            # A worker of an older release may know any name: while one lives, nothing is missing and nothing ends.
-            self._round = None
+        live = await self._live()
+        if live is None:
             return
-        known: Sequence[str] = live["names"]
-        await self._ask("refresh_known_names", known, min(FRESH, self._graces.retired / 4))
-        if self._round is None:
-            rows = await self._ask("waiting_queues")
-            self._round = _Round(live["asked_at"], [_Place(row["queue_name"], row["priority"]) for row in rows])
-        budget_s = SHARE * self._interval_s / live["workers"]
-        while self._round.left:
-            walked_s, has_unknown = await self._walk(self._round.left[0], frozenset(known), self._round)
-            if not has_unknown:
-                self._round.left.pop(0)
-            budget_s -= walked_s
-            if budget_s <= 0 and self._round.left:
-                return  # the next sweep goes on from here
-        cleared = await self._ask("clear_missing_names", list(self._round.met), self._round.began)
+        began, read_at = live.asked_at, time.monotonic()
+        met: set[str] = set()
+        for row in await self._ask("waiting_queues"):
+            place: _Place | None = _Place(row["queue_name"], row["priority"])
+            while place is not None:
+                if time.monotonic() - read_at > self._interval_s:  # a long walk: other workers may live now
+                    live, read_at = await self._live(), time.monotonic()
+                    if live is None:
+                        return
+                place = await self._walk(place, live, met)
+        cleared = await self._ask("clear_missing_names", list(met), began)
         self._told -= {row["task_name"] for row in cleared}
-        self._round = None
 
-    async def _walk(self, place: _Place, known: frozenset[str], walk: _Round) -> tuple[float, bool]:
-        """One window; how long the look at it took, and whether it had names that are unknown and was full."""
+    async def _live(self) -> _Live | None:
+        """None while a worker of an older release lives, which may know any name: nothing is missing then."""
+        (row,) = await self._ask("live_names")
+        if not row["workers"] or row["without_names"]:
+            return None
+        await self._ask("refresh_known_names", row["names"], min(FRESH, self._graces.retired / 4))
+        return _Live(row["names"], row["workers"], row["asked_at"])
+
+    async def _walk(self, place: _Place, live: _Live, met: set[str]) -> _Place | None:
+        """One window, and a rest after it; from where the walk goes on, None where it ends."""
         began = time.monotonic()
         rows = await self._ask("walk_waiting", place.queue_name, place.priority, place.at, place.id, WINDOW)
-        took_s = time.monotonic() - began
+        known = frozenset(live.names)
         found = {row["task_name"]: row["found"] for row in rows if row["task_name"] not in known}
-        if not found:
-            return took_s, False
-        reached = _Place(place.queue_name, place.priority, rows[0]["enqueued_at"], rows[0]["id"])
-        walk.met |= found.keys()
-        recorded = await self._ask("record_missing_names", list(found))
-        missing = [MissingName(row["task_name"], row["last_known_at"], row["missing_since"]) for row in recorded]
-        self._warn(missing, found, place.queue_name)
-        await self._end(place, reached, missing, sorted(known))
-        place.at, place.id = reached.at, reached.id
-        return took_s, rows[0]["walked"] == WINDOW
+        if found:
+            met.update(found)
+            recorded = await self._ask("record_missing_names", list(found))
+            missing = [MissingName(row["task_name"], row["last_known_at"], row["missing_since"]) for row in recorded]
+            self._warn(missing, found, place.queue_name)
+            reached = _Place(place.queue_name, place.priority, rows[0]["enqueued_at"], rows[0]["id"])
+            if await self._end(place, reached, missing, live.names):
+                began = time.monotonic()  # what is ended is not walked again: no rest
+            place = reached
+        await asyncio.sleep((time.monotonic() - began) * (live.workers / SHARE - 1))
+        return place if found and rows[0]["walked"] == WINDOW else None
 
-    async def _end(self, place: _Place, reached: _Place, missing: Sequence[MissingName], known: Sequence[str]) -> None:
+    async def _end(self, place: _Place, reached: _Place, missing: Sequence[MissingName], known: Sequence[str]) -> int:
+        """End those of this stretch whose grace is over; how many."""
         rows = await self._ask("served_spans", place.queue_name)
         spans = [Span(row["began"], row["ended"]) for row in rows]
         if not rows:
-            return
+            return 0
         cutoffs = {one: ready_before(one, spans, rows[0]["asked_at"], self._graces) for one in missing}
         over = {one: cutoff for one, cutoff in cutoffs.items() if cutoff is not None}
         if not over:
-            return
+            return 0
         reasons = [why_failed(one, known) for one in over]
         results = [encode_error(TaskError(OperationalErrorCode.WORKER_RESOLUTION_ERROR, why)) for why in reasons]
         ended = await self._ask(
@@ -143,6 +148,7 @@ class TaskNames(Service):
                     "names: ended %s named %r in queue %s: WORKER_RESOLUTION_ERROR, no live worker knows the "
                     "name", plural(count, "task"), one.task_name, place.queue_name,
                 )  # fmt: skip
+        return len(ended)
 
     def _warn(self, missing: Sequence[MissingName], found: Mapping[str, int], queue: str) -> None:
         """Once for each name, as long as it is missing."""
