@@ -1,6 +1,7 @@
 """What `_pg.driver` adds to asyncpg, on real connections: prompt ends of transactions, known types, no password."""
 
 import asyncio
+import gc
 import logging
 import time
 import traceback
@@ -23,6 +24,13 @@ from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
 PASSWORD = "hunter2-Größe"
+
+
+@pytest.fixture(autouse=True)
+def _collected() -> Iterator[None]:
+    """Connections that these tests break are collected with the test that broke them, not in the middle of another."""
+    yield
+    gc.collect()
 
 
 @asynccontextmanager
@@ -74,6 +82,8 @@ async def test_a_statement_that_times_out_ends_its_transaction(db: Database) -> 
                     proxy.set(Mode.DROP)
                     await connection.fetchval("SELECT 1", timeout=0.2)
             assert connection.is_closed()
+    # asyncpg's cancel request has a connection of its own, which ends with the proxy
+    await eventually_async(lambda: len(asyncio.all_tasks()) == 1)
 
 
 async def test_the_error_of_a_transaction_passes_on(db: Database) -> None:
