@@ -73,6 +73,7 @@ async def test_a_cancelled_transaction_ends_at_once(db: Database, mode: Mode, ne
             assert task.cancelled()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of asyncpg's cancel request
 async def test_a_statement_that_times_out_ends_its_transaction(db: Database) -> None:
     """asyncpg waits for the answer to a cancel request before it rolls back, without a bound."""
     with ChaosProxy(db.url) as proxy:
