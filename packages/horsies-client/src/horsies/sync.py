@@ -46,8 +46,16 @@ class BackgroundLoop:
         refuse_on_a_loop(verb)
         if sys.is_finalizing():
             raise _exiting(verb)
-        thread = None if _is_exiting else self._threads.get(os.getpid()) or self._start()
-        return self._run_here(work) if thread is None else thread.run(verb, work)
+        while True:
+            thread = None if _is_exiting else self._threads.get(os.getpid()) or self._start()
+            if thread is None:
+                return self._run_here(work)
+            call = thread.run(work)
+            if call.has_begun:
+                return call.result(verb)
+            # the app was closed at that very moment, or the thread has died: on another one, then
+            if self._threads.get(os.getpid()) is thread:
+                self._threads.pop(os.getpid(), None)
 
     def close(self) -> None:
         """End the thread; closes the connections that it held."""
@@ -112,21 +120,21 @@ class _LoopThread:
         self._tell(self._loop.stop)  # should it ever come up
         return False
 
-    def run(self, verb: str, work: Work[R]) -> R:
+    def run(self, work: Work[R]) -> "_Call[R]":
+        """Run it and wait for its end, unless this thread is ending."""
         call = _Call(work)
         self._calls.add(call)
         try:
             # This order: a thread that ends marks itself first, and then ends the calls that it finds.
-            if self._has_ended or not self._tell(partial(self._begin, call)):
-                raise _closed(verb)
-            try:
-                call.wait()
-            except BaseException:
-                self._tell(call.cancel)  # Ctrl-C while waiting: do not go on in the background
-                raise
+            if not self._has_ended and self._tell(partial(self._begin, call)):
+                try:
+                    call.wait()
+                except BaseException:
+                    self._tell(call.cancel)  # Ctrl-C while waiting: do not go on in the background
+                    raise
         finally:
             self._calls.discard(call)
-        return call.result(verb)
+        return call
 
     def close(self, on_close: Callable[[], Awaitable[None]]) -> None:
         call = _Call(lambda: _finish(on_close))
@@ -194,6 +202,10 @@ class _Call(Generic[R]):
 
     def wait(self, timeout_s: float = -1) -> bool:
         return self._done.acquire(timeout=timeout_s)
+
+    @property
+    def has_begun(self) -> bool:
+        return self._task is not None
 
     def result(self, verb: str) -> R:
         task = self._task
