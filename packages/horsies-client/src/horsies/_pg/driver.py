@@ -92,7 +92,7 @@ async def connect(arguments: Mapping[str, Any]) -> Connection:
 
 
 def _without_frames(error: BaseException) -> BaseException:
-    """asyncpg's own frames hold the password as plain text while it connects; and they help nobody."""
+    """asyncpg's own frames hold the password as plain text while it connects, and explain nothing."""
     found: BaseException | None = error
     seen: set[int] = set()
     while found is not None and id(found) not in seen:
