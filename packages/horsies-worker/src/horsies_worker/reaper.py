@@ -76,7 +76,7 @@ class Reaper(Service):
                 while await self._session.run(self._sweep):
                     pass
             except Exception as error:
-                if is_transient(error) or not is_from_driver(error):
+                if not _refuses_a_statement(error):
                     raise
                 await self._sweep_apart()
         except Exception:
@@ -91,7 +91,7 @@ class Reaper(Service):
                 while await self._session.run(partial(self._sweep, parts=(part,))):
                     pass
             except Exception as error:
-                if is_transient(error) or not is_from_driver(error):
+                if not _refuses_a_statement(error):
                     raise
                 _log.error("reaper: the search for %s failed; the others go on", part, exc_info=error)
 
@@ -164,3 +164,9 @@ class Reaper(Service):
         rows = await self._ask(connection, "unadvanced_workflows", grace, BATCH)
         stopped = await self._ask(connection, "unsettled_stopped_workflows", grace, BATCH)
         return [row["id"] for row in (*rows, *stopped)], len(rows) == BATCH
+
+
+def _refuses_a_statement(error: Exception) -> bool:
+    """Not an outage, and not a role that may no longer log in (SQLSTATE class 28): those end the whole sweep."""
+    is_login = str(getattr(error, "sqlstate", "")).startswith("28")
+    return is_from_driver(error) and not is_transient(error) and not is_login
