@@ -83,7 +83,7 @@ migrate *args: setup
 revision message: setup
     {{run}} alembic revision -m "{{message}}" --rev-id "$({{run}} python -c 'import horsies_schema; print(f"{int(horsies_schema.head()) + 1:04}")')"
 
-# write schema.sql, the dump of head that people read
+# write docs/reference/schema.sql, the readable dump of the newest revision
 schema-dump: setup
     {{run}} python -m tests.support.schema_dump
 

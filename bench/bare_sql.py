@@ -10,25 +10,26 @@ from typing import Any
 import asyncpg
 
 from horsies.status import AttemptOutcome, TaskStatus
-from horsies_worker.decide import Transition
+from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.database.queries import ClaimRequest, Hint, NextRequest, Queries
+from horsies_worker.database.settings import CLAIM_SETTINGS
+from horsies_worker.database.transition import Transition
 from horsies_worker.identity import Identity
-from horsies_worker.queries import ClaimRequest, Hint, NextRequest, Queries
-from horsies_worker.session import CLAIM_SETTINGS
 
 QUERIES = Queries(None, Identity())
 
 
 async def claim(connection: asyncpg.Connection, limit: int) -> list[Any]:
-    request = ClaimRequest(("default",), (), limit, 0, limit, 0, 0, (), ("noop",), ("noop",))
+    request = ClaimRequest(limit, 0, limit, 0, 0, (), ("noop",), ("noop",), discover=("default",))
     options: dict[str, Any] = {"lease_ms": 60_000, "queue_caps": {}, "cluster_cap": None}
     return list((await QUERIES.claim(connection, request, pooled=False, **options)).rows)
 
 
 async def finish(connection: asyncpg.Connection, rows: list[Any]) -> int:
     now, ok = time.time(), AttemptOutcome.COMPLETED
+    outcome = Outcome(OutcomeKind.OK, '{"ok":1}', pid=1, process_name="bare")
     ends = [
-        Transition(row["id"], row["claim_generation"], 1, TaskStatus.COMPLETED, '{"ok":1}', None, None, None, ok, 0, 0,
-                   now - 0.001, now, 1, "bare")
+        Transition(row["id"], row["claim_generation"], 1, TaskStatus.COMPLETED, outcome, ok, 0, 0, now - 0.001, now)
         for row in rows
     ]  # fmt: skip
     return len(await QUERIES.finalize_own(connection, ends))

@@ -31,7 +31,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Whatever an integration test did, its rows are judged before its databases go. A test that plants what a rule
+    """The rows of every integration test are checked before its databases are dropped. A test that plants what a rule
     forbids names the rule: `@pytest.mark.breaks("T8")`."""
     broken = _broken_rules(item) if "integration" in item.path.parts else []
     yield

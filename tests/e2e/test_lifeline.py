@@ -1,4 +1,4 @@
-"""Children never outlive their parent by more than a second, whatever they are doing when it dies."""
+"""Children die within a second of their parent, in user code, in C code and while idle."""
 
 import json
 import signal
@@ -76,7 +76,7 @@ def test_a_template_that_hangs_in_the_apps_import_dies_too(tmp_path: Path, monke
 
 
 def test_a_frozen_parent_keeps_its_children() -> None:
-    """A stopped parent is not dead; its children wait for it."""
+    """A parent that is stopped is not dead: its children wait for it."""
     process, pids = start_parent(APP, "sleep", seconds=60)
     process.send_signal(signal.SIGSTOP)
     time.sleep(0.3)

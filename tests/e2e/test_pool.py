@@ -1,4 +1,4 @@
-"""The child pool on good days: jobs in, outcomes out, with real processes and without a database."""
+"""The child pool without faults: assigns jobs, reports outcomes, recycles, starts and stops. Real processes."""
 
 import asyncio
 import itertools
@@ -12,52 +12,52 @@ from pathlib import Path
 import psutil
 import pytest
 
-from horsies_worker.jobs import OutcomeKind
-from horsies_worker.pool import ChildStartError
-from tests.support.pools import Yard, err, is_running, ok
+from horsies_worker.child.outcome import OutcomeKind
+from horsies_worker.children.child_starter import ChildStartError
+from tests.support.pools import PoolHarness, err, is_running, ok
 from tests.support.waiting import eventually_async
 
 
-async def test_a_job_runs_and_reports_its_span() -> None:
-    async with Yard() as yard:
+async def test_an_outcome_has_result_times_and_process() -> None:
+    async with PoolHarness() as harness:
         before = time.monotonic()
-        outcome = await yard.run("add", a=2, b=3)
+        outcome = await harness.run("add", a=2, b=3)
         assert ok(outcome) == 5
         assert outcome.result == '{"ok":5}'
         assert outcome.started_mono is not None
         assert before <= outcome.started_mono <= outcome.finished_mono <= time.monotonic()
-        assert outcome.pid in {child.pid for child in yard.pool.stats().children}
+        assert outcome.pid in {child.pid for child in harness.pool.stats().children}
         assert outcome.process_name.startswith("horsies-child-")
 
 
 async def test_sync_jobs_run_one_at_a_time_per_child() -> None:
-    async with Yard(processes=2) as yard:
-        await yard.all_ready()
-        jobs = [yard.job("sleep", seconds=0.15) for _ in range(6)]
-        yard.send(*jobs)
-        spans = sorted((o.pid, o.started_mono or 0, o.finished_mono) for o in await yard.all_done(jobs))
+    async with PoolHarness(processes=2) as harness:
+        await harness.all_ready()
+        jobs = [harness.job("sleep", seconds=0.15) for _ in range(6)]
+        harness.send(*jobs)
+        spans = sorted((o.pid, o.started_mono or 0, o.finished_mono) for o in await harness.all_done(jobs))
         assert len({pid for pid, _, _ in spans}) == 2
         for (pid, _, end), (next_pid, start, _) in itertools.pairwise(spans):
             assert pid != next_pid or end <= start
 
 
 async def test_a_thousand_async_jobs_share_one_child() -> None:
-    async with Yard(processes=1, async_concurrency=1000) as yard:
+    async with PoolHarness(processes=1, async_concurrency=1000) as harness:
         before = time.monotonic()
-        jobs = [yard.job("async_sleep", seconds=1.0) for _ in range(1000)]
-        yard.send(*jobs)
-        await yard.all_done(jobs)
+        jobs = [harness.job("async_sleep", seconds=1.0) for _ in range(1000)]
+        harness.send(*jobs)
+        await harness.all_done(jobs)
         assert time.monotonic() - before < 4
-        assert yard.kinds() == {OutcomeKind.OK: 1000}
+        assert harness.kinds() == {OutcomeKind.OK: 1000}
 
 
-async def test_async_jobs_respect_their_places() -> None:
-    async with Yard(processes=1, async_concurrency=5) as yard:
-        assert yard.pool.room().asynchronous == 5
-        jobs = [yard.job("async_sleep", seconds=0.1) for _ in range(20)]
-        yard.send(*jobs)
-        assert yard.pool.room().asynchronous == 0
-        outcomes = await yard.all_done(jobs)
+async def test_async_concurrency_is_respected() -> None:
+    async with PoolHarness(processes=1, async_concurrency=5) as harness:
+        assert harness.pool.room().asynchronous == 5
+        jobs = [harness.job("async_sleep", seconds=0.1) for _ in range(20)]
+        harness.send(*jobs)
+        assert harness.pool.room().asynchronous == 0
+        outcomes = await harness.all_done(jobs)
         points = [(o.started_mono or 0, 1) for o in outcomes] + [(o.finished_mono, -1) for o in outcomes]
         most = current = 0
         for _, change in sorted(points, key=lambda point: (point[0], point[1])):
@@ -66,88 +66,88 @@ async def test_async_jobs_respect_their_places() -> None:
         assert most <= 5
 
 
-async def test_sync_and_async_live_side_by_side() -> None:
-    async with Yard(processes=1) as yard:
-        slow = yard.send(yard.job("sleep", seconds=1.0))
+async def test_an_async_job_runs_beside_a_sync_job() -> None:
+    async with PoolHarness(processes=1) as harness:
+        slow = harness.send(harness.job("sleep", seconds=1.0))
         before = time.monotonic()
-        assert ok(await yard.run("async_sleep", seconds=0.05)) > 0
+        assert ok(await harness.run("async_sleep", seconds=0.05)) > 0
         assert time.monotonic() - before < 0.8
-        assert ok(await yard.outcome(slow)) > 0
+        assert ok(await harness.outcome(slow)) > 0
 
 
 async def test_current_task_and_progress() -> None:
-    async with Yard() as yard:
-        job = yard.send(yard.job("who", timeout_ms=60_000))
-        value = ok(await yard.outcome(job))
+    async with PoolHarness() as harness:
+        job = harness.send(harness.job("who", timeout_ms=60_000))
+        value = ok(await harness.outcome(job))
         assert (value["id"], value["name"], value["attempt"]) == (job.task_id, "who", 1)
         assert value["token"] == job.generation
         assert value["cancelled"] is False
         left = datetime.fromisoformat(value["deadline"]) - datetime.now(UTC)
         assert 50 < left.total_seconds() <= 60
-        async_job = yard.send(yard.job("async_who"))
-        assert ok(await yard.outcome(async_job)) == async_job.task_id
-        assert yard.progress == [(job.task_id, '{"half":0.5}'), (async_job.task_id, '"async"')]
+        async_job = harness.send(harness.job("async_who"))
+        assert ok(await harness.outcome(async_job)) == async_job.task_id
+        assert harness.progress == [(job.task_id, '{"half":0.5}'), (async_job.task_id, '"async"')]
 
 
-async def test_short_jobs_are_handed_ahead_and_all_end_once() -> None:
-    async with Yard(processes=2) as yard:
-        jobs = [yard.job("noop") for _ in range(5000)]
-        yard.send(*jobs)
-        await yard.all_done(jobs)
-        assert yard.kinds() == {OutcomeKind.OK: 5000}
-        assert yard.pool.is_short("noop")
-        assert "noop" in yard.pool.short_names()
-        assert yard.pool.room().ahead > 0
-        assert not yard.pool.running()
+async def test_short_jobs_queue_in_children_and_each_ends_once() -> None:
+    async with PoolHarness(processes=2) as harness:
+        jobs = [harness.job("noop") for _ in range(5000)]
+        harness.send(*jobs)
+        await harness.all_done(jobs)
+        assert harness.kinds() == {OutcomeKind.OK: 5000}
+        assert harness.pool.is_short("noop")
+        assert "noop" in harness.pool.short_names()
+        assert harness.pool.room().ahead > 0
+        assert not harness.pool.running()
 
 
 async def test_run_ahead_can_be_switched_off_for_the_worker_and_for_a_job() -> None:
-    async with Yard(processes=1, run_ahead=False) as yard:
-        jobs = [yard.job("noop") for _ in range(50)]
-        yard.send(*jobs)
-        await yard.all_done(jobs)
-        assert not yard.pool.is_short("noop")
-        assert yard.pool.room().ahead == 0
-    async with Yard(processes=1, feed=False) as yard:
+    async with PoolHarness(processes=1, run_ahead=False) as harness:
+        jobs = [harness.job("noop") for _ in range(50)]
+        harness.send(*jobs)
+        await harness.all_done(jobs)
+        assert not harness.pool.is_short("noop")
+        assert harness.pool.room().ahead == 0
+    async with PoolHarness(processes=1, feed=False) as harness:
         for _ in range(50):
-            await yard.run("noop")
-        jobs = [yard.job("noop", run_ahead=False) for _ in range(3)]
-        yard.send(*jobs)
-        # The idle child takes the first; the others may not wait behind it.
-        assert yard.unstarted == jobs[1:]
+            await harness.run("noop")
+        jobs = [harness.job("noop", run_ahead=False) for _ in range(3)]
+        harness.send(*jobs)
+        # The idle child gets the first job; the others must not wait behind it.
+        assert harness.unstarted == jobs[1:]
 
 
-async def test_jobs_behind_a_slow_front_come_back(tmp_path: Path) -> None:
-    async with Yard(processes=1, feed=False) as yard:
+async def test_jobs_behind_an_overrunning_current_job_are_taken_back(tmp_path: Path) -> None:
+    async with PoolHarness(processes=1, feed=False) as harness:
         trace = str(tmp_path / "trace")
-        while not yard.pool.is_short("counted"):
-            await yard.run("counted", path=trace)
-        slow = yard.job("counted", path=trace, seconds=0.5)
-        others = [yard.job("counted", path=trace) for _ in range(10)]
-        yard.send(slow, *others)
-        # Some did not fit into 10 ms of predicted work and came back at once, the rest behind the slow one.
-        at_once = len(yard.unstarted)
+        while not harness.pool.is_short("counted"):
+            await harness.run("counted", path=trace)
+        slow = harness.job("counted", path=trace, seconds=0.5)
+        others = [harness.job("counted", path=trace) for _ in range(10)]
+        harness.send(slow, *others)
+        # Jobs beyond 10 ms of predicted work come back at once, the others from behind the slow job.
+        at_once = len(harness.unstarted)
         assert at_once < len(others)
-        await eventually_async(lambda: len(yard.unstarted) == len(others), timeout=0.4, interval=0.001)
-        assert {job.task_id for job in yard.unstarted} == {job.task_id for job in others}
-        assert not yard.pool.is_short("counted")
-        await yard.outcome(slow)
+        await eventually_async(lambda: len(harness.unstarted) == len(others), timeout=0.4, interval=0.001)
+        assert {job.task_id for job in harness.unstarted} == {job.task_id for job in others}
+        assert not harness.pool.is_short("counted")
+        await harness.outcome(slow)
         started = Path(trace).read_text().split()
         assert not set(started) & {job.task_id for job in others}
 
 
 async def test_an_eight_megabyte_result_does_not_hold_up_the_loop() -> None:
-    async with Yard(processes=2) as yard:
-        await yard.all_ready()
-        big = yard.send(yard.job("big", size=8_000_000))
+    async with PoolHarness(processes=2) as harness:
+        await harness.all_ready()
+        big = harness.send(harness.job("big", size=8_000_000))
         longest = 0.0
-        while big.task_id not in yard.outcomes:
+        while big.task_id not in harness.outcomes:
             before = time.monotonic()
             await asyncio.sleep(0)
             longest = max(longest, time.monotonic() - before)
-        assert len(ok(yard.outcomes[big.task_id][0])) == 8_000_000
+        assert len(ok(harness.outcomes[big.task_id][0])) == 8_000_000
         assert longest < 0.2
-        assert ok(await yard.run("length", text="y" * 8_000_000)) == 8_000_000
+        assert ok(await harness.run("length", text="y" * 8_000_000)) == 8_000_000
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,10 @@ async def test_an_eight_megabyte_result_does_not_hold_up_the_loop() -> None:
         ("retry_after", "LATER", "try again"),
     ],
 )
-async def test_odd_ends_are_recorded(odd_yard: Yard, kind: str, code: str, text: str) -> None:
-    outcome = await odd_yard.run("odd", kind=kind)
+async def test_every_exception_and_return_value_becomes_an_outcome(
+    odd_harness: PoolHarness, kind: str, code: str, text: str
+) -> None:
+    outcome = await odd_harness.run("odd", kind=kind)
     assert outcome.kind is OutcomeKind.ERR
     assert outcome.error_code == code
     assert text in (outcome.error_message or "")
@@ -187,198 +189,217 @@ async def test_odd_ends_are_recorded(odd_yard: Yard, kind: str, code: str, text:
 
 
 @pytest.fixture
-async def odd_yard() -> AsyncIterator[Yard]:
-    async with Yard(processes=1) as yard:
-        yield yard
-        assert yard.pool.stats().starts == 1, "an odd end cost a child"
+async def odd_harness() -> AsyncIterator[PoolHarness]:
+    async with PoolHarness(processes=1) as harness:
+        yield harness
+        assert harness.pool.stats().starts == 1, "the child was replaced"
 
 
-async def test_a_fork_that_comes_back_twice_reports_once(odd_yard: Yard) -> None:
-    assert ok(await odd_yard.run("odd", kind="forked")) == 7
-    assert ok(await odd_yard.run("add", a=1, b=1)) == 2
+async def test_user_code_that_forks_and_returns_twice_reports_once(odd_harness: PoolHarness) -> None:
+    assert ok(await odd_harness.run("odd", kind="forked")) == 7
+    assert ok(await odd_harness.run("add", a=1, b=1)) == 2
 
 
-async def test_odd_ends_of_async_jobs(odd_yard: Yard) -> None:
-    assert (await odd_yard.run("async_odd", kind="exit")).error_message == "SystemExit: 1"
-    assert (await odd_yard.run("async_odd", kind="cancel")).kind is OutcomeKind.ERR
-    assert (await odd_yard.run("async_odd", kind="x")).error_message == "ValueError: x"
-    assert ok(await odd_yard.run("async_odd", kind="sub_exit")) == 1
-    assert ok(await odd_yard.run("async_sleep", seconds=0)) > 0
+async def test_every_exception_of_an_async_job_becomes_an_outcome(odd_harness: PoolHarness) -> None:
+    assert (await odd_harness.run("async_odd", kind="exit")).error_message == "SystemExit: 1"
+    assert (await odd_harness.run("async_odd", kind="cancel")).kind is OutcomeKind.ERR
+    assert (await odd_harness.run("async_odd", kind="x")).error_message == "ValueError: x"
+    assert ok(await odd_harness.run("async_odd", kind="sub_exit")) == 1
+    assert ok(await odd_harness.run("async_sleep", seconds=0)) > 0
 
 
-async def test_bad_rows_are_recorded(odd_yard: Yard) -> None:
-    unknown = await odd_yard.run("no_such_task")
+async def test_an_unknown_name_and_wrong_arguments_become_outcomes(odd_harness: PoolHarness) -> None:
+    unknown = await odd_harness.run("no_such_task")
     assert unknown.error_code == "WORKER_RESOLUTION_ERROR"
-    wrong = await odd_yard.run("add", a="x", b=1)
+    wrong = await odd_harness.run("add", a="x", b=1)
     assert wrong.error_code == "WORKER_SERIALIZATION_ERROR"
     assert "'a'" in (wrong.error_message or "")
 
 
-async def test_too_large_a_result_is_a_failure(odd_yard: Yard) -> None:
-    outcome = await odd_yard.run("big", size=17 * 1024 * 1024)
+async def test_too_large_a_result_is_a_failure(odd_harness: PoolHarness) -> None:
+    outcome = await odd_harness.run("big", size=17 * 1024 * 1024)
     assert outcome.error_code == "WORKER_SERIALIZATION_ERROR"
 
 
 async def test_start_hooks_run_once_in_each_child() -> None:
-    async with Yard("tests.support.pool_apps:hooked", processes=1) as yard:
-        assert ok(await yard.run("hook_calls")) == 1
+    async with PoolHarness("tests.support.pool_apps:hooked", processes=1) as harness:
+        assert ok(await harness.run("hook_calls")) == 1
 
 
-async def test_one_task_per_child_neither_loses_nor_doubles(tmp_path: Path) -> None:
+async def test_with_one_task_per_child_each_job_runs_once(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    async with Yard(processes=2, max_tasks_per_child=1) as yard:
-        jobs = [yard.job("counted", path=str(trace)) for _ in range(300)]
-        yard.send(*jobs)
-        outcomes = await yard.all_done(jobs, timeout=60)
-        assert yard.kinds() == {OutcomeKind.OK: 300}
+    async with PoolHarness(processes=2, max_tasks_per_child=1) as harness:
+        jobs = [harness.job("counted", path=str(trace)) for _ in range(300)]
+        harness.send(*jobs)
+        outcomes = await harness.all_done(jobs, timeout=60)
+        assert harness.kinds() == {OutcomeKind.OK: 300}
         assert len({outcome.pid for outcome in outcomes}) == 300
-        assert yard.pool.stats().deaths == 0
+        assert harness.pool.stats().deaths == 0
     assert sorted(trace.read_text().split()) == sorted(job.task_id for job in jobs)
 
 
 async def test_recycling_by_count_with_run_ahead() -> None:
-    async with Yard(processes=2, max_tasks_per_child=25) as yard:
-        jobs = [yard.job("noop") for _ in range(1000)]
-        yard.send(*jobs)
-        outcomes = await yard.all_done(jobs)
+    async with PoolHarness(processes=2, max_tasks_per_child=25) as harness:
+        jobs = [harness.job("noop") for _ in range(1000)]
+        harness.send(*jobs)
+        outcomes = await harness.all_done(jobs)
         per_child: dict[int, int] = {}
         for outcome in outcomes:
             per_child[outcome.pid] = per_child.get(outcome.pid, 0) + 1
         assert max(per_child.values()) <= 25
-        assert yard.pool.stats().deaths == 0
+        assert harness.pool.stats().deaths == 0
 
 
 async def test_recycling_by_memory_and_age() -> None:
-    async with Yard(processes=1, max_memory_mb=200) as yard:
-        first = ok(await yard.run("grow", megabytes=10))
-        assert ok(await yard.run("grow", megabytes=250)) == first
-        await eventually_async(lambda: yard.pids() and first not in yard.pids())
-        assert ok(await yard.run("grow", megabytes=1)) != first
-        assert yard.pool.stats().recycled == 1
-        assert yard.pool.stats().deaths == 0
-    async with Yard(processes=1, max_age_s=0.5) as yard:
-        first_pids = yard.pids()
-        await eventually_async(lambda: yard.pids() and not yard.pids() & first_pids)
+    async with PoolHarness(processes=1, max_memory_mb=200) as harness:
+        first = ok(await harness.run("grow", megabytes=10))
+        assert ok(await harness.run("grow", megabytes=250)) == first
+        await eventually_async(lambda: harness.pids() and first not in harness.pids())
+        assert ok(await harness.run("grow", megabytes=1)) != first
+        assert harness.pool.stats().recycled == 1
+        assert harness.pool.stats().deaths == 0
+    async with PoolHarness(processes=1, max_age_s=0.5) as harness:
+        first_pids = harness.pids()
+        await eventually_async(lambda: harness.pids() and not harness.pids() & first_pids)
+
+
+async def test_a_child_that_is_too_large_from_its_start_runs_one_job(caplog: pytest.LogCaptureFixture) -> None:
+    async with PoolHarness(processes=1, max_memory_mb=1) as harness:
+        first, second = ok(await harness.run("grow", megabytes=1)), ok(await harness.run("grow", megabytes=1))
+        assert first != second, "replaced after its job"
+    told = [record.getMessage() for record in caplog.records if "a fresh child has" in record.getMessage()]
+    assert len(told) == 1, "once, however many children there were"
+    assert "above the 1 of --max-memory-per-child-mb" in told[0]
+
+
+async def test_the_age_of_a_child_counts_from_when_it_is_ready() -> None:
+    """A slow start does not use up the time in which it takes jobs."""
+    async with PoolHarness("tests.support.pool_apps:slow_start", processes=1, max_age_s=1.2) as harness:
+        ready = time.monotonic()
+        await eventually_async(lambda: harness.pool.stats().recycled)
+        assert time.monotonic() - ready > 1
 
 
 async def test_stop_lets_running_jobs_finish_and_gives_the_rest_back(tmp_path: Path) -> None:
-    yard = Yard(processes=1)
-    async with yard:
+    harness = PoolHarness(processes=1)
+    async with harness:
         for _ in range(10):
-            await yard.run("noop")
-        slow = yard.send(yard.job("sleep", seconds=0.6, path=str(tmp_path / "t")))
+            await harness.run("noop")
+        slow = harness.send(harness.job("sleep", seconds=0.6, path=str(tmp_path / "t")))
         await eventually_async((tmp_path / "t").exists)
-        yard._feed = False
+        harness.feed = False
         began = time.monotonic()
-        await yard.pool.stop(10)
+        await harness.pool.stop(10)
         assert time.monotonic() - began < 3
-        assert yard.outcomes[slow.task_id][0].kind is OutcomeKind.OK
-        yard.pool.submit([late := yard.job("noop")])
-        assert yard.unstarted == [late]
-        assert yard.pool.room().sync == 0
+        assert harness.outcomes[slow.task_id][0].kind is OutcomeKind.OK
+        harness.pool.submit([late := harness.job("noop")])
+        assert harness.unstarted == [late]
+        assert harness.pool.room().sync == 0
 
 
 async def test_stop_interrupts_after_its_timeout(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    async with Yard(processes=2) as yard:
-        await yard.all_ready()
-        polite = yard.send(yard.job("cleans_up", path=str(trace)))
-        deaf = yard.send(yard.job("in_c", seconds=60, path=str(tmp_path / "c")))
+    async with PoolHarness(processes=2) as harness:
+        await harness.all_ready()
+        polite = harness.send(harness.job("cleans_up", path=str(trace)))
+        deaf = harness.send(harness.job("in_c", seconds=60, path=str(tmp_path / "c")))
         await eventually_async(lambda: trace.exists() and (tmp_path / "c").exists())
         began = time.monotonic()
-        await yard.pool.stop(1.0)
-        assert time.monotonic() - began < 2.5
+        await harness.pool.stop(1.0, 0.5)
+        assert time.monotonic() - began < 3
         assert "cleanup shutdown" in trace.read_text()
         for job in (polite, deaf):
-            outcome = yard.outcomes[job.task_id][0]
+            outcome = harness.outcomes[job.task_id][0]
+            assert outcome.finished_mono - began >= 1.0, "all of its time"
             assert outcome.kind is OutcomeKind.INTERRUPTED
             assert outcome.error_code == "WORKER_CRASHED"
             assert "interrupted by shutdown" in (outcome.failed_reason or "")
 
 
 async def test_hurry_interrupts_at_once(tmp_path: Path) -> None:
-    async with Yard(processes=1) as yard:
-        job = yard.send(yard.job("sleep", seconds=60, path=str(tmp_path / "t")))
+    async with PoolHarness(processes=1) as harness:
+        job = harness.send(harness.job("sleep", seconds=60, path=str(tmp_path / "t")))
         await eventually_async((tmp_path / "t").exists)
-        asyncio.get_running_loop().call_later(0.2, yard.pool.hurry)
+        asyncio.get_running_loop().call_later(0.2, harness.pool.hurry)
         began = time.monotonic()
-        await yard.pool.stop(60)
+        await harness.pool.stop(60)
         assert time.monotonic() - began < 2
-        assert yard.outcomes[job.task_id][0].kind is OutcomeKind.INTERRUPTED
+        assert harness.outcomes[job.task_id][0].kind is OutcomeKind.INTERRUPTED
 
 
-async def test_signals_for_everybody_do_not_reach_children(tmp_path: Path) -> None:
-    """A supervisor that signals the whole control group, and a Ctrl-C: the parent decides, children go on."""
-    async with Yard(processes=1) as yard:
-        job = yard.send(yard.job("sleep", seconds=0.5, path=str(tmp_path / "t")))
+async def test_children_ignore_signals_that_are_meant_for_the_parent(tmp_path: Path) -> None:
+    """A supervisor may signal the whole control group, and a terminal all processes: only the parent reacts."""
+    async with PoolHarness(processes=1) as harness:
+        job = harness.send(harness.job("sleep", seconds=0.5, path=str(tmp_path / "t")))
         await eventually_async((tmp_path / "t").exists)
-        (pid,) = yard.pids()
+        (pid,) = harness.pids()
         assert os.getpgid(pid) != os.getpgid(0)
         for number in (
             signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
         ):  # fmt: skip
             os.kill(pid, number)
             os.kill(psutil.Process(pid).ppid(), number)  # the template
-        assert ok(await yard.outcome(job)) == pid
-        assert ok(await yard.run("add", a=1, b=1)) == 2
+        assert ok(await harness.outcome(job)) == pid
+        assert ok(await harness.run("add", a=1, b=1)) == 2
 
 
-async def test_programs_that_user_code_starts_inherit_no_descriptor_of_ours() -> None:
-    async with Yard(processes=2) as yard:
-        await yard.all_ready()
-        found: list[str] = ok(await yard.run("inherited"))
+async def test_programs_that_user_code_starts_inherit_no_descriptor_of_the_worker() -> None:
+    async with PoolHarness(processes=2) as harness:
+        await harness.all_ready()
+        found: list[str] = ok(await harness.run("inherited"))
         assert not [name for name in found if name.startswith(("socket:", "pipe:", "anon_inode:"))]
 
 
 async def test_the_parents_descriptors_do_not_leak() -> None:
-    async with Yard(processes=3) as yard:
-        await yard.all_ready()
-        found: list[str] = ok(await yard.run("descriptors"))
-        # Three sockets (jobs, commands, lifeline), nothing of the siblings or the template.
+    async with PoolHarness(processes=3) as harness:
+        await harness.all_ready()
+        found: list[str] = ok(await harness.run("descriptors"))
+        # Three sockets (jobs, commands, lifeline), and none of the siblings or the template.
         assert sum(name.startswith("socket:") for name in found) <= 3 + 2  # + the loop's own wake-up pair
         assert not any("postgres" in name for name in found)
 
 
 async def test_an_app_that_cannot_be_imported_is_fatal_with_its_traceback() -> None:
-    yard = Yard("tests.support.no_such_module:app", start_attempts=2)
+    harness = PoolHarness("tests.support.no_such_module:app", start_attempts=2)
     with pytest.raises(ChildStartError, match="no_such_module"):
-        await yard.pool.start()
-    assert len(yard.fatal) == 1
-    assert "ModuleNotFoundError" in yard.fatal[0]
-    assert not yard.outcomes
+        await harness.pool.start()
+    assert len(harness.fatal) == 1
+    assert "ModuleNotFoundError" in harness.fatal[0]
+    assert not harness.outcomes
 
 
 async def test_a_broken_start_hook_backs_off_and_fails_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = tmp_path / "flag"
     flag.touch()
     monkeypatch.setenv("HORSIES_TEST_HOOK_FLAG", str(flag))
-    async with Yard("tests.support.pool_apps:broken_hook", processes=1, start_attempts=5) as yard:
-        assert ok(await yard.run("noop")) == 0
+    async with PoolHarness("tests.support.pool_apps:broken_hook", processes=1, start_attempts=5) as harness:
+        assert ok(await harness.run("noop")) == 0
         flag.unlink()
-        (pid,) = yard.pids()
+        (pid,) = harness.pids()
         os.kill(pid, signal.SIGKILL)
-        await eventually_async(lambda: yard.pool.stats().start_failures >= 2)
-        waiting = yard.send(yard.job("noop"))
+        await eventually_async(lambda: harness.pool.stats().start_failures >= 2)
+        waiting = harness.send(harness.job("noop"))
         flag.touch()
-        assert ok(await yard.outcome(waiting)) == 0
-        assert yard.pool.stats().start_failures == 0
+        assert ok(await harness.outcome(waiting)) == 0
+        assert harness.pool.stats().start_failures == 0
         flag.unlink()
-        os.kill(yard.pids().pop(), signal.SIGKILL)
-        await eventually_async(lambda: yard.fatal, timeout=15)
-        assert "the hook is broken" in yard.fatal[0]
-    assert set(yard.kinds()) == {OutcomeKind.OK}
+        os.kill(harness.pids().pop(), signal.SIGKILL)
+        await eventually_async(lambda: harness.fatal, timeout=15)
+        assert "the hook is broken" in harness.fatal[0]
+    assert set(harness.kinds()) == {OutcomeKind.OK}
 
 
-async def test_an_import_that_leaves_threads_behind_falls_back(caplog: pytest.LogCaptureFixture) -> None:
-    async with Yard("tests.support.pool_threaded_app:app", processes=1) as yard:
-        assert ok(await yard.run("threads")) >= 1
+async def test_children_import_an_app_themselves_whose_import_starts_threads(caplog: pytest.LogCaptureFixture) -> None:
+    async with PoolHarness("tests.support.pool_threaded_app:app", processes=1) as harness:
+        assert ok(await harness.run("threads")) >= 1
     assert "thread" in caplog.text
 
 
-async def test_no_process_is_left(tmp_path: Path) -> None:
-    async with Yard(processes=2) as yard:
-        await yard.all_ready()
-        pids = yard.pids()
-        template = yard.pool._template
+async def test_stop_leaves_no_process(tmp_path: Path) -> None:
+    async with PoolHarness(processes=2) as harness:
+        await harness.all_ready()
+        pids = harness.pids()
+        template = harness.pool.stats().template_pid
         assert template is not None
-    assert not any(is_running(pid) for pid in {*pids, template.pid})
+        assert is_running(template)
+    assert not any(is_running(pid) for pid in {*pids, template})

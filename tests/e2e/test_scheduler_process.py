@@ -202,7 +202,7 @@ def test_health(db: Database, tmp_path: Path, project: Path) -> None:
         old = file.stat().st_mtime
         eventually(lambda: time.time() - old > 2)
         code, said = health("--max-age=1.5")
-        assert (code, said.startswith("unhealthy: the last successful look was")) == (1, True)
+        assert (code, said.startswith("unhealthy: the last successful check was")) == (1, True)
         proxy.set(Mode.PASS)
         eventually(lambda: health("--max-age=5")[0] == 0, timeout=20, interval=0.2)
         process.kill()

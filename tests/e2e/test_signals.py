@@ -1,6 +1,9 @@
 """What each signal does to a worker: the table of docs/guides/workers.md."""
 
+import json
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,11 @@ from horsies import TaskStatus
 from tests.support.postgres import Database
 from tests.support.scheduler_app import scheduler
 from tests.support.waiting import eventually
-from tests.support.workers import Chaos, tasks_on, worker
+from tests.support.worker_app import VARIABLE
+from tests.support.workers import APP, Chaos, WorkerProcess, describe, ended, tasks_on, worker
+
+IGNORING = ("sh", "-c", 'trap "" $1; shift; exec "$@"', "sh")
+"""Runs a command with the named signals ignored."""
 
 
 def test_an_idle_worker_outlives_signals_that_are_not_a_stop(db: Database, tmp_path: Path) -> None:
@@ -40,6 +47,37 @@ def test_sigquit_does_not_wait_for_running_tasks(db: Database, tmp_path: Path) -
         info = once.info()
         assert (info.status, info.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
         assert "interrupted by shutdown" in info.failed_reason
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
+def test_signals_that_a_shell_ignores_for_its_background_jobs(db: Database, tmp_path: Path, number: int) -> None:
+    """`horsies worker ... &` in a script starts with SIGINT and SIGQUIT ignored."""
+    command = [*IGNORING, "INT QUIT USR1", sys.executable, "-m", "horsies_worker", APP, "--processes=1"]
+    environment = {**os.environ, VARIABLE: json.dumps(describe(db)), "HORSIES_HEALTH_FILE": str(tmp_path / "health")}
+    with ended(WorkerProcess(command, environment, tmp_path)) as process:
+        process.wait_up()
+        process.signal(signal.SIGUSR1)
+        process.wait_for_log("SIGUSR1: the stacks of this process")
+        (child, *_) = process.children()
+        child.send_signal(signal.SIGUSR1)
+        process.wait_for_log("(most recent call first)")
+        process.signal(number)
+        assert process.wait() == 0
+
+
+def test_sighup_stays_ignored_under_nohup(db: Database, tmp_path: Path) -> None:
+    """`horsies dev` passes it on like a worker: not at all."""
+    command = [*IGNORING, "HUP", sys.executable, "-m", "horsies.cli", "dev", APP, "--no-reload", "--processes=1"]
+    environment = {
+        **os.environ, VARIABLE: json.dumps(describe(db)), "HORSIES_HEALTH_FILE": str(tmp_path / "health"),
+        "HORSIES_DATABASE_URL": db.url,
+    }  # fmt: skip
+    with ended(WorkerProcess(command, environment, tmp_path)) as process:
+        process.wait_up()
+        process.signal(signal.SIGHUP)
+        process.terminate()
+        assert process.wait() == 0
+        assert "hurried stop" not in process.log, "SIGTERM was the first signal that counted"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])

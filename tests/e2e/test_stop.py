@@ -1,5 +1,6 @@
 """How long a stop may take: `shutdown_timeout` bounds all of it, whatever the database does."""
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -59,16 +60,23 @@ def test_a_second_signal_ends_a_stop_on_a_silent_connection(db: Database, tmp_pa
             assert "1 result could not be written" in leaving.log
 
 
-@pytest.mark.parametrize("timeout", [0, 1, 5])
-def test_running_tasks_and_last_writes_share_the_timeout(db: Database, tmp_path: Path, timeout: int) -> None:
+@pytest.mark.parametrize(("timeout", "drain_s"), [(0, 0), (1, 0.5), (5, 3)])
+def test_running_tasks_and_last_writes_share_the_timeout(
+    db: Database, tmp_path: Path, timeout: int, drain_s: float
+) -> None:
     """A task that will not end is interrupted in time for its end to be written, however short the timeout is."""
     chaos = Chaos(db, tmp_path)
     with tasks_on(db) as tasks, worker(db, f"--shutdown-timeout={timeout}", folder=tmp_path) as leaving:
         (once,) = chaos.send(tasks.chaos, 1, 60.0)
         eventually(lambda: chaos.starts(once) == 1)
+        before = db.value("SELECT clock_timestamp()")
         leaving.terminate()
         assert left_within(leaving, max(1, timeout)) == 0
         info = once.info()
+        ended_at = db.value("SELECT finished_at FROM horsies_task_attempts WHERE task_id = %s", once.task_id)
+        assert (ended_at - before).total_seconds() >= drain_s, "it had all the time that the log promised"
+        (promised,) = re.findall(r"running tasks have (\S+) s", leaving.log)
+        assert float(promised) == pytest.approx(drain_s, abs=0.3), "less what passed since the signal"
         assert (info.status, info.error_code) == (TaskStatus.FAILED, "WORKER_CRASHED")
         assert "interrupted by shutdown" in info.failed_reason
 

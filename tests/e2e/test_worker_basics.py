@@ -355,8 +355,8 @@ def test_a_task_of_an_unknown_name_waits_for_the_grace_and_then_fails(
     handle = tasks.app.send("of_another_release", 1)
     status, code, reason = failed(handle)
     assert (status, code) == (TaskStatus.FAILED, "WORKER_RESOLUTION_ERROR")
-    assert "no live worker has a task named 'of_another_release'; live workers know: 'add', " in reason
-    process.wait_for_log("1 waiting task named 'of_another_release' in queue default, and no live worker knows")
+    assert "no live worker of queue 'default' has a task named 'of_another_release'; they know: 'add', " in reason
+    process.wait_for_log("1 waiting task named 'of_another_release' in queue default, and no live worker of the queue")
     (attempt,) = handle.attempts()
     assert attempt.error_code == "WORKER_RESOLUTION_ERROR"
     info = handle.info()

@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+import psycopg
 import pytest
 
+from horsies.cli import main as front_door
+from horsies_schema.connection import LOCK_KEY
 from horsies_worker.exit_codes import ExitCode
 from tests.support import factories, places
 from tests.support.chaosproxy import ChaosProxy, Mode
@@ -78,11 +81,77 @@ UNREACHABLE = "postgresql://nobody:hunter2@127.0.0.1:1/nowhere"
 # -- exit codes --------------------------------------------------------------------------------------
 
 
+PROCESS_FLAGS = (
+    "--shutdown-timeout=nan",
+    "--shutdown-timeout=-1",
+    "--database-timeout=-1",
+    "--health-file=",
+    "--health-file=.",
+)
+WORKER_FLAGS = (
+    "--processes=0", "--async-concurrency=0", "--queues=", "--queues=,", "--max-claim-batch=0",
+    "--max-claim-per-worker=-1", "--max-tasks-per-child=0", "--max-memory-per-child-mb=0", "--max-child-age=inf",
+    *PROCESS_FLAGS,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verb", "flag"),
+    [
+        *(("worker", flag) for flag in WORKER_FLAGS),
+        *(("scheduler", flag) for flag in PROCESS_FLAGS),
+        *(("dev", flag) for flag in (*WORKER_FLAGS, "--watch=nowhere")),
+        *(("health", flag) for flag in ("--max-age=nan", "--health-file=", "--health-file=.")),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_flag(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str, flag: str
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(project)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    monkeypatch.setenv("HORSIES_DATABASE_URL", UNREACHABLE)
+    with pytest.raises(SystemExit) as ended_by:
+        front_door([verb, *(["shop:app"] if verb != "health" else []), flag])
+    assert ended_by.value.code == ExitCode.USAGE
+    assert f"{flag.partition('=')[0]}" in capsys.readouterr().err.rpartition("error: ")[2]
+    assert not list(project.glob(".*")), "no file left behind"
+
+
 @pytest.mark.parametrize("arguments", [[], ["shop:app", "--processes=many"], ["shop:app", "--no-such-option"]])
 def test_wrong_usage(project: Path, arguments: list[str]) -> None:
     code, said = run(project, *arguments, db=UNREACHABLE)
     assert code == ExitCode.USAGE
     assert "usage: horsies worker" in said
+
+
+def test_a_queue_that_the_app_does_not_have(project: Path) -> None:
+    code, said = run(project, "shop:app", "--queues=mail,default", db=UNREACHABLE)
+    assert code == ExitCode.USAGE
+    assert "argument --queues: 'mail' is not a queue of this app: choose among: default" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
+@pytest.mark.parametrize("verb", ["worker", "scheduler"])
+def test_a_signal_while_the_app_is_imported(project: Path, verb: str, number: int) -> None:
+    write(project, GOOD, f"\n\n    os.kill(os.getpid(), {int(number)})\n    time.sleep(60)\n")
+    code, said = run(project, verb, "shop:app", db=UNREACHABLE, command=FRONT_DOOR)
+    assert (code, said) == (ExitCode.CLEAN, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_interpreter_exits(project: Path, number: int) -> None:
+    write(
+        project, GOOD,
+        f"""
+    import atexit
+    me = os.getpid()
+    atexit.register(lambda: os.kill(me, {int(number)}) if os.getpid() == me else None)
+    """,
+    )  # fmt: skip
+    code, said = run(project, "shop:app", "--database-timeout=0.5", db=UNREACHABLE)
+    assert code == ExitCode.DATABASE
+    assert "Traceback" not in said
 
 
 def test_help_names_the_exit_codes(project: Path) -> None:
@@ -99,8 +168,6 @@ def test_help_names_the_exit_codes(project: Path) -> None:
         (["shop:application"], ["has no 'application'", "did you mean shop:app?"]),
         (["broken:app"], ["importing 'broken' failed", "ZeroDivisionError"]),
         (["empty:app"], ["no task with a body is registered"]),
-        (["shop:app", "--queues=mail,default"], ["'mail' is not a queue of this app", "choose among: default"]),
-        (["shop:app", "--processes=0", "--async-concurrency=0"], ["processes", "async_concurrency"]),
     ],
 )
 def test_wrong_configuration(project: Path, arguments: list[str], words: list[str]) -> None:
@@ -118,6 +185,20 @@ def test_tables_are_missing_and_may_not_be_made(project: Path, empty_db: Databas
     code, said = run(project, "shop:app", db=empty_db, MIGRATE="no")
     assert code == ExitCode.SCHEMA
     assert "horsies-migrate up" in said
+
+
+def test_a_worker_that_waits_for_the_migration_of_another_says_so(project: Path, empty_db: Database) -> None:
+    with psycopg.connect(empty_db.url, application_name="another") as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s, hashtext('public'))", [LOCK_KEY])
+        with running(project, "shop:app", "--processes=1", db=empty_db) as process:
+            pid = other.info.backend_pid
+            process.wait_for_log(f"waiting: session {pid} (role postgres, application 'another') holds the lock of")
+            assert "schema upgraded" not in process.log
+            other.rollback()
+            process.wait_up()
+            assert process.log.count("waiting: ") == 1
+            assert " s for locks, which are free now" in process.log
+            assert "schema upgraded to revision" in process.log
 
 
 def test_tables_are_missing_and_are_made(project: Path, empty_db: Database) -> None:

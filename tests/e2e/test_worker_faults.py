@@ -244,7 +244,7 @@ def test_backends_killed_at_random(db: Database, tmp_path: Path) -> None:
         handles += chaos.send(tasks.chaos, 4, 4.0)
         until = time.monotonic() + 6
         while time.monotonic() < until:
-            purpose = chance.choice(["claim", "finalize", "upkeep", "reaper", "listen", "%"])
+            purpose = chance.choice(["claim", "finalize", "heartbeat", "reaper", "listen", "%"])
             db.execute(
                 "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE datname = %s"
                 " AND application_name LIKE %s ORDER BY random() LIMIT 1) x",
@@ -264,7 +264,7 @@ def test_backends_killed_at_random(db: Database, tmp_path: Path) -> None:
 CUTS = {
     "finalize": r"INSERT INTO horsies_task_attempts",
     "claim": r"claim_generation = t.claim_generation \+ 1",
-    "start": r"SET status = mine.target, claimed = false, claim_expires_at = NULL",
+    "start": r"SET status = c.status, claimed = false, claim_expires_at = NULL",
 }
 
 

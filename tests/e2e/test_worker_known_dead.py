@@ -86,7 +86,7 @@ def test_a_worker_that_was_judged_goes_on_as_another(db: Database, tmp_path: Pat
             before = db.execute("SELECT * FROM horsies_tasks")
             assert child.is_running()
             proxy.set(Mode.PASS)
-            cut_off.wait_for_log("going on under a new id")
+            cut_off.wait_for_log("continuing under a new worker id")
             cut_off.wait_for_log(" is up", times=2, timeout=40)
             assert not psutil.pid_exists(child.pid) or child.status() == psutil.STATUS_ZOMBIE
             assert db.execute("SELECT * FROM horsies_tasks") == before
@@ -118,14 +118,14 @@ def test_a_frozen_worker_is_not_known_to_be_dead(db: Database, tmp_path: Path) -
 def test_one_killed_while_it_judges_is_followed_by_the_next(db: Database, tmp_path: Path) -> None:
     """Between the verdict and the recovery of the tasks."""
     chaos = Chaos(db, tmp_path)
-    points = {"after_verdict": tmp_path / "after_verdict"}
+    points = {"after_declared_dead": tmp_path / "after_declared_dead"}
     with tasks_on(db, **QUICK) as tasks, worker(db, folder=tmp_path, processes=1, **QUICK) as victim:
         (once,) = chaos.send(tasks.chaos, 1, 60.0)
         eventually(lambda: chaos.starts(once) == 1)
         with worker(db, folder=tmp_path, sync_points=points, **QUICK) as judge:
             eventually(lambda: db.value("SELECT count(lock_key) FROM horsies_worker_instances") == 2)
             victim.kill_all()
-            eventually(points["after_verdict"].exists, timeout=30)
+            eventually(points["after_declared_dead"].exists, timeout=30)
             assert verdicts(db, victim.worker_id) == 1
             judge.signal(signal.SIGKILL)
             judge.wait()

@@ -1,4 +1,4 @@
-"""A log sink that stops reading: the worker goes on, and can still leave."""
+"""A log sink that stops reading: the worker goes on, and can still stop."""
 
 import fcntl
 import json
@@ -16,7 +16,7 @@ F_SETPIPE_SZ = 1031
 
 
 def test_a_blocked_log_sink_stops_neither_work_nor_exit(db: Database, tmp_path: Path) -> None:
-    """Nobody reads the pipe; with DEBUG it is full after a few tasks."""
+    """No process reads the pipe; with DEBUG it is full after a few tasks."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
     options = ["--processes=1", "--loglevel=DEBUG", f"--health-file={tmp_path / 'health'}"]
@@ -29,7 +29,7 @@ def test_a_blocked_log_sink_stops_neither_work_nor_exit(db: Database, tmp_path: 
         with tasks_on(db) as tasks:
             results = gather(tasks.flaky.send_many([(2,) for _ in range(50)]), timeout_ms=60_000)
         assert {result.is_ok() for result in results} == {True}
-        # short writes into a pipe are whole or not at all: it is full when the next line does not fit
+        # a short write into a pipe is atomic: the pipe is full when the next line does not fit
         waiting = int.from_bytes(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)), sys.byteorder)
         assert waiting > 3900, f"only {waiting} bytes in the pipe: this test would prove nothing"
         worker.terminate()

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 import horsies_schema
+from horsies_worker.database.settings import SETTINGS
 from horsies_worker.exit_codes import ExitCode
+from tests.support import postgres
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import Database
 from tests.support.scheduler_app import start_scheduler
-from tests.support.workers import WorkerProcess, describe, ended, start_worker
+from tests.support.workers import WorkerProcess, describe, ended, start_worker, tasks_on, worker
 
 
 @pytest.fixture
@@ -140,3 +142,50 @@ def test_a_pooler_that_was_not_declared(tmp_path: Path, who: str) -> None:
 def test_a_real_pooler_that_was_not_declared(db: Database, tmp_path: Path) -> None:
     with pgbouncer(db) as proxy:
         refused(start_worker(describe(proxy.url), tmp_path), "worker", "pooler=True", "direct_url")
+
+
+# -- the way to the server -------------------------------------------------------------------------
+
+FIRST = "default_transaction_isolation, extra_float_digits, search_path"
+SWALLOWED = ", ".join((FIRST, *SETTINGS))
+
+
+@pytest.mark.parametrize("who", ["worker", "scheduler"])
+@pytest.mark.parametrize("pool_size", [1, 3])
+def test_a_real_pooler_that_ignores_the_settings_of_a_session(
+    db: Database, tmp_path: Path, who: str, pool_size: int
+) -> None:
+    with pgbouncer(db, ignored=SWALLOWED, pool_size=pool_size) as proxy:
+        if who == "worker":
+            process = start_worker(describe(proxy.url), tmp_path)
+        else:
+            process = start_scheduler(proxy.url, {"s": 1}, tmp_path)
+        refused(process, who, "transaction-mode pooler", "pooler=True", "direct_url")
+
+
+def test_a_pooler_in_session_mode_that_refuses_what_later_sessions_set(db: Database, tmp_path: Path) -> None:
+    with pgbouncer(db, mode="session", pool_size=20, ignored=FIRST) as proxy:
+        refused(
+            start_worker(describe(proxy.url), tmp_path), "worker", "startup parameter: statement_timeout", "direct_url"
+        )
+
+
+def test_a_pooler_in_session_mode_is_no_obstacle(db: Database, tmp_path: Path) -> None:
+    with (
+        pgbouncer(db, mode="session", pool_size=20, ignored=SWALLOWED) as proxy,
+        worker(proxy.url, folder=tmp_path) as process,
+        tasks_on(db) as tasks,
+    ):
+        assert tasks.add.send(1, 2).get(30_000).ok == 3
+        assert "LISTEN does not work" not in process.log
+
+
+@pytest.mark.parametrize("who", ["worker", "scheduler"])
+def test_a_direct_url_of_another_database(db: Database, tmp_path: Path, who: str) -> None:
+    with postgres.database() as other:
+        broker = {"direct_url": other.url}
+        if who == "worker":
+            process = start_worker(describe(db.url, broker=broker), tmp_path)
+        else:
+            process = start_scheduler(db.url, {"s": 1}, tmp_path, broker=broker)
+        refused(process, who, "direct_url leads to another database", db.name, other.name)

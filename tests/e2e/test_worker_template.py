@@ -1,4 +1,4 @@
-"""Where a worker's children come from: a fork of the worker itself, or a process that imports the app anew."""
+"""The template of a worker process: a fork of the worker, or a process that imports the app again."""
 
 import os
 import sys
@@ -69,11 +69,11 @@ def done(db: Database, name: str) -> Any:
 
 def test_the_app_is_imported_once(db: Database, shop: Path) -> None:
     with working(db, shop) as worker:
-        assert done(db, "who") == '{"ok":"horsies-template|"}', "nothing of the worker's command line and input"
+        assert done(db, "who") == '{"ok":"horsies-template|"}', "tasks see the worker's command line or input"
         assert imports(shop) == [worker.pid]
 
 
-def test_a_template_that_died_is_followed_by_one_that_imports_the_app_itself(db: Database, shop: Path) -> None:
+def test_the_template_after_a_dead_one_imports_the_app_itself(db: Database, shop: Path) -> None:
     with working(db, shop) as worker:
         (template,) = (process for process in worker.offspring() if process.ppid() == worker.pid)
         before = {child.pid for child in worker.children()}
@@ -84,8 +84,8 @@ def test_a_template_that_died_is_followed_by_one_that_imports_the_app_itself(db:
         assert another not in (worker.pid, template.pid)
 
 
-def test_children_have_what_the_import_opened_and_nothing_that_the_worker_was_given(db: Database, shop: Path) -> None:
-    # the shell gives its worker a descriptor that is no business of tasks, as a supervisor may
+def test_children_keep_the_files_of_the_import_and_inherit_none_of_the_worker(db: Database, shop: Path) -> None:
+    # as a supervisor may, the shell gives the worker a descriptor that tasks must not see
     with working(db, shop, "bash", "-c", 'exec 7>given; exec "$@"', "bash") as worker:
         assert (Path(f"/proc/{worker.pid}/fd/7")).readlink().name == "given"
         seen = done(db, "look")

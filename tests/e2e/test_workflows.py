@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,12 @@ from horsies import (
     NodeStatus,
     SuccessCase,
     SuccessPolicy,
+    TaskError,
     TaskNode,
+    TaskResult,
     TaskSendError,
     WorkflowDefinition,
+    WorkflowDefinitionError,
     WorkflowSpec,
     WorkflowStatus,
     from_node,
@@ -53,6 +57,44 @@ def t(db: Database) -> Iterator[SimpleNamespace]:
         lambda: not db.execute("SELECT 1 FROM horsies_workflow_tasks n JOIN horsies_tasks t ON t.id = n.task_id"
                                " WHERE n.status = 'ENQUEUED' AND t.terminal_at IS NOT NULL"))  # fmt: skip
     workers.check_invariants(db)
+
+
+def test_a_value_that_would_be_changed_on_an_edge_is_refused(t: SimpleNamespace) -> None:
+    """No float is equal to 2**53 + 1: only the value can tell. A bool for an int is told by the types."""
+    for number, code in ((0, None), (2**53 + 1, "WORKER_SERIALIZATION_ERROR")):
+        source = t.number.node()(number)
+        taker = t.traced.node()("x", seconds=from_node(source))
+        handle = t.app.workflow("rounded", [source, taker], output=taker).start()
+        handle.get(20_000)
+        error = handle.result_for(taker).err
+        assert (error and error.error_code) == code
+    assert error is not None
+    assert "an integer only if a float is equal to it" in error.message
+
+    @t.app.declare("flag")
+    def flag() -> TaskResult[bool, TaskError]: ...
+
+    @t.app.declare("raw")
+    def raw() -> TaskResult[bytes, TaskError]: ...
+
+    @t.app.declare("anything")
+    def anything(value: Any) -> TaskResult[None, TaskError]: ...
+
+    for one, other in ((flag, t.number), (raw, anything)):
+        source = one.node()()
+        with pytest.raises(WorkflowDefinitionError, match=r"takes .*, and .* returns"):
+            t.app.workflow("changed", [source, other.node()(from_node(source))])
+
+
+def test_a_send_by_name_is_read_as_strictly_as_it_would_be_sent(t: SimpleNamespace, db: Database) -> None:
+    """From an app that does not know the task."""
+    with build(describe(db)) as app:
+        for value in ("5", True, 5.0):
+            error = app.send("number", value).get(20_000).err
+            assert error is not None
+            assert error.error_code == "WORKER_SERIALIZATION_ERROR"
+            assert "parameter 'n': input should be a valid integer" in error.message
+        assert app.send("number", n=5).get(20_000).ok == 5
 
 
 def test_values_and_results_are_injected(t: SimpleNamespace) -> None:

@@ -92,12 +92,12 @@ async def test_attempts_are_told_in_order(db: Database, app: Horsies, broker: Po
 
 
 async def test_an_unknown_task(broker: PostgresBroker) -> None:
-    nobody = new_id()
-    assert await broker.get_task_info(nobody) is None
-    assert await broker.get_attempts(nobody) == []
-    assert await broker.cancel(nobody) is CancelResult.NOT_FOUND
-    assert not await broker.retry(nobody)
-    assert not await broker.requeue(nobody)
+    missing = new_id()
+    assert await broker.get_task_info(missing) is None
+    assert await broker.get_attempts(missing) == []
+    assert await broker.cancel(missing) is CancelResult.NOT_FOUND
+    assert not await broker.retry(missing)
+    assert not await broker.requeue(missing)
 
 
 def test_the_same_without_a_loop(db: Database) -> None:
@@ -162,14 +162,14 @@ async def test_what_has_ended_stays_as_it_ended(db: Database, broker: PostgresBr
 
 async def test_cancelling_many_says_what_became_of_each(db: Database, broker: PostgresBroker) -> None:
     ids = {status: factories.task(db, status) for status in STATES}
-    nobody = new_id()
-    found = await broker.cancel_many([*ids.values(), nobody, ids["PENDING"]])
+    missing = new_id()
+    found = await broker.cancel_many([*ids.values(), missing, ids["PENDING"]])
     assert found == {
         ids["PENDING"]: CancelResult.CANCELLED,
         ids["CLAIMED"]: CancelResult.CANCELLED,
         ids["RUNNING"]: CancelResult.REQUESTED,
         **{ids[status]: CancelResult.ALREADY_ENDED for status in ENDED},
-        nobody: CancelResult.NOT_FOUND,
+        missing: CancelResult.NOT_FOUND,
     }
     assert await broker.cancel_many([]) == {}
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from horsies_worker.queries import DUE_LOOK, EXPIRED_RESULT, Hint
+from horsies_worker.database.queries import DUE_LOOK, EXPIRED_RESULT, Hint
 from tests.support import factories, invariants
 from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands, Row
@@ -33,8 +33,8 @@ def fill(db: Database, count: int, **columns: str) -> None:
     )
 
 
-async def next_due(hands: Hands, *queues: str, names: Sequence[str] = ("add",)) -> float | None:
-    return (await hands.queries.next_due(hands.connection, queues, names)).due_s
+async def next_due(hands: Hands, *queues: str, names: Sequence[str] = ("add",), since_s: float = 0.0) -> float | None:
+    return (await hands.queries.next_due(hands.connection, queues, names, since_s=since_s)).due_s
 
 
 def statuses(db: Database) -> dict[str, str]:
@@ -108,6 +108,14 @@ async def test_the_next_due_time_is_the_first_of_all_queues_and_priorities(db: D
     assert await next_due(hands, "default") is None
 
 
+async def test_a_task_that_became_ready_after_the_last_scan_is_due(db: Database, hands: Hands) -> None:
+    factories.task(db, enqueued_at=ago(seconds=5))
+    assert await next_due(hands, "default", since_s=4) is None
+    due = await next_due(hands, "default", since_s=60)
+    assert due is not None
+    assert -60 < due <= -5
+
+
 async def test_the_next_due_time_is_of_a_known_name(db: Database, hands: Hands) -> None:
     factories.task(db, task_name="ghost", enqueued_at=ahead(minutes=1))
     assert await next_due(hands, "default") is None
@@ -124,7 +132,7 @@ async def test_many_future_tasks_of_unknown_names_are_read_so_far_and_no_further
 
 async def test_many_ready_tasks_of_unknown_names_are_a_crowd(db: Database, hands: Hands) -> None:
     async def is_crowded() -> bool:
-        return (await hands.queries.next_due(hands.connection, ["default"], ["add"])).is_crowded
+        return (await hands.queries.next_due(hands.connection, ["default"], ["add"], since_s=0)).is_crowded
 
     assert not await is_crowded()
     fill(db, DUE_LOOK, enqueued_at="now() - interval '1 minute'")
@@ -156,7 +164,7 @@ async def test_what_is_overdue_is_consumed_once_and_uses_no_place(db: Database, 
 
 # -- kinds and places ------------------------------------------------------------------------------------------
 
-NAMES: dict[str, Any] = {"async_names": ["poll"], "short_names": ["noop"], "other_names": ["add", "noop"]}
+NAMES: dict[str, Any] = {"async_names": ["poll"], "short_names": ["noop"], "sync_names": ["add", "noop"]}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +184,7 @@ NAMES: dict[str, Any] = {"async_names": ["poll"], "short_names": ["noop"], "othe
         # a kind without room does not stand in the way of another
         ("add add add poll", {"room_async": 1}, "- - - R"),
         ("poll poll add", {"room_sync": 1}, "- - R"),
-        # beyond the places: a buffer, in order, whatever the kind
+        # beyond the places: a buffer, in order, of any kind
         ("add poll add poll", {"room_sync": 1, "prefetch": 2}, "R C C -"),
         ("poll add add", {"room_sync": 1, "prefetch": 1}, "C R -"),
         ("noop noop noop", {"room_sync": 1, "room_ahead": 1, "prefetch": 5}, "R R C"),
@@ -494,14 +502,6 @@ async def test_what_never_started_goes_back_to_its_place(db: Database, hands: Ha
     assert db.value("SELECT count(*) FROM horsies_task_attempts") == 2
 
 
-async def test_a_hand_back_with_a_delay_moves_the_task(db: Database, hands: Hands) -> None:
-    task = factories.task(db, "CLAIMED")
-    await hands.hand_back([{"id": task, "claim_generation": 1}], delay_ms=5_000)
-    stored = factories.read(db, task)
-    assert (stored["enqueued_at"] - stored["updated_at"]).total_seconds() == 5
-    assert await hands.claim() == []
-
-
 async def test_a_hand_back_wakes_whoever_waits_for_work(db: Database, hands: Hands) -> None:
     heard: list[str] = []
     listener = await asyncpg.connect(db.url)
@@ -515,7 +515,7 @@ async def test_a_hand_back_wakes_whoever_waits_for_work(db: Database, hands: Han
 async def test_an_unwanted_task_ends_instead_of_going_back(db: Database, hands: Hands) -> None:
     task = factories.task(db, "RUNNING", cancel_requested_at=NOW)
     before = factories.read(db, task)
-    assert await hands.hand_back([{"id": task, "claim_generation": 1}], delay_ms=5_000) == {task}
+    assert await hands.hand_back([{"id": task, "claim_generation": 1}]) == {task}
     stored = factories.read(db, task)
     assert (stored["status"], stored["error_code"], stored["started_at"]) == ("CANCELLED", "TASK_CANCELLED", None)
     assert "TASK_CANCELLED" in stored["result"]

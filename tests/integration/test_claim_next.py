@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from horsies_worker.queries import Hint, NextRequest
+from horsies_worker.database.queries import Hint, NextRequest
 from tests.support import factories
 from tests.support.factories import ago, ahead
 from tests.support.hands import Hands
@@ -60,7 +60,7 @@ async def test_only_one_queue_and_one_priority(db: Database) -> None:
 
 
 async def test_what_needs_more_thought_is_left_as_it_is(db: Database) -> None:
-    """Overdue, of another kind, of nobody's registry: within the first ones, and not written."""
+    """Overdue, of another kind, or of a workflow: scanned, and not written."""
     left = [
         factories.task(db, good_until=ago(seconds=1), enqueued_at=ago(minutes=9)),
         factories.task(db, task_name="poll", enqueued_at=ago(minutes=8)),
@@ -82,7 +82,7 @@ async def test_unknown_names_do_not_count_and_are_not_locked(db: Database) -> No
     mine = [factories.task(db, enqueued_at=ago(minutes=minutes)) for minutes in (8, 7)]
     async with Hands.on(db) as hands, Hands.on(db, "worker-2") as other, hands.connection.transaction():
         assert [row["id"] for row in await more(hands, 2)] == mine
-        assert len(await other.claim(9, other_names=["ghost"])) == 5
+        assert len(await other.claim(9, sync_names=["ghost"])) == 5
 
 
 async def test_what_others_hold_is_passed_over(db: Database) -> None:

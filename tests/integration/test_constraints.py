@@ -2,7 +2,9 @@
 
 import psycopg
 import pytest
+from sqlalchemy import DateTime
 
+from horsies_schema.models import Base
 from tests.support.postgres import Database
 
 BASE = {"id": "'a'", "task_name": "'t'"}
@@ -117,6 +119,92 @@ def test_the_rule_that_a_row_breaks_is_named(db: Database, row: dict[str, str], 
     with pytest.raises(psycopg.errors.CheckViolation, match=f"breaks the rule '{rule}'") as refused:
         insert(db, row)
     assert refused.value.diag.constraint_name == f"ck_horsies_tasks_{rule}"
+
+
+# -- times ---------------------------------------------------------------------------------------
+
+ROWS = {
+    "horsies_tasks": {
+        **BASE, "status": "'CANCELLED'", "terminal_at": "now()", "result": "'{}'", "claimed_by_worker_id": "'w'",
+        "claimed_at": "now()", "started_at": "now()", "good_until": "now() + interval '1 d'", "failed_at": "now()",
+    },
+    "horsies_task_attempts": {
+        "task_id": "'a'", "attempt": "1", "outcome": "'COMPLETED'", "started_at": "now()",
+        "finished_at": "now() + interval '1 d'",
+    },
+    "horsies_heartbeats": {"task_id": "'a'", "sender_id": "'w'", "role": "'runner'"},
+    "horsies_worker_states": {
+        "worker_id": "'w'", "hostname": "'h'", "pid": "1", "processes": "1", "worker_started_at": "now()",
+    },
+    "horsies_worker_instances": {
+        "worker_id": "'w'", "period_ms": "5000", "judged_dead_at": "now()", "judged_by": "'v'",
+    },
+    "horsies_task_sets": {"sha": "'s'", "names": "'{}'"},
+    "horsies_task_names": {"task_name": "'n'", "first_known_at": "now()", "last_known_at": "now()"},
+    "horsies_schedule_state": {"schedule_name": "'s'"},
+    "horsies_queue_state": {"queue_name": "'q'"},
+    "horsies_workflows": {"id": "'w'", "name": "'n'", "status": "'FAILED'", "completed_at": "now()"},
+    "horsies_workflow_tasks": {
+        "id": "'n'", "workflow_id": "'w'", "task_index": "0", "node_id": "'first'", "task_name": "'t'",
+    },
+}  # fmt: skip
+TIMES = [
+    (table.name, column.name)
+    for table in Base.metadata.tables.values()
+    for column in table.columns
+    if isinstance(column.type, DateTime)
+]
+UNREADABLE = (
+    "-infinity",
+    "infinity",
+    "4713-01-01 BC",
+    "1969-12-31 23:59:59+00",
+    "9000-01-01 00:00:01+00",
+    "294276-01-01",
+)
+
+
+@pytest.mark.breaks("T4", "T5", "T6", "T7", "T8", "A1", "A2", "A3", "A4", "W1", "W2", "W3", "W4", "W6", "W8")
+def test_times_that_no_program_can_read_are_refused_in_every_column(db: Database) -> None:
+    assert len(TIMES) == 46
+    for table, row in ROWS.items():
+        insert(db, row, table)
+    accepted = []
+    for table, column in TIMES:
+        fit = "now() + interval '2 d'" if column in ("good_until", "finished_at") else "now()"
+        if (table, column) == ("horsies_tasks", "completed_at"):
+            db.execute("UPDATE horsies_tasks SET status = 'COMPLETED', completed_at = now(), failed_at = NULL")
+        db.execute(f"UPDATE {table} SET {column} = {fit}")
+        for time in UNREADABLE:
+            try:
+                db.execute(f"UPDATE {table} SET {column} = %s", time)
+            except psycopg.errors.CheckViolation:
+                continue
+            accepted.append((table, column, time))
+        if (table, column) == ("horsies_tasks", "completed_at"):
+            db.execute("UPDATE horsies_tasks SET status = 'CANCELLED', completed_at = NULL")
+    assert accepted == []
+
+
+@pytest.mark.parametrize("column", ["sent_at", "enqueued_at", "good_until"])
+@pytest.mark.parametrize("time", UNREADABLE)
+def test_the_rule_for_times_is_named(db: Database, column: str, time: str) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="breaks the rule 'time_range'") as refused:
+        insert(db, {column: f"'{time}'"})
+    assert refused.value.diag.constraint_name == "ck_horsies_tasks_time_range"
+
+
+@pytest.mark.parametrize("ttl", ["-1 s", "1001 years"])
+def test_the_life_of_a_node_is_bounded(db: Database, ttl: str) -> None:
+    insert(db, ROWS["horsies_workflows"], "horsies_workflows")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        insert(db, {**ROWS["horsies_workflow_tasks"], "ttl": f"interval '{ttl}'"}, "horsies_workflow_tasks")
+
+
+@pytest.mark.parametrize("period", [0, 3_600_001, 2_147_483_647])
+def test_the_period_of_beats_is_bounded(db: Database, period: int) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation):
+        insert(db, {**ROWS["horsies_worker_instances"], "period_ms": str(period)}, "horsies_worker_instances")
 
 
 ATTEMPT = {"task_id": "'a'", "attempt": "1", "outcome": "'COMPLETED'", "started_at": "now()", "finished_at": "now()"}

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import asyncpg
@@ -17,13 +18,16 @@ from horsies._pg import listener
 from horsies._pg.driver import Connection, connect
 from horsies._pg.dsn import connect_arguments
 from horsies.config import ResilienceConfig
-from horsies_worker.database import connect_ready
-from horsies_worker.session import Session
+from horsies_worker.database.connect import connect_ready
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.identity import Identity
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
 PASSWORD = "hunter2-Größe"
+QUERIES = Queries(None, Identity())
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +108,7 @@ async def test_the_error_of_a_transaction_passes_on(db: Database) -> None:
 
 async def test_a_cancelled_action_of_a_session_stays_cancelled(db: Database) -> None:
     """Whatever the action raises on its way out: a service that catches errors must not go on."""
-    session = Session(PostgresConfig(db.url), "test")
+    session = Session(PostgresConfig(db.url), "test", QUERIES)
     begun = asyncio.Event()
 
     async def action(_connection: Any) -> None:
@@ -147,7 +151,7 @@ async def test_a_bound_that_was_too_short_grows(db: Database) -> None:
     with ChaosProxy(db.url) as proxy:
         config = PostgresConfig(proxy.url, connect_timeout_ms=300)
         proxy.set(Mode.DELAY, delay_s=0.1)  # two exchanges of two messages: 0.4 s
-        session = Session(config, "test")
+        session = Session(config, "test", QUERIES)
         with pytest.raises(TimeoutError):
             await session.run(lambda connection: connection.fetchval("SELECT 1"))
 
@@ -214,7 +218,7 @@ async def _send(app: Horsies) -> None:
 
 
 async def _open_session(app: Horsies) -> None:
-    await Session(app.config.broker, "test").run(lambda connection: connection.fetchval("SELECT 1"))
+    await Session(app.config.broker, "test", QUERIES).run(lambda connection: connection.fetchval("SELECT 1"))
 
 
 async def _get_ready(app: Horsies) -> None:
@@ -267,3 +271,60 @@ def test_the_values_that_hold_a_password_do_not_show_it() -> None:
         assert "***" in repr(value)
     assert config.url == f"postgresql://me:{PASSWORD}@host/db?sslpassword=key-{PASSWORD}"
     assert arguments["password"] == PASSWORD
+
+
+# -- times that Python cannot hold -----------------------------------------------------------------
+
+
+TIMES = ("-infinity", "4713-01-01 BC", "0001-01-01 00:00:00+00", "9999-12-31 23:59:59+00", "294276-12-31", "infinity")
+
+
+async def test_times_that_python_cannot_hold_are_read_and_written_back(db: Database) -> None:
+    """Each with a time zone, in order, and fit for a conversion to any other zone; and the same value goes back."""
+    connection = await connect(connect_arguments(PostgresConfig(db.url)))
+    try:
+        found = [await connection.fetchval(f"SELECT timestamptz '{time}'") for time in TIMES]
+        assert found == sorted(found)
+        for time, value in zip(TIMES, found, strict=True):
+            for hours in (-14, 14):
+                value.astimezone(timezone(timedelta(hours=hours)))
+            assert await connection.fetchval(f"SELECT $1::timestamptz = timestamptz '{time}'", value), time
+            (listed,) = await connection.fetchval("SELECT ARRAY[$1::timestamptz]", value)
+            assert listed == value
+            assert await connection.fetchval(f"SELECT ($1::timestamptz[])[1] = timestamptz '{time}'", [value]), time
+    finally:
+        await connection.close()
+
+
+async def test_usual_times_and_intervals_are_what_they_are(db: Database) -> None:
+    connection = await connect(connect_arguments(PostgresConfig(db.url)))
+    plain = await asyncpg.connect(db.url)
+    try:
+        for sql in (
+            "timestamptz '2026-02-28 23:59:59.999999+14'", "timestamptz '1969-12-31 23:59:59.000001+00'",
+            "interval '-1 year -2 mons -3 days -04:05:06.000007'", "interval '13 mons 1 day 00:00:00.5'",
+            "interval '0'", "ARRAY[interval '1 s', NULL]", "NULL::timestamptz",
+        ):  # fmt: skip
+            assert await connection.fetchval(f"SELECT {sql}") == await plain.fetchval(f"SELECT {sql}"), sql
+        for value in (timedelta(days=-1, microseconds=1), timedelta(days=3650, seconds=1)):
+            assert await connection.fetchval("SELECT $1::interval", value) == value
+        paris = datetime(2026, 7, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+        assert await connection.fetchval("SELECT $1::timestamptz", paris) == paris
+        for name in ("timestamptz", "interval"):
+            with pytest.raises(asyncpg.DataError, match="expected a"):
+                await connection.fetchval(f"SELECT $1::{name}", "now")
+    finally:
+        await connection.close()
+        await plain.close()
+
+
+async def test_an_interval_without_end_is_the_longest_one(db: Database) -> None:
+    connection = await connect(connect_arguments(PostgresConfig(db.url)))
+    try:
+        if connection.get_server_version().major < 17:
+            pytest.skip("this server has no infinite intervals")
+        longest = await connection.fetchval("SELECT statement_timestamp() - timestamptz '-infinity'")
+        assert longest > timedelta(days=300_000 * 365)
+        assert await connection.fetchval("SELECT interval '-infinity'") == -longest
+    finally:
+        await connection.close()

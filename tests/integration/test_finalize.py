@@ -1,4 +1,4 @@
-"""The end of an attempt, as statements: every edge, the immutable attempt row, its span."""
+"""The statements that end an attempt: every edge, the immutable attempt row and its times."""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from horsies.status import AttemptOutcome, TaskStatus
-from horsies_worker.queries import UNRETRIED_RESULT
+from horsies_worker.database.queries import UNRETRIED_RESULT
 from tests.support import factories
 from tests.support.factories import NOW, ahead
 from tests.support.hands import Hands, attempts, end_of, moment, running
@@ -31,21 +31,21 @@ async def test_completed(db: Database, hands: Hands) -> None:
     assert (stored["status"], stored["result"], stored["error_code"]) == ("COMPLETED", '{"ok":[1,2]}', None)
     assert stored["completed_at"] == stored["terminal_at"] == stored["updated_at"]
     assert (stored["failed_at"], stored["failed_reason"], stored["retry_count"]) == (None, None, 0)
-    assert (stored["worker_pid"], stored["worker_process_name"]) == (end.pid, "child-9")
+    assert (stored["worker_pid"], stored["worker_process_name"]) == (end.outcome.pid, "child-9")
     assert (stored["claimed_by_worker_id"], stored["claim_generation"]) == ("worker-1", 1)
     assert attempts(db, row["id"]) == [
         {
             "attempt": 1, "outcome": "COMPLETED", "will_retry": False, "error_code": None, "error_message": None,
             "started_at": moment(end.started), "finished_at": moment(end.finished),
-            "failed_reason": None, "worker_id": "worker-1", "worker_hostname": "host-1", "worker_pid": end.pid,
+            "failed_reason": None, "worker_id": "worker-1", "worker_hostname": "host-1", "worker_pid": end.outcome.pid,
             "worker_process_name": "child-9",
         }
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("together", [1, 3])
-async def test_one_is_completed_as_many_are(db: Database, hands: Hands, together: int) -> None:
-    """Two statements, one for a single end: the same row, the same attempt, the same fences."""
+async def test_one_task_is_completed_like_many(db: Database, hands: Hands, together: int) -> None:
+    """The statement for a single end writes the same row and attempt under the same fence as the one for many."""
     rows = [running(db, retry_count=1, max_retries=1, finalizing_at=NOW) for _ in range(together)]
     ends = [end_of(row, result='{"ok":7}', pid=9, started=PAST, finished=PAST) for row in rows]
     assert await hands.finalize(ends) == {row["id"]: "COMPLETED" for row in rows}
@@ -63,7 +63,7 @@ async def test_one_is_completed_as_many_are(db: Database, hands: Hands, together
 
 
 @pytest.mark.parametrize("together", [1, 3])
-async def test_an_ok_end_that_is_not_ours_changes_nothing(db: Database, hands: Hands, together: int) -> None:
+async def test_an_ok_end_without_a_claim_changes_nothing(db: Database, hands: Hands, together: int) -> None:
     lost = [running(db, claim_generation=2) for _ in range(together)]
     others = [running(db, claimed_by_worker_id="worker-2") for _ in range(together)]
     locked = [running(db) for _ in range(together)]
@@ -83,10 +83,10 @@ async def test_an_ok_end_that_is_not_ours_changes_nothing(db: Database, hands: H
 )
 async def test_failed(db: Database, hands: Hands, outcome: AttemptOutcome, code: str) -> None:
     row = running(db, retry_count=1, max_retries=1)
-    end = end_of(row, S.FAILED, outcome=outcome, error_code=code)
+    end = end_of(row, S.FAILED, recorded=outcome, error_code=code)
     assert await hands.finalize([end]) == {row["id"]: "FAILED"}
     stored = factories.read(db, row["id"])
-    assert (stored["status"], stored["result"], stored["error_code"]) == ("FAILED", end.result, code)
+    assert (stored["status"], stored["result"], stored["error_code"]) == ("FAILED", end.outcome.result, code)
     assert stored["failed_at"] == stored["terminal_at"] is not None
     assert (stored["completed_at"], stored["failed_reason"], stored["retry_count"]) == (None, "why", 1)
     last = attempts(db, row["id"])[1]
@@ -106,7 +106,7 @@ async def test_cancelled_while_it_ran(db: Database, hands: Hands) -> None:
 
 async def test_cancelled_before_user_code_began(db: Database, hands: Hands) -> None:
     row = running(db, cancel_requested_at=NOW)
-    await hands.end([row], status=S.CANCELLED, error_code="TASK_CANCELLED", outcome=None, started=None)
+    await hands.end([row], status=S.CANCELLED, error_code="TASK_CANCELLED", recorded=None, started=None)
     stored = factories.read(db, row["id"])
     assert (stored["status"], stored["started_at"]) == ("CANCELLED", None)
     assert attempts(db, row["id"]) == []
@@ -134,8 +134,8 @@ async def test_a_retry(db: Database, hands: Hands) -> None:
     assert last["worker_hostname"] == "host-1"
 
 
-async def test_a_retry_takes_the_larger_budget_along(db: Database, hands: Hands) -> None:
-    """A row that named no options is retried by the registration's policy: its own limit must allow that."""
+async def test_a_retry_stores_the_larger_budget(db: Database, hands: Hands) -> None:
+    """A row without options is retried by the registered policy, so its own limit must allow that."""
     row = running(db)
     assert await hands.end([row], status=S.PENDING, budget=5) == {row["id"]: "PENDING"}
     stored = factories.read(db, row["id"])
@@ -143,12 +143,12 @@ async def test_a_retry_takes_the_larger_budget_along(db: Database, hands: Hands)
 
 
 async def test_a_retry_beyond_the_budget_fails(db: Database, hands: Hands) -> None:
-    """The row has the last word: somebody may have spent a retry that this worker does not know of."""
+    """The row decides: another worker may have used a retry that this worker does not know of."""
     row = running(db, retry_count=2, max_retries=2)
     end = end_of(row, S.PENDING, budget=1)
     assert await hands.finalize([end]) == {row["id"]: "FAILED"}
     stored = factories.read(db, row["id"])
-    assert (stored["error_code"], stored["result"], stored["retry_count"]) == ("SMTP_DOWN", end.result, 2)
+    assert (stored["error_code"], stored["result"], stored["retry_count"]) == ("SMTP_DOWN", end.outcome.result, 2)
     assert attempts(db, row["id"])[2]["will_retry"] is False
 
 
@@ -159,8 +159,8 @@ async def test_a_retry_past_the_deadline_fails(db: Database, hands: Hands, good_
     assert attempts(db, row["id"])[0]["will_retry"] is (status == "PENDING")
 
 
-async def test_a_retry_of_an_unwanted_task_ends_cancelled(db: Database, hands: Hands) -> None:
-    """The attempt keeps its own error; the task tells that it was cancelled."""
+async def test_a_retry_after_a_cancel_request_ends_cancelled(db: Database, hands: Hands) -> None:
+    """The attempt keeps its own error; the task says that it was cancelled."""
     row = running(db, max_retries=1, cancel_requested_at=NOW)
     assert await hands.end([row], status=S.PENDING) == {row["id"]: "CANCELLED"}
     stored = factories.read(db, row["id"])
@@ -169,13 +169,13 @@ async def test_a_retry_of_an_unwanted_task_ends_cancelled(db: Database, hands: H
     assert [(a["error_code"], a["will_retry"]) for a in attempts(db, row["id"])] == [("SMTP_DOWN", False)]
 
 
-async def test_an_unwanted_task_that_ended_by_itself_keeps_its_end(db: Database, hands: Hands) -> None:
+async def test_a_task_that_ended_despite_a_cancel_request_keeps_its_end(db: Database, hands: Hands) -> None:
     rows = [running(db, cancel_requested_at=NOW) for _ in range(2)]
     ends = [end_of(rows[0]), end_of(rows[1], S.FAILED)]
     assert await hands.finalize(ends) == {rows[0]["id"]: "COMPLETED", rows[1]["id"]: "FAILED"}
 
 
-async def test_a_mark_of_a_result_in_hand_is_cleared(db: Database, hands: Hands) -> None:
+async def test_the_end_clears_a_staged_result(db: Database, hands: Hands) -> None:
     marked = {"finalizing_at": NOW, "finalizing_by_worker_id": "worker-1", "result": '{"ok":1}'}
     rows = [running(db, max_retries=1, **marked) for _ in range(2)]
     await hands.finalize([end_of(rows[0]), end_of(rows[1], S.PENDING)])
@@ -184,7 +184,7 @@ async def test_a_mark_of_a_result_in_hand_is_cleared(db: Database, hands: Hands)
         assert (stored["finalizing_at"], stored["finalizing_by_worker_id"]) == (None, None)
 
 
-async def test_the_end_is_told_to_whoever_waits(db: Database, hands: Hands) -> None:
+async def test_the_end_notifies_waiters(db: Database, hands: Hands) -> None:
     heard: list[tuple[str, str]] = []
     listener = await asyncpg.connect(db.url)
     for channel in ("task_done", "task_new"):
@@ -195,7 +195,7 @@ async def test_the_end_is_told_to_whoever_waits(db: Database, hands: Hands) -> N
     await listener.close()
 
 
-async def test_many_of_every_kind_in_one_statement(db: Database, hands: Hands) -> None:
+async def test_ends_of_every_kind_in_one_statement(db: Database, hands: Hands) -> None:
     ends = [
         end_of(running(db, max_retries=1, id=f"{number:03}-{status}"), status)
         for number in range(20)
@@ -207,7 +207,7 @@ async def test_many_of_every_kind_in_one_statement(db: Database, hands: Hands) -
     assert await hands.finalize(ends) == {}
 
 
-# -- the attempt's span ----------------------------------------------------------------------------------------
+# -- the attempt's times ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -215,10 +215,10 @@ async def test_many_of_every_kind_in_one_statement(db: Database, hands: Hands) -
     [(PAST, PAST), (FUTURE, FUTURE), (PAST, FUTURE), (FUTURE, PAST), (None, FUTURE), (None, PAST)],
 )
 @pytest.mark.parametrize("status", [S.COMPLETED, S.PENDING])
-async def test_the_span_stays_inside_what_the_row_allows(
+async def test_times_stay_between_the_start_of_the_row_and_now(
     db: Database, hands: Hands, started: float | None, finished: float, status: S
 ) -> None:
-    """Whatever the worker's clock says: not before the row was started, not after this statement."""
+    """A worker's clock can place an attempt neither before the start of its row nor after the statement."""
     row = running(db, max_retries=1)
     before = factories.read(db, row["id"])
     await hands.end([row], status=status, started=started, finished=finished)
@@ -231,8 +231,8 @@ async def test_the_span_stays_inside_what_the_row_allows(
         assert attempt["started_at"] == before["started_at"]
 
 
-async def test_a_clock_that_went_back_does_not_stop_the_end(db: Database, hands: Hands) -> None:
-    """After a failover the row may have been started in what is now the future."""
+async def test_an_attempt_ends_although_the_clock_went_back(db: Database, hands: Hands) -> None:
+    """After a failover, the start of the row may lie in the future."""
     row = running(db, claimed_at=ahead(minutes=10), started_at=ahead(minutes=10))
     assert await hands.end([row]) == {row["id"]: "COMPLETED"}
     (attempt,) = attempts(db, row["id"])
@@ -246,7 +246,7 @@ async def test_attempts_are_written_once_and_stay(db: Database, hands: Hands) ->
     first = attempts(db, row["id"])
     rows = await hands.claim()
     assert rows[0]["claim_generation"] == 2
-    await hands.end([row], status=S.FAILED)  # a late word of the first attempt
+    await hands.end([row], status=S.FAILED)  # a late report of the first attempt
     assert attempts(db, row["id"]) == first
     await hands.end(rows)
     assert attempts(db, row["id"])[:1] == first

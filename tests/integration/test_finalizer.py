@@ -1,9 +1,10 @@
-"""The service that writes ends: batches, lost answers, rows that cannot be stored, rows of others."""
+"""The service that writes ends: batches, lost answers, results that cannot be stored, lost claims, locked rows."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any
 
 import asyncpg
@@ -11,11 +12,11 @@ import pytest
 
 from horsies import PostgresConfig, ResilienceConfig
 from horsies.status import TaskStatus
-from horsies_worker.decide import Transition
-from horsies_worker.finalizer import MAX_BYTES, MAX_ROWS, Finalizer
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.database.transition import Transition
+from horsies_worker.finish.finalizer import MAX_BYTES, MAX_ROWS, Finalizer
 from horsies_worker.identity import Identity
-from horsies_worker.queries import Queries
-from horsies_worker.session import CLAIM_SETTINGS, Session
 from tests.support import factories
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.hands import Hands, attempts, end_of, running
@@ -26,26 +27,26 @@ pytestmark = pytest.mark.shared_database
 
 S = TaskStatus
 QUICK = ResilienceConfig(reconnect_initial_ms=10, reconnect_max_ms=100)
+QUERIES = Queries(None, Identity("worker-1", "host-1", 4711))
 
 
 # -- the finalizer ---------------------------------------------------------------------------------------------
 
 
 class Done(list[tuple[str, int]]):
-    """What the finalizer reported as done."""
+    """The keys that the finalizer reported as done."""
 
 
 @asynccontextmanager
 async def finalizing(url: str) -> AsyncIterator[tuple[Finalizer, Done]]:
-    """The service on a session of its own, as a worker runs it."""
-    session = Session(PostgresConfig(url), "finalize", settings=CLAIM_SETTINGS)
+    """Run the service on its own session, as a worker does."""
+    session = Session(PostgresConfig(url), "finalize", QUERIES)
     done = Done()
-    queries = Queries(None, Identity("worker-1", "host-1", 4711))
-    finalizer = Finalizer(session, queries, QUICK, on_done=done.extend)
+    finalizer = Finalizer(session, QUICK, on_done=done.extend)
     task = asyncio.create_task(finalizer.run())
     try:
         yield finalizer, done
-        assert not task.done(), "nothing may end the loop"
+        assert not task.done(), "the loop ended"
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -57,7 +58,7 @@ async def drained(finalizer: Finalizer) -> None:
 
 
 def fill_running(db: Database, count: int) -> list[dict[str, Any]]:
-    """Cheaper than one by one."""
+    """Insert RUNNING tasks with one statement."""
     rows = db.execute(
         "INSERT INTO horsies_tasks (id, task_name, status, claimed_at, started_at, claimed_by_worker_id, worker_pid,"
         " claim_generation) SELECT to_char(i, 'FM0000'), 'add', 'RUNNING', now(), now(), 'worker-1', 1, 1"
@@ -67,7 +68,7 @@ def fill_running(db: Database, count: int) -> list[dict[str, Any]]:
 
 
 def count_statements(monkeypatch: pytest.MonkeyPatch) -> list[list[Transition]]:
-    """Every batch that was tried, in order."""
+    """Record every batch that is tried, in order."""
     batches: list[list[Transition]] = []
     real = Queries.finalize_own
 
@@ -79,7 +80,7 @@ def count_statements(monkeypatch: pytest.MonkeyPatch) -> list[list[Transition]]:
     return batches
 
 
-async def test_what_gathers_goes_into_one_statement(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ends_that_gather_go_into_one_statement(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = count_statements(monkeypatch)
     rows = fill_running(db, 700)
     async with finalizing(db.url) as (finalizer, done):
@@ -107,7 +108,7 @@ async def test_a_batch_is_bounded_by_its_bytes(db: Database, monkeypatch: pytest
 POISON = {
     "NUL": '{"ok":"\\u0000"}'.replace("\\u0000", "\x00"),
     "lone surrogate": '{"ok":"\ud800"}',
-    # the driver shows the value in its message, and these words are how it tells of a lost connection
+    # the driver repeats the value in its message, and reports a lost connection with these words
     "lone surrogate and treacherous words": '{"ok":"the connection was closed, terminated and lost \ud800"}',
 }
 
@@ -140,8 +141,8 @@ async def test_every_row_bad(db: Database) -> None:
     assert len(done) == 40
 
 
-async def test_a_row_that_takes_no_end_at_all_is_left_and_told(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """Not the result is at fault: its attempt is there already, which no worker of ours writes."""
+async def test_a_row_that_accepts_no_end_is_left_and_logged(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    """The result is not at fault: the row of its attempt exists already, which no worker writes."""
     rows = fill_running(db, 10)
     factories.attempt(db, "0005", 1)
     async with finalizing(db.url) as (finalizer, done):
@@ -158,7 +159,7 @@ async def test_a_row_that_takes_no_end_at_all_is_left_and_told(db: Database, cap
 async def test_half_of_a_split_that_meets_an_outage_is_tried_again(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The halves that were written are done once; the others stay, and nothing is lost or written twice."""
+    """Written halves are done once, the others stay; no end is lost or written twice."""
     batches = count_statements(monkeypatch)
     rows = fill_running(db, 64)
     with ChaosProxy(db.url) as proxy:
@@ -192,7 +193,7 @@ def cut_when(monkeypatch: pytest.MonkeyPatch, proxy: ChaosProxy, now: Callable[[
 @pytest.mark.parametrize("when", When)
 @pytest.mark.parametrize("status", [S.COMPLETED, S.FAILED, S.PENDING, S.CANCELLED])
 async def test_a_lost_answer_leaves_exactly_one_attempt(db: Database, when: When, status: S) -> None:
-    """The statement was committed, or never arrived; the worker cannot know which."""
+    """The statement was committed or never arrived; the worker cannot know which."""
     rows = [running(db, max_retries=1) for _ in range(3)]
     with ChaosProxy(db.url) as proxy:
         async with finalizing(proxy.url) as (finalizer, done):
@@ -207,20 +208,20 @@ async def test_a_lost_answer_leaves_exactly_one_attempt(db: Database, when: When
     assert finalizer.lost == 0
 
 
-async def test_a_lost_answer_about_what_never_started(db: Database) -> None:
-    """It has no attempt to be found by; it is not called lost."""
+async def test_a_lost_answer_about_an_attempt_that_never_started(db: Database) -> None:
+    """It left no attempt to find it by, and must not count as lost."""
     row = running(db)
     with ChaosProxy(db.url) as proxy:
         async with finalizing(proxy.url) as (finalizer, _):
             proxy.cut_at("INSERT INTO horsies_task_attempts")
-            finalizer.add(end_of(row, S.CANCELLED, outcome=None, error_code="TASK_CANCELLED"))
+            finalizer.add(end_of(row, S.CANCELLED, recorded=None, error_code="TASK_CANCELLED"))
             await drained(finalizer)
     assert factories.read(db, row["id"])["status"] == "CANCELLED"
     assert finalizer.lost == 0
 
 
-async def test_an_outage_while_it_asks_what_became_of_the_missing(db: Database) -> None:
-    """What the first statement wrote is not taken for lost by the second try."""
+async def test_an_outage_while_it_looks_for_missing_ends(db: Database) -> None:
+    """The second try must not take the ends that the first statement wrote for lost."""
     rows = [running(db) for _ in range(4)]
     db.execute("UPDATE horsies_tasks SET claim_generation = 2 WHERE id = %s", rows[0]["id"])
     with ChaosProxy(db.url) as proxy:
@@ -235,7 +236,7 @@ async def test_an_outage_while_it_asks_what_became_of_the_missing(db: Database) 
 
 
 async def test_a_lost_answer_then_the_retry_of_the_same_task_ends(db: Database, hands: Hands) -> None:
-    """Two ends of one task in the line at once: that of the first attempt, whose answer was lost, and of the second."""
+    """Two ends of one task wait at once: of the first attempt, whose answer was lost, and of the second."""
     row = running(db, max_retries=1)
     with ChaosProxy(db.url) as proxy:
         async with finalizing(proxy.url) as (finalizer, done):
@@ -261,13 +262,13 @@ async def test_an_end_that_is_reported_twice_is_written_once(db: Database) -> No
     assert done == [(row["id"], 1)]
 
 
-# -- rows of others --------------------------------------------------------------------------------------------
+# -- lost claims, locked rows-----------------------------------------------------------------------------------
 
 
-async def test_a_result_without_a_fence_is_dropped_and_told(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_result_of_a_lost_claim_is_dropped_and_logged(db: Database, caplog: pytest.LogCaptureFixture) -> None:
     rows = [running(db), running(db, claimed_by_worker_id="worker-2"), running(db, claim_generation=7)]
     rows[2]["claim_generation"] = 6
-    gone = {"id": "nobody", "claim_generation": 1, "retry_count": 0, "max_retries": 0}
+    gone = {"id": "gone", "claim_generation": 1, "retry_count": 0, "max_retries": 0}
     before = db.execute("SELECT id, xmin::text FROM horsies_tasks WHERE id <> %s ORDER BY id", rows[0]["id"])
     async with finalizing(db.url) as (finalizer, done):
         with caplog.at_level(logging.WARNING, "horsies.worker"):
@@ -280,7 +281,7 @@ async def test_a_result_without_a_fence_is_dropped_and_told(db: Database, caplog
     assert db.execute("SELECT id, xmin::text FROM horsies_tasks WHERE id <> %s ORDER BY id", rows[0]["id"]) == before
 
 
-async def test_a_locked_row_keeps_nobody_waiting_and_is_written_when_free(db: Database) -> None:
+async def test_a_locked_row_delays_no_other_and_is_written_when_free(db: Database) -> None:
     rows = fill_running(db, 50)
     holder = await asyncpg.connect(db.url)
     transaction = holder.transaction()
@@ -289,7 +290,7 @@ async def test_a_locked_row_keeps_nobody_waiting_and_is_written_when_free(db: Da
     async with finalizing(db.url) as (finalizer, done):
         for row in rows:
             finalizer.add(end_of(row))
-        finalizer.give_back([("nobody", 1)])
+        finalizer.give_back([("gone", 1)])
         await eventually_async(lambda: finalizer.backlog == 2)
         assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == 48
         finalizer.add(end_of(running(db, id="later")))
@@ -303,7 +304,7 @@ async def test_a_locked_row_keeps_nobody_waiting_and_is_written_when_free(db: Da
 
 
 async def test_a_row_that_was_changed_in_between_is_written_by_the_next_try(db: Database) -> None:
-    """A cancel request of a moment ago moves the row under the statement's snapshot."""
+    """A cancel request changes the row after the statement took its snapshot."""
     rows = fill_running(db, 200)
     stop = asyncio.Event()
 
@@ -335,13 +336,12 @@ async def test_hand_backs_are_not_starved_by_ends(db: Database, monkeypatch: pyt
         for row in rows[5:]:
             finalizer.add(end_of(row))
         finalizer.give_back([(row["id"], 1) for row in rows[:3]])
-        finalizer.give_back([(row["id"], 1) for row in rows[3:5]], delay_ms=5_000)
+        finalizer.give_back([(row["id"], 1) for row in rows[3:5]])
         assert finalizer.returning() == {row["id"] for row in rows[:5]}
         await eventually_async(lambda: not finalizer.returning(), interval=0)
         assert len(batches) <= 3
         await drained(finalizer)
-    assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND enqueued_at <= now()") == 3
-    assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND enqueued_at > now()") == 2
+    assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND enqueued_at <= now()") == 5
 
 
 @pytest.mark.parametrize("when", When)
@@ -379,7 +379,7 @@ async def test_an_unexpected_error_does_not_end_the_loop(
 
 
 async def test_results_wait_for_a_database_that_is_away(db: Database) -> None:
-    """And are counted as unwritten, so that their tasks are vouched for and staged."""
+    """They count as unwritten, so that the heartbeats cover their tasks and stage them."""
     rows = fill_running(db, 5)
     with ChaosProxy(db.url) as proxy:
         async with finalizing(proxy.url) as (finalizer, _):
@@ -389,10 +389,13 @@ async def test_results_wait_for_a_database_that_is_away(db: Database) -> None:
                 finalizer.add(end_of(row))
             await asyncio.sleep(0.3)
             assert finalizer.backlog == 5
-            late = finalizer.waiting_longer_than(0.2)
-            assert [end.task_id for end in late] == [row["id"] for row in rows]
-            finalizer.staged({"0001"})
-            assert len(finalizer.waiting_longer_than(0.2)) == 4
+            direct = Session(PostgresConfig(db.url), "heartbeat", QUERIES)
+            await finalizer.stage_late(direct, 0.2)
+            staged = db.execute("SELECT id, updated_at FROM horsies_tasks WHERE finalizing_at IS NOT NULL ORDER BY id")
+            assert [id for id, _ in staged] == [row["id"] for row in rows]
+            await finalizer.stage_late(direct, 0.2)  # each once
+            await direct.close()
+            assert db.execute("SELECT id, updated_at FROM horsies_tasks ORDER BY id") == staged
             assert len(finalizer.unwritten()) == 5
             proxy.trap = None
             proxy.set(proxy.mode.PASS)
@@ -400,24 +403,24 @@ async def test_results_wait_for_a_database_that_is_away(db: Database) -> None:
     assert set(db.execute("SELECT status FROM horsies_tasks")) == {("COMPLETED",)}
 
 
-async def test_new_ends_during_a_statement_are_no_reason_to_pause(db: Database) -> None:
-    """As many come as are written: that is progress, not a row that somebody holds."""
-    rows = fill_running(db, 400)
-    loop = asyncio.get_running_loop()
+async def test_new_ends_during_a_statement_are_no_reason_to_pause(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many ends arrive as are written. That is progress; only locked rows make the finalizer wait."""
+    for name in ("MIN_LOCK_WAIT_S", "MAX_LOCK_WAIT_S"):
+        monkeypatch.setattr(f"horsies_worker.finish.finalizer.{name}", 60.0)
+    rows = fill_running(db, 40)
+    later = iter(rows[10:])
+    real = Queries.finalize_own
     async with finalizing(db.url) as (finalizer, done):
-        real_wait = finalizer._wait_for_locks
-        pauses: list[float] = []
 
-        async def counted(last_s: float) -> float:
-            pauses.append(loop.time())
-            return await real_wait(last_s)
+        async def joined(self: Queries, connection: Any, batch: Sequence[Transition]) -> dict[str, str]:
+            for row in islice(later, len(batch)):
+                finalizer.add(end_of(row))
+            return await real(self, connection, batch)
 
-        finalizer._wait_for_locks = counted  # type: ignore[method-assign]
-        for row in rows:
+        monkeypatch.setattr(Queries, "finalize_own", joined)
+        for row in rows[:10]:
             finalizer.add(end_of(row))
-            await asyncio.sleep(0)
-            while finalizer.backlog > 3:
-                await asyncio.sleep(0)
         await drained(finalizer)
-    assert len(done) == 400
-    assert pauses == []
+    assert done == [(row["id"], 1) for row in rows]

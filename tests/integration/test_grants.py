@@ -15,7 +15,7 @@ from horsies import Interval, OutcomeCode, TaskError, WorkflowStatus, from_node
 from horsies._pg.statements import load
 from horsies.codec import encode_error
 from horsies.errors import BrokerError
-from horsies.handle import CancelResult
+from horsies.status import CancelResult
 from horsies_schema import roles as printed
 from horsies_schema.models import Base
 from tests.support import factories, workflow_app
@@ -200,7 +200,7 @@ def test_functions_that_only_granted_roles_may_call_at_all(db: Database, roles: 
     db.execute("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC")
     for role in ("producer", "worker"):
         assert may(roles[role], SEND.format(role))
-    assert may(roles["operator"], "UPDATE horsies_tasks SET priority = 5 WHERE id = 'a'")
+    assert may(roles["operator"], "UPDATE horsies_tasks SET updated_at = now() WHERE id = 'a'")
 
 
 def test_functions_belong_to_the_owner_of_the_tables(empty_db: Database) -> None:
@@ -240,10 +240,115 @@ def test_operator(roles: dict[str, Database]) -> None:
     assert may(operator, "INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ('q', now())")
     assert may(operator, "UPDATE horsies_schedule_state SET run_requested_at = now()")
     assert not may(operator, SEND.format("b"))
-    assert may(operator, "DELETE FROM horsies_tasks WHERE id = 'a'")
+    assert not may(operator, "DELETE FROM horsies_tasks WHERE id = 'a'")
     assert not may(operator, "DELETE FROM horsies_workflows")
     assert not may(operator, "TRUNCATE horsies_tasks CASCADE")
     assert not may(operator, "UPDATE horsies_schedule_state SET next_run_at = now()")
+
+
+def test_an_operator_rewrites_nothing_that_its_verbs_do_not_write(roles: dict[str, Database]) -> None:
+    """Not what a task is and was given, nor what fences workers off; and it cannot make a task COMPLETED."""
+    attacks = {
+        f"UPDATE {table} SET {column.name} = {column.name}"
+        for table in TABLES
+        for column in Base.metadata.tables[table].columns
+        if column.name not in printed.OPERATED_COLUMNS.get(table, ())
+    }
+    for column in ("task_name", "args", "kwargs", "queue_name", "priority", "claim_generation", "completed_at"):
+        assert f"UPDATE horsies_tasks SET {column} = {column}" in attacks
+    for column in ("parent_workflow_id", "depth", "name"):
+        assert f"UPDATE horsies_workflows SET {column} = {column}" in attacks
+    for column in ("task_name", "args", "kwargs", "args_from"):
+        assert f"UPDATE horsies_workflow_tasks SET {column} = {column}" in attacks
+    attacks |= {f"DELETE FROM {table}" for table in TABLES}
+    assert allowed(roles["operator"], sorted(attacks)) == []
+
+
+def test_a_purge_deletes_only_what_has_ended(db: Database, roles: dict[str, Database]) -> None:
+    ended = factories.task(db, "FAILED")
+    purge = "SELECT id FROM horsies_purge_tasks(ARRAY['a', %s])"
+    assert roles["operator"].execute(purge, ended) == [(ended,)]
+    assert db.execute("SELECT id FROM horsies_tasks") == [("a",)]
+    for role in ("producer", "viewer", "stranger"):
+        assert not may(roles[role], "SELECT horsies_purge_tasks('{}')"), role
+
+
+@pytest.mark.breaks("W1", "W2", "W3", "W4", "W6", "W8")
+async def test_a_purge_by_function_keeps_the_tasks_of_a_live_run(db: Database, roles: dict[str, Database]) -> None:
+    async with make_app(db) as app:
+        tasks = workflow_app.register(app)
+        one = tasks.number.node()(1)
+        await app.workflow("mine", [one, tasks.plus.node()(from_node(one), 2)]).start_async()
+    (task_id,) = db.execute("SELECT id FROM horsies_tasks WHERE is_workflow_task")[0]
+    factories.finish(db, task_id, 1)
+    assert roles["operator"].execute("SELECT id FROM horsies_purge_tasks(ARRAY[%s])", task_id) == []
+    db.execute("UPDATE horsies_workflows SET status = 'CANCELLED', completed_at = now(), error = '{}'")
+    assert roles["operator"].execute("SELECT id FROM horsies_purge_tasks(ARRAY[%s])", task_id) == [(task_id,)]
+
+
+WORKERS_ONLY = {"start_workflow", "stop_workflows"}
+
+
+@pytest.mark.parametrize("file", ["control.sql", "operate.sql", "recover.sql", "schedules.sql", "workflows.sql"])
+def test_an_operator_may_run_every_statement_of_its_verbs(roles: dict[str, Database], file: str) -> None:
+    refused = []
+    with psycopg.connect(roles["operator"].url, autocommit=True) as connection:
+        for name, statement in load("horsies._pg", file).items():
+            nulls = f"({', '.join(['NULL'] * len(statement.params))})" if statement.params else ""
+            connection.execute(f"PREPARE one AS {statement.sql}")  # type: ignore[call-overload]
+            try:
+                connection.execute(f"EXPLAIN EXECUTE one{nulls}")  # type: ignore[call-overload]
+                if name in WORKERS_ONLY:  # functions are looked at when they are called
+                    connection.execute(f"EXECUTE one{nulls}")  # type: ignore[call-overload]
+            except psycopg.errors.InsufficientPrivilege:
+                refused.append(name)
+            connection.execute("DEALLOCATE one")
+    assert set(refused) == (WORKERS_ONLY if file == "workflows.sql" else set())
+
+
+async def test_what_an_operator_does_with_runs_works(db: Database, roles: dict[str, Database]) -> None:
+    async with make_app(db) as app:
+        tasks = workflow_app.register(app)
+        one = tasks.number.node()(1)
+        run = await app.workflow("mine", [one, tasks.plus.node()(from_node(one), 2)]).start_async()
+    async with async_app_on(roles["operator"]) as app:
+        runs = app.get_broker().workflows
+        assert await runs.pause(run.workflow_id)
+        assert await runs.resume(run.workflow_id)
+        assert await runs.cancel(run.workflow_id)
+        assert await runs.retry(run.workflow_id)
+    assert db.execute("SELECT status FROM horsies_workflows") == [("RUNNING",)]
+
+
+# -- times that would stop every worker ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", ["sent_at", "enqueued_at", "good_until"])
+@pytest.mark.parametrize("time", ["4713-01-01 BC", "-infinity", "infinity", "294276-01-01"])
+def test_a_producer_writes_no_time_that_no_program_can_read(roles: dict[str, Database], column: str, time: str) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="time_range"):
+        roles["producer"].execute(f"INSERT INTO horsies_tasks (id, task_name, {column}) VALUES ('b', 't', '{time}')")
+
+
+@pytest.mark.parametrize(
+    ("of_run", "of_node"),
+    [
+        ({"sent_at": "4713-01-01 BC"}, {}),
+        ({}, {"good_until": "294276-01-01"}),
+        ({}, {"good_until": "-infinity", "dependencies": [1]}),
+        ({}, {"ttl": 1e11}),
+        ({}, {"ttl": 1e11, "dependencies": [1]}),
+    ],
+)
+def test_nor_through_a_start(roles: dict[str, Database], of_run: dict[str, str], of_node: dict[str, object]) -> None:
+    node = {
+        "id": "n", "node_id": "n", "task_name": "t", "queue_name": "default", "priority": 100, "dependencies": [],
+        "dependents": [], "join_type": "all", "allow_failed": False, "max_retries": 0, "task_id": "task-n", **of_node,
+    }  # fmt: skip
+    run = {"id": "w", "name": "w", "on_error": "fail", "sent_at": "2026-01-01T00:00:00+00:00", "nodes": [node]}
+    with pytest.raises(psycopg.errors.CheckViolation, match="time_range"):
+        roles["producer"].execute("SELECT horsies_start_workflow(%s::jsonb)", json.dumps({**run, **of_run}))
+    assert roles["producer"].execute("SELECT id FROM horsies_workflows") == []
 
 
 SCHEDULES = load("horsies._pg", "schedules.sql")
@@ -258,7 +363,7 @@ async def test_who_may_steer_schedules(db: Database, roles: dict[str, Database])
             for name, allowed in (
                 ("list_schedules", looks), ("request_run", acts), ("pause_schedule", acts), ("resume_schedule", acts),
             ):  # fmt: skip
-                sql = SCHEDULES[name].sql.replace("$1::varchar", "'s'")
+                sql = SCHEDULES[name].sql.replace("$1::varchar", "'s'").replace("$1::int", "NULL")
                 assert may(roles[role], sql) == allowed, (role, name)
         assert not may(roles["operator"], "INSERT INTO horsies_schedule_state (schedule_name) VALUES ('mine')")
         assert not may(roles["operator"], "UPDATE horsies_schedule_state SET run_count = 7")
@@ -334,7 +439,32 @@ def test_a_second_run_changes_nothing_and_a_database_that_is_behind_is_refused(d
             db.execute(horsies_schema.grants(prefix=prefix))
 
 
+def test_they_say_who_must_run_them_and_run_where_the_roles_exist(empty_db: Database) -> None:
+    """An owner without CREATEROLE runs them when an administrator has made the roles."""
+    printed_sql = horsies_schema.grants(prefix=f"o{empty_db.name[-8:]}_")
+    assert "CREATEROLE" in printed_sql
+    owner = f"o{empty_db.name[-8:]}_owner"
+    names = [f"o{empty_db.name[-8:]}_{role}" for role in ROLES]
+    mine = login(empty_db, owner)
+    empty_db.execute(f'GRANT CREATE ON SCHEMA public TO "{owner}"')
+    try:
+        horsies_schema.upgrade(mine.url)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"create role|CREATEROLE"):
+            mine.execute(printed_sql)
+        for name in names:
+            empty_db.execute(f'CREATE ROLE "{name}" NOLOGIN')
+        mine.execute(printed_sql)
+    finally:
+        for name in (*names, owner):
+            if empty_db.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", name):
+                empty_db.execute(f'DROP OWNED BY "{name}" CASCADE')
+                empty_db.execute(f'DROP ROLE "{name}"')
+
+
 def test_every_column_that_grants_name_exists() -> None:
+    assert set(printed.ATTEMPT_COLUMNS) <= set(Base.metadata.tables["horsies_task_attempts"].columns.keys())
+    for table, columns in printed.OPERATED_COLUMNS.items():
+        assert set(columns) <= set(Base.metadata.tables[table].columns.keys())
     for table, columns in printed.PRIVATE.items():
         assert columns <= set(Base.metadata.tables[table].columns.keys())
     assert set(printed.SENT_COLUMNS) <= set(Base.metadata.tables["horsies_tasks"].columns.keys())

@@ -109,11 +109,11 @@ def _workflows(db: Database) -> None:
     node("live", 0, "COMPLETED", "n-done")
     node("live", 1, "FAILED", "n-failed", dependencies=[0])
     node("live", 2, "RUNNING", "n-running", dependencies=[0, 1], join_type="any")
-    node("live", 3, "ENQUEUED", None, is_subworkflow=True, sub_workflow_id="child", dependencies=[0])
+    node("live", 3, "ENQUEUED", None, kind="workflow", sub_workflow_id="child", dependencies=[0])
     node("live", 4, "PENDING", dependencies=[2, 3])
     node("live", 5, "SKIPPED", dependencies=[1])
     workflow("child", parent_workflow_id="live", parent_task_index=3, root_workflow_id="live", depth=1)
-    node("child", 0, "RUNNING", is_subworkflow=True, sub_workflow_id="elsewhere")
+    node("child", 0, "RUNNING", kind="workflow", sub_workflow_id="elsewhere")
     workflow("finished", "COMPLETED")
     factories.task(db, "COMPLETED", id="f-done", is_workflow_task=True)
     _shift(db, hours=11, tasks=["f-done"])
@@ -201,6 +201,7 @@ SEEDS = [
     ("W3", "live/2", NODE.format("status = 'COMPLETED', completed_at = now()", "live/2")),
     ("W3", "live/1", NODE.format("task_id = NULL", "live/2") + ";" + NODE.format("task_id = 'n-running'", "live/1")),
     ("W3", "live/0", TASK.format("is_workflow_task = false", "n-done")),
+    ("W3", "live/0", TASK.format("withdrawn = true", "n-done")),
     ("W4", "live/2", NODE.format("task_id = 'nobody'", "live/2")),
     ("W4", "live/3", NODE.format("sub_workflow_id = NULL", "live/3")),
     ("W4", "n-done", NODE.format("task_id = NULL", "live/0")),

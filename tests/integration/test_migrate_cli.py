@@ -3,12 +3,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from sqlalchemy import Connection
 
 import horsies_schema
-from horsies_schema import cli
+from horsies_schema import MigrationError, cli, embedded
+from horsies_schema.migrate import on_connection
+from tests.support import places, roles
 from tests.support.postgres import Database
 
 URL = "HORSIES_DATABASE_URL"
@@ -77,6 +84,20 @@ def test_a_life_of_a_database(empty_db: Database, migrate: Migrate) -> None:
     [
         (["up"], 2, "give --url or set HORSIES_DATABASE_URL"),
         (["up", "--url", "mysql://x"], 2, "must begin with postgresql://"),
+        (
+            ["up", "--url", "host=h dbname=d password=topsecret"],
+            2,
+            "is a key=value DSN, which horsies-migrate does not",
+        ),
+        (["up", "--url", "postgresql://own:top/secret@h/db"], 2, "has an '@' after the first '/'"),
+        (["up", "--url", "postgresql://own:top#secret@h/db"], 2, "has a raw '#'"),
+        (["up", "--url", "postgresql://own:top?secret@h/db"], 2, "has a port that is not a number"),
+        (["up", "--url", "postgresql://own@h:topsecret/db"], 2, "has a port that is not a number"),
+        (["up", "--url", "postgresql://own@[::1]:topsecret/db"], 2, "has a port that is not a number"),
+        (["up", "--url", "postgresql://own:%FFtopsecret@h/db"], 2, "percent-encoding that is not UTF-8"),
+        (["up", "--url", "postgresql://own:topsecret@h/db?x"], 2, "is not key=value"),
+        (["up", "--url", "postgresql://own:topsecret@h/db?sslmode=topsecret"], 2, "unknown sslmode: choose one of"),
+        (["up", "--url", "postgresql://own:topsecret@[h/db"], 2, "the database URL cannot be used"),
         (["up", "--url", "postgresql://u:topsecret@127.0.0.1:1/x"], 4, "cannot reach the database"),
         (
             ["up", "--url", "postgresql://u:topsecret@127.0.0.1:1/x", "--schema", "s" * 64],
@@ -84,6 +105,12 @@ def test_a_life_of_a_database(empty_db: Database, migrate: Migrate) -> None:
             "cannot be a schema's name",
         ),
         (["sideways"], 2, "invalid choice"),
+        (["up", "--url", ""], 2, "argument --url: it is empty"),
+        (["down", "", "--yes"], 2, "argument revision: it is empty"),
+        (["sql", "--since", ""], 2, "argument --since: it is empty"),
+        (["sql", "--since", "4711"], 2, "Can't locate revision identified by '4711'"),
+        (["sql", "4711"], 2, "this package's newest is"),
+        (["grants", "--schema", ""], 2, "argument --schema: it is empty"),
     ],
 )
 def test_a_wrong_call_gets_one_clear_sentence(migrate: Migrate, arguments: list[str], code: int, words: str) -> None:
@@ -91,7 +118,112 @@ def test_a_wrong_call_gets_one_clear_sentence(migrate: Migrate, arguments: list[
     assert (found, out) == (code, "")
     assert words in err
     assert "Traceback" not in err
-    assert "topsecret" not in err
+    for piece in ("topsecret", "top", "secret"):
+        assert piece not in err.replace("stop", "")
+
+
+def test_a_bad_url_leaves_no_piece_of_the_password_in_a_traceback() -> None:
+    """Of a program that calls the functions."""
+    for url in ("postgresql://own:S3cr/et@h/db", "postgresql://own@h:S3cretOwn/db", "postgresql://own:S3cr@[h/db"):
+        with pytest.raises(MigrationError) as refused:
+            horsies_schema.upgrade(url)
+        assert "S3cr" not in "".join(traceback.format_exception(refused.value)).replace(repr(url), "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"password": "wrong"}, "cannot open the database: password authentication failed"),
+        ({"database": "nowhere"}, 'cannot open the database: database "nowhere" does not exist'),
+    ],
+)
+def test_a_database_that_does_not_open_is_told_in_one_sentence(
+    with_password: Callable[..., str], migrate: Migrate, change: dict[str, str], words: str
+) -> None:
+    for verb in ("up", "check", "current"):
+        code, out, err = migrate(verb, "--url", with_password(**change))
+        assert (code, out) == (4, "")
+        assert err.startswith(f"horsies-migrate: {words}")
+        assert err.count("\n") == 1
+    assert migrate("current", "--url", with_password())[0] == 0
+
+
+@pytest.fixture(scope="module")
+def with_password() -> Iterator[Callable[..., str]]:
+    """URLs of a server that asks for a password."""
+    with places.temporary_directory() as directory, embedded.start(directory) as server:
+        plain = Database("postgres", server.url)
+        plain.execute("CREATE ROLE own LOGIN PASSWORD 'topsecret'")
+        rules = Path(plain.value("SHOW hba_file"))
+        rules.write_text(f"local all own scram-sha-256\n{rules.read_text()}")
+        plain.execute("SELECT pg_reload_conf()")
+        query = urlsplit(server.url).query
+
+        def url(*, password: str = "topsecret", database: str = "postgres") -> str:
+            return f"postgresql://own:{password}@/{database}?{query}"
+
+        yield url
+
+
+@pytest.fixture
+def plain_role(empty_db: Database) -> Iterator[Database]:
+    """The empty database as a role sees it that may create nothing in it."""
+    name = f"plain_{uuid.uuid4().hex[:8]}"
+    plain = roles.login(empty_db, name)
+    empty_db.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    try:
+        yield plain
+    finally:
+        empty_db.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_missing_rights_are_told_with_a_remedy(empty_db: Database, plain_role: Database, migrate: Migrate) -> None:
+    name = roles.account(plain_role)
+    refused = "horsies-migrate: the database refused a statement: permission denied for"
+    owner = empty_db.value("SELECT current_user")
+    for arguments, thing, remedy in (
+        (["up"], "schema public", f"let the owner GRANT CREATE ON SCHEMA public TO {name}"),
+        (["up", "--schema", "jobs"], f"database {empty_db.name}", f"GRANT CREATE ON DATABASE {empty_db.name} TO"),
+    ):
+        code, out, err = migrate(*arguments, url=plain_role.url)
+        assert (code, out) == (3, "")
+        assert err.startswith(f"{refused} {thing}; the role is '{name}': run this as the owner, or ")
+        assert remedy in err
+        assert err.count("\n") == 1
+    assert migrate("up", url=empty_db.url)[0] == 0
+    for verb in ("up", "check", "current"):
+        code, out, err = migrate(verb, url=plain_role.url)
+        assert (code, out) == (3, "")
+        told = f"table horsies_alembic_version; the role is '{name}': run this as '{owner}', which owns the horsies"
+        assert err == f"{refused} {told} tables\n"
+    # a schema that the role may not even look into is none to it
+    empty_db.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+    code, _, err = migrate("up", url=plain_role.url)
+    assert (code, "the role is" in err, "GRANT" in err) == (3, True, True)
+
+
+def test_a_connection_that_was_lost_is_told_as_that(db: Database) -> None:
+    def end_itself(connection: Connection) -> None:
+        connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    with pytest.raises(MigrationError, match="the connection to the database was lost: ") as lost:
+        on_connection(db.url, end_itself)
+    assert lost.value.code == 4
+
+
+def test_a_newer_database_passes_the_check(db: Database, migrate: Migrate) -> None:
+    """As for client, worker and doctor (tests/integration/test_schema_guard.py)."""
+    db.execute("UPDATE horsies_alembic_version SET version_num = '9999'")
+    code, out, err = migrate("check", url=db.url)
+    assert (code, err) == (0, "")
+    assert out == f"the database is at revision 9999, newer than {horsies_schema.head()} of this package, which works\n"
+
+
+def test_the_help_says_which_schema_is_meant(migrate: Migrate) -> None:
+    assert "(default: public)" in " ".join(migrate("grants", "--help")[1].split())
+    assert "CREATEROLE" in migrate("grants", "--help")[1]
+    assert 'GRANT USAGE ON SCHEMA "public"' in migrate("grants")[1]
+    assert "(default: by search_path)" in " ".join(migrate("up", "--help")[1].split())
 
 
 def test_an_unknown_revision_is_named(db: Database, migrate: Migrate) -> None:

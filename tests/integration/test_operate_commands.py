@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from horsies import _operations
+from horsies.operate.broker import PostgresBroker
+from horsies.operate.reading import liveness
 from tests.support import factories, invariants
 from tests.support.apps import make_app
 from tests.support.factories import NOW, ago, ahead
@@ -16,11 +17,6 @@ from tests.support.postgres import Database
 LONG_AGO = ago(minutes=30)
 RAN_LONG = {"enqueued_at": LONG_AGO, "claimed_at": LONG_AGO, "started_at": LONG_AGO}
 HELD_LONG = {"enqueued_at": LONG_AGO, "claimed_at": LONG_AGO}
-
-
-@pytest.fixture
-def operator(db: Database, capsys: pytest.CaptureFixture[str]) -> Operator:
-    return Operator(db, capsys)
 
 
 def instance(db: Database, worker_id: str, **columns: object) -> None:
@@ -60,8 +56,8 @@ def test_stale_fail(db: Database, operator: Operator) -> None:
     dry = operator("stale", "fail", "--dry-run")
     assert dry.code == 0
     assert dry.out.startswith("would fail 3 tasks\n")
-    assert operator("stale", "fail").code == 2  # three, and nobody said yes
-    one = operator("stale", "fail", ids[0], held, fresh, "nobody")
+    assert operator("stale", "fail").code == 2  # three, without --yes
+    one = operator("stale", "fail", ids[0], held, fresh, "missing")
     assert (one.code, one.out) == (1, "failed 1 task\n")
     assert one.err.count("was not failed: it is not RUNNING, or its worker gave a sign of life within 5 m") == 3
     assert operator("stale", "fail", "--yes") == Ran(0, "failed 2 tasks\n", "")
@@ -207,7 +203,7 @@ def test_counting_stops_at_a_bound(db: Database, operator: Operator, monkeypatch
     import asyncio
 
     asyncio.run(bounded())
-    monkeypatch.setattr(_operations.Operations.get_queues, "__defaults__", (3,))
+    monkeypatch.setattr(PostgresBroker.get_queues, "__defaults__", (3,))
     assert re.search(r"^default +≥ 3 +0 ", operator("queues").out, re.MULTILINE)
 
 
@@ -250,7 +246,7 @@ def test_a_name_that_no_queue_can_have(db: Database, operator: Operator) -> None
 
 def test_liveness_needs_no_absolute_times() -> None:
     def state(**row: object) -> str:
-        return _operations._liveness(
+        return liveness(
             {"age": timedelta(), "period_ms": None, "stopped_at": None, "judged_dead_at": None, **row}
         ).value
 

@@ -10,11 +10,13 @@ import asyncpg
 import pytest
 
 from horsies import RecoveryConfig
-from horsies_worker import pruner
+from horsies._pg.locks import PRUNE_LOCK
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.database.settings import CLAIM_SETTINGS
 from horsies_worker.identity import Identity
-from horsies_worker.pruner import BATCH, Pruner
-from horsies_worker.queries import PRUNE_LOCK, Queries
-from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.retention import pruner
+from horsies_worker.retention.pruner import BATCH, Pruner
 from tests.support import factories, invariants
 from tests.support.apps import make_app
 from tests.support.factories import ago
@@ -42,9 +44,9 @@ async def pruning(db: Database, **recovery: Any) -> AsyncIterator[Pruner]:
         "terminal_record_retention_hours": HOURS, **recovery,
     }  # fmt: skip
     app = make_app(db, recovery=RecoveryConfig(**given))
-    session = Session(app.config.broker, "pruner", settings=CLAIM_SETTINGS)
+    session = Session(app.config.broker, "pruner", Queries(None, Identity("worker-9", "host-9", 1)))
     try:
-        yield Pruner(app.config, session, Queries(None, Identity("worker-9", "host-9", 1)))
+        yield Pruner(session, app.config)
     finally:
         await session.close()
 
@@ -110,6 +112,15 @@ async def test_beats_and_snapshots_go_by_their_own_settings(db: Database) -> Non
     await prune(db)
     for table in ("heartbeats", "worker_states", "worker_instances"):
         assert db.value(f"SELECT count(*) FROM horsies_{table}") == 1, table
+
+
+async def test_workers_are_kept_for_the_grace_of_the_names_that_they_knew(db: Database) -> None:
+    for hours in (30, 60):
+        factories.insert(
+            db, "horsies_worker_instances", worker_id=f"{hours} h", period_ms=5_000, beat_at=ago(hours=hours)
+        )
+    await prune(db, worker_state_retention_hours=1)
+    assert db.execute("SELECT worker_id FROM horsies_worker_instances") == [("30 h",)]
 
 
 @pytest.mark.parametrize(
@@ -282,4 +293,4 @@ async def test_a_kind_that_fails_does_not_keep_the_others(
             await pruner.run_once()
     left = {one: db.value(f"SELECT count(*) FROM horsies_{one}") for one in ("heartbeats", "worker_states", "tasks")}
     assert left == {one: int(one == table) for one in left}
-    assert f"pruner: old {table.replace('_', ' ')} cannot be deleted; the others are" in caplog.text
+    assert f"pruner: old {table.replace('_', ' ')} cannot be deleted; other kinds continue" in caplog.text

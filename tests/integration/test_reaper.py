@@ -8,22 +8,26 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from horsies import RecoveryConfig, RetryPolicy, TaskError
+from horsies._pg.locks import REAPER_LOCK
 from horsies.codec import encode_error
 from horsies.options import TaskOptions
+from horsies_worker.database.lock_watch import REFUSALS
+from horsies_worker.database.queries import EXPIRED_RESULT, Queries
+from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
-from horsies_worker.queries import EXPIRED_RESULT, REAPER_LOCK, Queries
-from horsies_worker.reaper import BATCH, Reaper
-from horsies_worker.recovery import Recovery
-from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.liveness.reaper import BATCH, Reaper
+from horsies_worker.liveness.recovery import Recovery
 from tests.support import factories
 from tests.support.apps import add_task, make_app
 from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands
 from tests.support.postgres import Database
 from tests.support.refusals import refusing
+from tests.support.roles import account, login
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.shared_database
@@ -42,9 +46,8 @@ async def reaping(db: Database, *, seasoned: bool = True, **recovery: Any) -> As
     """A reaper of an app that knows the task `add`, with a policy for crashes. `seasoned`: in contact for long."""
     app = make_app(db, recovery=RecoveryConfig(**{**FAST, **recovery}))
     add_task(app, retry_policy=CRASHES_ARE_RETRIED.retry_policy)
-    session = Session(app.config.broker, "reaper", settings=CLAIM_SETTINGS)
-    queries = Queries(None, Identity("reaper-1", "host-9", 1))
-    reaper = Reaper(app.config, Recovery(app.registry, queries), session, queries)
+    session = Session(app.config.broker, "reaper", Queries(None, Identity("reaper-1", "host-9", 1)))
+    reaper = Reaper(session, app.config, Recovery(session.queries, app.registry))
     if seasoned:
         season(reaper)
     try:
@@ -54,9 +57,9 @@ async def reaping(db: Database, *, seasoned: bool = True, **recovery: Any) -> As
 
 
 def season(reaper: Reaper) -> None:
-    """As if it had been sweeping for an hour."""
-    reaper._in_contact_since = time.monotonic() - 3_600
-    reaper._last_answer = time.monotonic()
+    """As if it had been in contact for an hour."""
+    reaper.contact.since = time.monotonic() - 3_600
+    reaper.contact.last_answer = time.monotonic()
 
 
 def attempts(db: Database, task: str) -> list[tuple[Any, ...]]:
@@ -282,10 +285,10 @@ async def test_a_staged_text_that_cannot_be_read_is_a_crash(db: Database, text: 
     assert (status(db, task), factories.read(db, task)["error_code"]) == ("FAILED", "WORKER_CRASHED")
 
 
-# -- who may judge, and when -----------------------------------------------------------------------------------
+# -- when a reaper calls tasks stale --------------------------------------------------------------------------------
 
 
-async def test_nobody_is_judged_before_the_reaper_has_been_in_contact_for_the_threshold(db: Database) -> None:
+async def test_no_task_is_stale_before_the_reaper_has_been_in_contact_for_the_threshold(db: Database) -> None:
     running = factories.task(db, "RUNNING", **STALE, task_options="{}")
     claimed = factories.task(db, "CLAIMED", **OVER)
     async with reaping(db, seasoned=False) as reaper:
@@ -305,11 +308,11 @@ async def test_the_time_in_contact_starts_again_after(db: Database, how: str, mo
     async with reaping(db) as reaper:
         if how == "an error":
             with monkeypatch.context() as broken:
-                broken.setattr(reaper._session, "run", failing)
+                broken.setattr(Session, "run", failing)
                 with pytest.raises(OSError, match="away"):
                     await reaper.run_once()
         else:
-            reaper._last_answer = time.monotonic() - 30
+            reaper.contact.last_answer = time.monotonic() - 30
         await reaper.run_once()
         assert status(db, task) == "RUNNING"
         season(reaper)
@@ -324,13 +327,29 @@ async def failing(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("switch", "kept"), [("auto_fail_stale_running", "RUNNING"), ("auto_requeue_stale_claimed", "CLAIMED")]
 )
-async def test_each_judgement_can_be_switched_off(db: Database, switch: str, kept: str) -> None:
+async def test_each_recovery_can_be_switched_off(db: Database, switch: str, kept: str) -> None:
     running = factories.task(db, "RUNNING", **STALE, task_options="{}")
     claimed = factories.task(db, "CLAIMED", **OVER)
     async with reaping(db, **{switch: False}) as reaper:
         await reaper.run_once()
     assert {status(db, running), status(db, claimed)} == {kept, "FAILED" if kept == "CLAIMED" else "PENDING"}
     db.execute("DELETE FROM horsies_tasks WHERE status = %s", kept)  # which T8 would rightly call left behind
+
+
+async def test_a_foreign_session_that_holds_the_lock_of_the_reaper_is_named(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = login(db, f"stranger_{db.name[-8:]}")
+    name = account(stranger)
+    try:
+        with psycopg.connect(stranger.url, autocommit=True) as other:
+            other.execute("SELECT pg_advisory_lock(%s, hashtext('public'))", (REAPER_LOCK,))
+            async with reaping(db) as reaper:
+                for _ in range(REFUSALS):
+                    await reaper.run_once()
+            assert f"reaper: session {other.info.backend_pid} (role {name}, " in caplog.text
+    finally:
+        db.execute(f'DROP ROLE "{name}"')
 
 
 async def test_one_reaper_sweeps_at_a_time(db: Database) -> None:
@@ -415,6 +434,6 @@ async def test_a_part_that_fails_does_not_keep_the_others(
         with refusing(db, ending, code="42501"):
             await reaper.run_once()
         assert {one: status(db, task) for one, task in tasks.items()} == {**ends, part: before}
-        assert f"reaper: the search for {part} failed; the others go on" in caplog.text
+        assert f"reaper: the search for {part} failed; the other searches continue" in caplog.text
         await reaper.run_once()
     assert {one: status(db, task) for one, task in tasks.items()} == ends

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -14,12 +14,15 @@ import pytest
 
 import horsies_schema
 from horsies import Cron, CustomQueueConfig, Daily, Hourly, Interval, QueueMode, TaskError, TaskSchedule
+from horsies.scheduled import ScheduledTask
+from horsies_worker.scheduler.next_run import Slots
 from horsies_worker.scheduler.scheduler import BATCH, MAX_FIRES
+from horsies_worker.scheduler.slots import DueRow, Move, move
 from tests.support import factories
 from tests.support.apps import async_app_on
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.counting import calls, start_counting
-from tests.support.postgres import Database, empty
+from tests.support.postgres import Database, empty, waits_for_a_lock
 from tests.support.schedulers import age, schedule, scheduled_app, scheduling, slots, state
 from tests.support.waiting import eventually_async
 
@@ -91,15 +94,16 @@ async def test_a_live_scheduler_confirms_what_it_lists(db: Database) -> None:
         assert scheduler.pause_s() <= 10, "it looks again in time, whatever its poll interval"
 
 
-async def test_the_timing_of_another_release_is_confirmed_too_but_not_kept_from_being_taken_over(db: Database) -> None:
+async def test_the_timing_of_another_release_is_confirmed_too_but_not_kept_from_being_taken_over(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("horsies_worker.scheduler.scheduler.LISTED_EVERY", timedelta(0))  # each look confirms
     async with scheduling(db, schedule("s", Hourly(1))) as old, scheduling(db, schedule("s", Hourly(2))):
         db.execute("UPDATE horsies_schedule_state SET updated_at = now() - interval '1 minute'")
-        old._confirm_mono = 0.0
         await old.run_once()
         assert now(db) - state(db)["updated_at"] < timedelta(seconds=30)
         disabled = "UPDATE horsies_schedule_state SET next_run_at = NULL, updated_at = now() - interval '61 seconds'"
         db.execute(disabled)
-        old._confirm_mono = 0.0
         await old.run_once()
         assert state(db)["next_run_at"] is not None, "it was orphaned, by its age"
 
@@ -450,12 +454,17 @@ async def test_a_schedule_that_the_database_refuses_keeps_only_itself(
 async def test_a_schedule_whose_slots_cannot_be_found_keeps_only_itself(
     db: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def broken_for_one(task: ScheduledTask, slots: Slots, row: DueRow, at: datetime) -> Move:
+        if row.name == "s0001":
+            raise ValueError("a bug in its pattern")
+        return move(task, slots, row, at)
+
+    monkeypatch.setattr("horsies_worker.scheduler.scheduler.move", broken_for_one)
     async with scheduling(db, *crowd(3)) as scheduler:
         db.execute("UPDATE horsies_schedule_state SET next_run_at = date_trunc('second', now())")
-        monkeypatch.setitem(scheduler._slots, "s0001", None)
         await scheduler.run_once()
         assert factories.count(db) == 2
-        assert "schedule 's0001': its next run cannot be found" in caplog.text
+        assert "schedule 's0001': its next run cannot be computed" in caplog.text
 
 
 async def test_a_row_that_changes_under_the_plan_is_planned_again(db: Database) -> None:
@@ -463,17 +472,12 @@ async def test_a_row_that_changes_under_the_plan_is_planned_again(db: Database) 
     async with scheduling(db, schedule("s", Hourly(1))):
         pass
     async with scheduling(db, schedule("s", Hourly(2)), start=False) as new:
-        read = new._state.read
-
-        async def read_and_change(connection: Any) -> Any:
-            known = await read(connection)
-            db.execute("UPDATE horsies_schedule_state SET next_run_at = next_run_at + interval '1 hour'")
-            return known
-
-        new._state.read = read_and_change  # type: ignore[method-assign]
-        await new.run_once()
+        with psycopg.connect(db.url) as old:
+            old.execute("UPDATE horsies_schedule_state SET next_run_at = next_run_at + interval '1 hour'")
+            looking = asyncio.create_task(new.run_once())
+            await eventually_async(lambda: waits_for_a_lock(db), describe="the plan meets the fired row")
+        await looking
         assert state(db)["next_run_at"].minute == 1
-        new._state.read = read  # type: ignore[method-assign]
         await new.run_once()
         assert state(db)["next_run_at"].minute == 2
 

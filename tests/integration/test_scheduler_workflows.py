@@ -8,8 +8,10 @@ import pytest
 
 from horsies import Cron, Horsies, Hourly, Interval, ScheduleConfig, TaskSchedule, WorkflowDefinition, from_node
 from horsies.errors import ConfigurationError
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.identity import Identity
 from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
-from horsies_worker.session import CLAIM_SETTINGS, Session
 from tests.support.apps import add_task, make_app
 from tests.support.postgres import Database
 from tests.support.schedulers import age, state
@@ -25,7 +27,7 @@ def planned(db: Database, *schedules: TaskSchedule) -> Horsies:
     first = add.node(node_id="first")(1)
     app.workflow("sums", [first, add.node(node_id="second")(from_node(first))])
 
-    class FromHere(WorkflowDefinition[int], app=app, name="from_here"):
+    class FromHere(WorkflowDefinition[None], app=app, name="from_here"):
         @classmethod
         def build_with(cls, start: int) -> Any:
             return cls.workflow([add.node(node_id="only")(start)])
@@ -35,8 +37,8 @@ def planned(db: Database, *schedules: TaskSchedule) -> Horsies:
 
 @asynccontextmanager
 async def scheduling(app: Horsies) -> AsyncIterator[Scheduler]:
-    session = Session(app.config.broker, "scheduler", settings=CLAIM_SETTINGS)
-    scheduler = Scheduler(app, settled_schedules(app), session)
+    session = Session(app.config.broker, "scheduler", Queries(app.schema, Identity()))
+    scheduler = Scheduler(session, app, settled_schedules(app))
     try:
         await scheduler.run_once()
         yield scheduler
@@ -102,7 +104,7 @@ def test_a_definition_with_nodes_and_a_builder(db: Database) -> None:
     app = planned(db, of("both"), TaskSchedule("t", workflow="both", pattern=Hourly(), kwargs={"n": 5}))
     add = app.add
 
-    class Both(WorkflowDefinition[int], app=app, name="both"):
+    class Both(WorkflowDefinition[None], app=app, name="both"):
         own = add.node()(1)
 
         @classmethod

@@ -8,10 +8,10 @@ import pytest
 import horsies_schema
 from horsies import AppConfig, PostgresConfig
 from horsies._pg.schema_guard import HEAD_REVISION, REQUIRED_REVISION
-from horsies.doctor import Finding, Severity, examine
 from horsies.errors import SchemaError
+from horsies.operate.doctor import Finding, Severity, examine
 from horsies_schema import MigrationError, environment
-from horsies_worker.database import connect_ready
+from horsies_worker.database.connect import connect_ready
 from tests.support.apps import add_task, async_app_on, make_app
 from tests.support.postgres import Database
 from tests.support.roles import accounts
@@ -105,6 +105,7 @@ async def test_a_newer_database_that_breaks_nothing_works(db: Database, breaking
     assert (told.severity, told.what.partition(":")[0]) == (
         Severity.OK, f"revision 9999, newer than {HEAD_REVISION} of this release",
     )  # fmt: skip
+    assert await horsies_schema.check_async(db.url) == "9999"
 
 
 async def test_one_that_breaks_this_release_stops_it_and_names_both(db: Database) -> None:
@@ -135,9 +136,25 @@ def test_the_newest_breaking_revision_counts() -> None:
 
 def test_every_step_records_it(empty_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     horsies_schema.upgrade(empty_db.url)
+    assert empty_db.execute("SELECT breaking FROM horsies_alembic_version") == [("0016",)]
+    horsies_schema.downgrade(empty_db.url, "0015")
     assert empty_db.execute("SELECT breaking FROM horsies_alembic_version") == [(None,)]
     monkeypatch.setattr(environment, "breaking_number", lambda marks: max(revision for revision, _ in marks))
     assert f"SET breaking = '{HEAD_REVISION}'" in horsies_schema.sql()
     horsies_schema.downgrade(empty_db.url, "0012")
     horsies_schema.upgrade(empty_db.url)
     assert empty_db.execute("SELECT breaking FROM horsies_alembic_version") == [(HEAD_REVISION,)]
+
+
+# -- two revisions at once -----------------------------------------------------------------------
+
+
+async def test_two_rows_in_the_version_table_are_named_in_the_same_words(db: Database) -> None:
+    db.execute("INSERT INTO horsies_alembic_version (version_num) VALUES ('0001')")
+    with pytest.raises(MigrationError, match="has 2 rows") as checked:
+        await horsies_schema.check_async(db.url)
+    with pytest.raises(SchemaError) as refused:
+        await ready(db, auto_migrate=False)
+    told = await asyncio.to_thread(doctor, db)
+    assert told.severity is Severity.PROBLEM
+    assert str(checked.value) == str(refused.value) == f"{told.what}: {told.fix}"

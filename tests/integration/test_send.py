@@ -262,6 +262,22 @@ def test_send_many_of_nothing_asks_nobody() -> None:
     assert asyncio.run(add_task(app).send_many_async([])) == []
 
 
+async def test_send_many_refuses_calls_of_another_task_or_with_other_options(db: Database, app: Horsies) -> None:
+    add = add_task(app)
+
+    @app.task("subtract")
+    def subtract(a: int, b: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=a - b)
+
+    with pytest.raises(TaskSendError, match=r"item 1 is a call of task 'subtract'.*send_many of 'add'"):
+        await add.send_many_async([add.call(1, 2), subtract.call(3, 4)])
+    later = add.with_options(delay=60)
+    with pytest.raises(TaskSendError, match=r"item 0 was made by with_options"):
+        await add.send_many_async([later.call(1, 2)])
+    assert factories.count(db) == 0
+    assert len(await later.send_many_async([later.call(1, 2), add.call(3, 4)])) == 2
+
+
 def test_send_many_without_a_loop(db: Database) -> None:
     with app_on(db) as app:
         handles = add_task(app).send_many([(1, 1), (2, 2)])
@@ -458,6 +474,9 @@ async def test_a_rolled_back_send_never_was(
     transaction = conn.transaction()
     await transaction.start()
     lost = await add.with_options(connection=conn).send_async(1)
+    early = (await lost.get_async(timeout_ms=0)).err_value
+    assert early.error_code == "TASK_NOT_FOUND"
+    assert "or the transaction that sent it has not committed" in str(early.message)
     await transaction.rollback()
     async with conn.transaction():
         kept = await add.with_options(connection=conn).send_async(2)

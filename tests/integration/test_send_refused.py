@@ -44,6 +44,10 @@ def shared_db() -> Iterator[Database]:
         yield database
 
 
+def soon(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
 def nested(levels: int) -> list[Any]:
     value: list[Any] = []
     for _ in range(levels):
@@ -75,7 +79,10 @@ class Tasks:
         @app.task("old", good_until=datetime.now(UTC) + timedelta(milliseconds=50))
         def old() -> TaskResult[None, TaskError]: ...
 
-        self.text, self.number, self.data, self.old = text, number, data, old
+        @app.task("brief", good_until=timedelta(seconds=60))
+        def brief() -> TaskResult[None, TaskError]: ...
+
+        self.text, self.number, self.data, self.old, self.brief = text, number, data, old, brief
         self.by_name = app.send_async
 
     def option(self, **options: Any) -> Awaitable[Any]:
@@ -133,7 +140,7 @@ SENDS: dict[str, tuple[Case, str]] = {
     "name with a surrogate": (lambda t: t.by_name(SURROGATE), "task_name: contains a lone surrogate"),
     "name of another type": (lambda t: t.by_name(["x"]), "task_name: must be a string"),  # type: ignore[arg-type]
     "name that is a task": (lambda t: t.by_name(t.text, "x"), "task_name: must be a string"),  # type: ignore[arg-type]
-    "id that is no UUID": (lambda t: t.option(task_id="order-7"), "'order-7' .* is not a UUID"),
+    "id that is no UUID": (lambda t: t.option(task_id="order-7"), r"(?s)'order-7' .* is not a UUID.*str\(uuid.uuid5\("),
     "id of 37": (lambda t: t.option(task_id=str(uuid.uuid4()) + "0"), "is not a UUID"),
     "id in upper case": (lambda t: t.option(task_id=str(uuid.UUID(int=0xAB)).upper()), "canonical form"),
     "id without dashes": (lambda t: t.option(task_id=uuid.uuid4().hex), "canonical form"),
@@ -157,6 +164,22 @@ SENDS: dict[str, tuple[Case, str]] = {
     "eta naive": (lambda t: t.text.schedule_async(NAIVE, "x"), "eta: .* has no time zone"),
     "eta in year 9999": (lambda t: t.text.schedule_async(FAR, "x"), "eta: .* is out of range"),
     "eta in year 1": (lambda t: t.text.schedule_async(datetime.min.replace(tzinfo=UTC), "x"), "eta: .* out of range"),
+    "delay beyond the deadline": (
+        lambda t: t.option(delay=60, good_until=timedelta(seconds=60)),
+        "good_until: 0:01:00 will have passed when the task may start .0:01:00.: it would expire without a run",
+    ),
+    "delay beyond a moment": (lambda t: t.option(delay=90, good_until=soon(60)), "it would expire without a run"),
+    "eta beyond the deadline": (lambda t: t.option(eta=soon(90), good_until=soon(60)), "it would expire without a run"),
+    "eta beyond a span": (
+        lambda t: t.option(eta=soon(90), good_until=timedelta(seconds=60)), "it would expire without a run",
+    ),
+    "schedule beyond the task's own deadline": (lambda t: t.brief.schedule_async(60), "it would expire without a run"),
+    "many beyond the deadline": (
+        lambda t: t.brief.with_options(delay=60).send_many_async([()]), "it would expire without a run",
+    ),
+    "by name beyond the deadline": (
+        lambda t: t.app.with_options(delay=60).send_async("brief"), "it would expire without a run",
+    ),
     "eta and delay": (lambda t: t.option(delay=5, eta=FAR.replace(year=2040)), "eta: cannot be combined with delay"),
     # the rest of the options
     "priority 0": (lambda t: t.option(priority=0), "priority: 0 is out of range"),
@@ -170,6 +193,9 @@ SENDS: dict[str, tuple[Case, str]] = {
     "key of another type": (lambda t: t.option(unique_key=5), "unique_key: 5 is not a text"),
     "everything at once": (lambda t: t.option(priority=0, good_until=PAST, unique_key="", task_id="x"), "4 problems"),
     # many
+    "many that are one number": (lambda t: t.text.send_many_async(5), "not 5: give a list of calls"),  # type: ignore[arg-type]
+    "many that are None": (lambda t: t.text.send_many_async(None), "not None .*: give a list of calls"),  # type: ignore[arg-type]
+    "many that are one call": (lambda t: t.text.send_many_async(t.text.call("x")), "give a list of calls"),  # type: ignore[arg-type]
     "an item that is no call": (lambda t: t.text.send_many_async(["x"]), "send_many item 0 is a str: give task.call"),  # type: ignore[list-item]
     "an item with a wrong value": (lambda t: t.text.send_many_async([("x",), {"value": 5}]), "send_many item 1: "),
     "many with one key": (

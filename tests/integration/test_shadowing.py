@@ -10,8 +10,8 @@ import pytest
 
 import horsies_schema
 from horsies import AppConfig, PostgresConfig
-from horsies.doctor import Severity, examine
 from horsies.errors import SchemaError
+from horsies.operate.doctor import Severity, examine
 from horsies_schema import MigrationError
 from tests.support import workflow_app
 from tests.support.apps import add_task, app_on, async_app_on

@@ -147,7 +147,7 @@ FIRST_IMPORT = """
     signal.signal(signal.SIGUSR1, lambda *_: call())
     class Interrupting:
         def find_spec(self, name, path=None, target=None):
-            if name in ("asyncpg.pool", "horsies._pg.waiters", "horsies._operations"):
+            if name in ("asyncpg.pool", "horsies._pg.waiters", "horsies.operate.session"):
                 {interrupt}
     for name in list(sys.modules):
         if name.startswith("asyncpg") or name in ("horsies.sync", "horsies._pg.pool"): del sys.modules[name]

@@ -105,7 +105,6 @@ LOOKUPS = {
     "recover.sql:requeue_stale_claimed": (MINUTE, "NULL"),
     "recover.sql:fail_stale_running": (MINUTE, "'{}'", "'x'", "NULL"),
     "recover.sql:expired_tasks": ("100",),
-    "recover.sql:worker_stats": (MINUTE,),
 }
 LARGE = re.compile(r"Seq Scan on horsies_(?:tasks|task_attempts|heartbeats|worker_states)\b.*")
 
@@ -146,22 +145,34 @@ async def test_a_function_does_not_read_the_whole_table(full: Database) -> None:
         await connection.close()
 
 
-EVERY = "ARRAY['PENDING', 'CLAIMED', 'RUNNING', 'COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']"
-ANY = ", ".join(["NULL"] * 6)
-"""Of the filter: queues, names, worker, age, youth, workflow."""
+LIVE = "ARRAY['PENDING', 'CLAIMED', 'RUNNING']"
+HELD = "ARRAY['CLAIMED', 'RUNNING']"
+RUNNING = "ARRAY['RUNNING']"
+NONE = "ARRAY['NONE']"
+WORKER = "'w'"
+ENDED = "ARRAY['COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']"
+
+
+def filtered(statuses: str, **given: str) -> str:
+    """The values of the fragment `task_filter`: NULL where no condition is given."""
+    names = dict(statements.statements())["horsies._pg/operate.sql:list_purgeable_tasks"].params[:-1]
+    assert given.keys() <= set(names)
+    return ", ".join({"statuses": statuses, "has_code": "false", **given}.get(name, "NULL") for name in names)
+
+
 LISTS = {
-    "list_live_tasks": f"NULL, {EVERY}, {ANY}, NULL, 50",
-    "list_live_tasks of ids": f"{IDS}, {EVERY}, {ANY}, NULL, 50",
-    "list_live_tasks that run": f"NULL, ARRAY['RUNNING'], {ANY}, NULL, 50",
-    "list_live_tasks of a worker": f"NULL, {EVERY}, NULL, NULL, 'w', NULL, NULL, NULL, NULL, 50",
-    "list_ended_tasks": f"NULL, {EVERY}, {ANY}, NULL, false, NULL, NULL, 50",
-    "list_ended_tasks after": f"NULL, {EVERY}, {ANY}, NULL, false, now() - interval '5 minutes', 'x', 50",
-    "list_ended_tasks by code": f"NULL, {EVERY}, {ANY}, ARRAY['NONE'], false, NULL, NULL, 50",
-    "list_ended_tasks by age": f"NULL, {EVERY}, NULL, NULL, NULL, {MINUTE}, NULL, NULL, NULL, false, NULL, NULL, 50",
-    "list_purgeable_tasks": f"NULL, {EVERY}, {ANY}, NULL, false, 50",
-    "purge_batch": f"NULL, {EVERY}, {ANY}, NULL, false, NULL, 50",
-    "purge_batch of ids": f"{IDS}, {EVERY}, {ANY}, NULL, false, NULL, 50",
-    "count_live_tasks": f"NULL, ARRAY['CLAIMED', 'RUNNING'], {ANY}, 1000",
+    "list_live_tasks": f"{filtered(LIVE)}, NULL, 50",
+    "list_live_tasks of ids": f"{filtered(LIVE, ids=IDS)}, NULL, 50",
+    "list_live_tasks that run": f"{filtered(RUNNING)}, NULL, 50",
+    "list_live_tasks of a worker": f"{filtered(HELD, worker_id=WORKER)}, NULL, 50",
+    "list_ended_tasks": f"{filtered(ENDED)}, NULL, NULL, 50",
+    "list_ended_tasks after": f"{filtered(ENDED)}, now() - interval '5 minutes', 'x', 50",
+    "list_ended_tasks by code": f"{filtered(ENDED, error_codes=NONE)}, NULL, NULL, 50",
+    "list_ended_tasks by age": f"{filtered(ENDED, older_than=MINUTE)}, NULL, NULL, 50",
+    "list_purgeable_tasks": f"{filtered(ENDED)}, 50",
+    "purge_batch": f"{filtered(ENDED)}, NULL, 50",
+    "purge_batch of ids": f"{filtered(ENDED, ids=IDS)}, NULL, 50",
+    "count_live_tasks": f"{filtered(HELD)}, 1000",
     "task_states": IDS,
     "taken_keys": IDS,
     "show_task": "'x'",

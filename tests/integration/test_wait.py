@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from horsies import (
+    ConfigurationError,
     Horsies,
     OperationalErrorCode,
     OutcomeCode,
@@ -136,9 +137,38 @@ async def test_timeout_0_looks_once_and_holds_no_listen(db: Database, add: TaskF
     assert db.value(LISTENING) == 0
 
 
-async def test_a_negative_timeout_is_a_mistake(add: TaskFunction[[int, int], int]) -> None:
-    with pytest.raises(ValueError, match="timeout_ms must not be negative, got -1"):
-        await (await add.send_async(1)).get_async(-1)
+TIMEOUTS: list[tuple[Any, str]] = [
+    (-1, "-1 ms is out of range"),
+    ("5", "must be a whole number, got '5'"),
+    (float("nan"), "must be a whole number, got nan"),
+    (1.5, "must be a whole number, got 1.5"),
+    (True, "must be a whole number, got True"),
+    (10**400, "ms is out of range"),
+    (11 * 366 * 86_400_000, "ms is out of range"),
+]
+
+
+async def test_a_timeout_that_makes_no_sense_is_refused(
+    db: Database, app: Horsies, add: TaskFunction[[int, int], int]
+) -> None:
+    handle, ended = await add.send_async(1), await add.send_async(1)
+    factories.finish(db, ended.task_id, 7)
+    await ended.get_async()  # a result that is kept must not hide the mistake
+    for timeout, told in TIMEOUTS:
+        for one in (handle, ended, app.workflow_handle(handle.task_id)):
+            with pytest.raises(ConfigurationError, match=rf"get\.timeout_ms: .*{told}"):
+                await one.get_async(timeout)
+            with pytest.raises(ConfigurationError, match=rf"get\.timeout_ms: .*{told}"):
+                await asyncio.to_thread(one.get, timeout)
+        for many in ([], [handle, ended]):
+            with pytest.raises(ConfigurationError, match=rf"gather\.timeout_ms: .*{told}"):
+                await gather_async(many, timeout_ms=timeout)
+            with pytest.raises(ConfigurationError, match=rf"gather\.timeout_ms: .*{told}"):
+                await asyncio.to_thread(gather, many, timeout_ms=timeout)
+            with pytest.raises(ConfigurationError, match=rf"as_completed\.timeout_ms: .*{told}"):
+                await anext(as_completed_async(many, timeout_ms=timeout))
+            with pytest.raises(ConfigurationError, match=rf"as_completed\.timeout_ms: .*{told}"):
+                await asyncio.to_thread(next, as_completed(many, timeout_ms=timeout))
 
 
 async def test_several_wait_for_one(db: Database, app: Horsies, add: TaskFunction[[int, int], int]) -> None:
@@ -454,9 +484,8 @@ async def test_closing_races_with_the_last_result(db: Database) -> None:
 async def listening(db: Database, app: Horsies, monkeypatch: pytest.MonkeyPatch) -> None:
     """LISTEN is in force, and whatever is sent from here on counts as just sent, however slow this machine is."""
     assert (await app.handle(factories.task(db, "COMPLETED")).get_async(PATIENCE_MS)).is_ok()
-    waiters = app.database.here().waiters
     # the server's word is not enough: until the client knows it too, it reads once more
-    await eventually_async(lambda: waiters._listener is not None and waiters._listener.is_live)
+    await eventually_async(lambda: app.database.here().waiters.is_listening)
     monkeypatch.setattr(waiters_module, "JUST_SENT_MS", 60_000)
 
 
@@ -475,18 +504,10 @@ async def test_while_listening_a_round_trip_reads_once(
     db: Database, app: Horsies, add: TaskFunction[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await listening(db, app, monkeypatch)
-    monkeypatch.setattr(waiters_module, "FIRST_LOOK_S", 60.0)
-    waiters = app.database.here().waiters
-    reads = list[list[str]]()
-    real = waiters._read
-
-    async def recorded(connection: Any, batch: list[str]) -> None:
-        reads.append(batch)
-        await real(connection, batch)
-
-    monkeypatch.setattr(waiters, "_read", recorded)
+    monkeypatch.setattr(waiters_module, "FIRST_READ_S", 60.0)
+    start_counting(db)
     handle = await add.send_async(1, 2)
     result = await waiting(handle)
     factories.finish(db, handle.task_id, 3)
     assert await result == TaskResult(ok=3)
-    assert reads == [[handle.task_id]]
+    assert reads(db) == 1

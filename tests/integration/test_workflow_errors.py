@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from horsies import SuccessCase, SuccessPolicy, TaskError, WorkflowHandle
+from horsies import SuccessCase, SuccessPolicy, TaskError, WorkflowHandle, from_node
 from tests.support import workflow_app
 from tests.support.apps import make_app
 from tests.support.engine import Engine
@@ -96,10 +96,24 @@ async def test_a_policy_that_is_not_met_names_the_failure_too(t: SimpleNamespace
     assert node.message == f"inside it, {told}"
 
 
+async def test_a_policy_that_is_not_met_for_skipped_nodes_names_them(t: SimpleNamespace) -> None:
+    """The workflow inside completes by its own policy, although its output node failed: no node of the run failed."""
+    bad, good = t.fail.node(node_id="bad")(), t.number.node(node_id="good")(1)
+    sub = t.app.workflow("inner", [bad, good], output=bad, success_policy=SuccessPolicy([SuccessCase([good])]))
+    inner = sub.node(node_id="in")
+    takers = [t.plus.node(node_id=f"taker{n}")(from_node(inner), n) for n in range(2)]
+    policy = SuccessPolicy([SuccessCase([taker, inner]) for taker in takers])
+    handle = await t.app.workflow("outer", [inner, *takers], success_policy=policy).start_async()
+    error = await error_of(t, handle)
+    assert error.error_code == "WORKFLOW_SUCCESS_CASE_NOT_MET"
+    assert error.message == "no case of its success policy was met: taker0 was skipped, and 1 more"
+    assert error.data == {"failed": [], "skipped": ["taker0", "taker1"]}
+
+
 async def test_a_workflow_inside_that_was_cancelled(t: SimpleNamespace, db: Database) -> None:
     inner = t.app.workflow("inner", [t.number.node(node_id="x")(1)]).node(node_id="in")
     handle = await t.app.workflow("outer", [inner]).start_async()
-    t.engine.advancers[0].look_at([handle.workflow_id])
+    t.engine.advancers[0].check([handle.workflow_id])
     await t.engine.advance()
     ((child,),) = db.execute("SELECT sub_workflow_id FROM horsies_workflow_tasks WHERE node_id = 'in'")
     await t.app.workflow_handle(child).cancel_async()

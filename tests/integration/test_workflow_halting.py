@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import random
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -12,11 +13,12 @@ import asyncpg
 import pytest
 
 from horsies import RecoveryConfig, SuccessCase, SuccessPolicy, TaskError, WorkflowStatus, from_node
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
-from horsies_worker.queries import Queries
-from horsies_worker.reaper import Reaper
-from horsies_worker.recovery import Recovery
-from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.liveness.reaper import Reaper
+from horsies_worker.liveness.recovery import Recovery
+from horsies_worker.workflows.step import give_up
 from tests.support import factories, invariants, workflow_app
 from tests.support.apps import make_app
 from tests.support.engine import Engine
@@ -82,7 +84,16 @@ POLICIES = (
 )  # fmt: skip
 
 
-async def test_a_run_with_a_malformed_policy_fails_and_says_so(t: SimpleNamespace, db: Database) -> None:
+def failures_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What the worker told of runs that it ended, each on one line."""
+    told = [record for record in caplog.records if " ends FAILED: " in record.getMessage()]
+    assert all(record.exc_info is None and "\n" not in record.getMessage() for record in told)
+    return told
+
+
+async def test_a_run_with_a_malformed_policy_fails_and_says_so(
+    t: SimpleNamespace, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     handles = []
     for text in POLICIES:
         one = t.number.node(node_id="one")(1)
@@ -98,6 +109,8 @@ async def test_a_run_with_a_malformed_policy_fails_and_says_so(t: SimpleNamespac
             assert error.error_code == "WORKFLOW_FAILED", text
             assert "success_policy" in (error.message or "")
             assert [node.status for node in await handle.tasks_async()] == ["COMPLETED"]
+            (told,) = [one for one in failures_in(caplog) if handle.workflow_id in one.getMessage()]
+            assert "success_policy" in told.getMessage()
         db.execute("UPDATE horsies_workflows SET success_policy = NULL")
         assert await handles[0].retry_async()  # the rows were corrected
         await engine.recover()
@@ -106,7 +119,9 @@ async def test_a_run_with_a_malformed_policy_fails_and_says_so(t: SimpleNamespac
     assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
 
 
-async def test_a_step_that_fails_for_its_own_data_ends_the_run(t: SimpleNamespace, db: Database) -> None:
+async def test_a_step_that_fails_for_its_own_data_ends_the_run(
+    t: SimpleNamespace, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     """Here the last step cannot put the result of a map together; the runs beside and around it are not held up."""
     items = t.spread.node(node_id="items")(3)
     squares = t.square.node(node_id="squares").map(items_from=items)
@@ -133,6 +148,7 @@ async def test_a_step_that_fails_for_its_own_data_ends_the_run(t: SimpleNamespac
     }  # fmt: skip
     message = db.value("SELECT error FROM horsies_workflows WHERE depth = 1")
     assert "its rows cannot be processed" in json.loads(message)["err"]["message"]
+    assert len(failures_in(caplog)) == 1
     assert await good.status_async() is WorkflowStatus.COMPLETED
     assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
 
@@ -145,10 +161,9 @@ async def test_a_run_that_cannot_go_on_ends_with_what_is_inside_it(t: SimpleName
     async with Engine.on(db, NAMES) as engine:
         await engine.recover()
         held = await engine.claim(2)
-        step = engine.advancers[0]._step
-        following = await engine.advancers[0]._session.run(
-            lambda connection: step.give_up(connection, handle.workflow_id, "as the test wanted")
-        )
+        session = Session(t.app.config.broker, "gives up", Queries(None, Identity()))
+        following = await session.run(lambda c: give_up(session, c, handle.workflow_id, "as the test wanted"))
+        await session.close()
         assert following.keys() == {handle.workflow_id}
         assert (await handle.get_async(1_000)).err_value.message == "as the test wanted"
         asked = db.execute("SELECT id FROM horsies_tasks WHERE cancel_requested_at IS NOT NULL AND status = 'RUNNING'")
@@ -183,7 +198,9 @@ async def test_a_run_of_which_nothing_is_under_way_is_counted_anew(t: SimpleName
 
 
 @pytest.mark.breaks("W7")
-async def test_a_run_in_which_nothing_can_run_ends(t: SimpleNamespace, db: Database) -> None:
+async def test_a_run_in_which_nothing_can_run_ends(
+    t: SimpleNamespace, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     one = t.number.node(node_id="one")(1)
     two = t.number.node(node_id="two", waits_for=[one])(2)
     handle = await t.app.workflow("w", [one, two]).start_async()
@@ -193,6 +210,9 @@ async def test_a_run_in_which_nothing_can_run_ends(t: SimpleNamespace, db: Datab
         assert await engine.recover() == 0
     assert "none of the 1 that wait can ever run" in ((await handle.get_async(1_000)).err_value.message or "")
     assert [node.status for node in await handle.tasks_async()] == ["COMPLETED", "SKIPPED"]
+    (told,) = failures_in(caplog)
+    assert f"workflow {handle.workflow_id} ends FAILED: " in told.getMessage()
+    assert "column dependencies" in told.getMessage()
 
 
 async def test_recovery_goes_on_behind_runs_that_it_cannot_help(t: SimpleNamespace, db: Database) -> None:
@@ -238,9 +258,8 @@ async def test_a_worker_that_starts_finds_what_stopped_half_way(t: SimpleNamespa
     settings = RecoveryConfig(crashed_worker_recovery_grace_ms=grace)
     async with Engine.on(db, NAMES) as engine, make_app(db, recovery=settings) as app:
         await engine.end(await engine.claim(), answer)
-        session = Session(app.config.broker, "reaper", settings=CLAIM_SETTINGS)
-        queries = Queries(None, Identity("reaper-1", "host-9", 1))
-        reaper = Reaper(app.config, Recovery(app.registry, queries), session, queries, on_halted=found.extend)
+        session = Session(app.config.broker, "reaper", Queries(None, Identity("reaper-1", "host-9", 1)))
+        reaper = Reaper(session, app.config, Recovery(session.queries, app.registry), check_workflows=found.extend)
         try:
             await reaper.run_once()
             assert found == [handle.workflow_id]
@@ -250,12 +269,12 @@ async def test_a_worker_that_starts_finds_what_stopped_half_way(t: SimpleNamespa
             db.execute("UPDATE horsies_tasks SET terminal_at = terminal_at - interval '2 minutes'")
             await reaper.run_once()
             assert len(found) == 2
-            reaper.look_at_workflows()
+            reaper.find_halted_workflows()
             await reaper.run_once()
             assert len(found) == 3
         finally:
             await session.close()
-        engine.advancers[0].look_at(found)
+        engine.advancers[0].check(found)
         await engine.advance()
     assert await handle.status_async() is WorkflowStatus.COMPLETED
 

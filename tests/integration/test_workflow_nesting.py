@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from horsies import WorkflowSpec, WorkflowStatus, from_node
-from horsies.workflow.spec import MAX_LEVELS
+from horsies.workflow.graph import MAX_LEVELS
 from tests.support import workflow_app
 from tests.support.apps import make_app
 from tests.support.engine import Engine

@@ -21,13 +21,14 @@ from horsies import (
     result_from,
 )
 from horsies._pg.statements import load
-from horsies.filters import TaskFilter
-from horsies.info import RetryResult
+from horsies.operate.filters import TaskFilter
+from horsies.operate.views import RetryResult
 from tests.support import factories, invariants, workflow_app
-from tests.support.apps import make_app
+from tests.support.apps import async_app_on, make_app
 from tests.support.engine import Engine
 from tests.support.operator import Operator
 from tests.support.postgres import Database
+from tests.support.roles import accounts
 
 NAMES = ("work", "judge", "number", "spread", "square")
 BROKEN = "BROKEN"
@@ -49,11 +50,6 @@ class Broken:
             assert "RESULT_NOT_READY" not in json.dumps(given["r"])
             return number + given["r"].get("ok", 1000)
         return number + given.get("a", 0)
-
-
-@pytest.fixture
-def operator(db: Database, capsys: pytest.CaptureFixture[str]) -> Operator:
-    return Operator(db, capsys)
 
 
 @pytest.fixture
@@ -120,7 +116,7 @@ async def test_enqueued_dependents_are_taken_back(t: SimpleNamespace, db: Databa
         rows = await engine.claim()
         engine.advancers[0].tasks_ended(await engine.end(rows, Broken(1)))
         await engine.advance()
-        held = await engine.hands.claim(1, other_names=NAMES, room_sync=0, prefetch=1) if is_claimed else []
+        held = await engine.hands.claim(1, sync_names=NAMES, room_sync=0, prefetch=1) if is_claimed else []
         former = db.value("SELECT task_id FROM horsies_workflow_tasks WHERE node_id = 'n2'")
         assert await handle.retry_async("n1")
         assert await engine.hands.start(held) == {}
@@ -436,6 +432,41 @@ async def test_what_does_not_depend_on_the_paused_workflow_goes_on(t: SimpleName
     assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
 
 
+async def test_a_workflow_that_is_paused_along_says_so(t: SimpleNamespace, db: Database) -> None:
+    control = t.app.get_broker().workflows
+    inner = t.app.workflow("inner", [work(t, 1)])
+    handle = await t.app.workflow("outer", [inner.node(node_id="sub")]).start_async()
+    async with Engine.on(db, NAMES) as engine:
+        await engine.recover()
+        assert await handle.pause_async()
+        outer, sub = await handle.paused_async()
+        assert (outer.is_paused_along, sub.is_paused_along) == (False, True)
+        assert f"{outer}" == "this run is paused: by request"
+        assert f"{sub}" == f"the workflow in sub ({sub.id}) is paused along with the run around it"
+        (alone,) = await control.paused(sub.id)
+        assert f"{alone}" == "this run is paused along with the run around it"
+
+        with accounts(db) as roles:
+            async with async_app_on(roles["viewer"].url) as viewer:
+                _, seen = await viewer.get_broker().workflows.paused(handle.workflow_id)
+        assert seen.is_paused_along is None
+        assert f"{seen}".endswith("is paused: by request, or along with the run around it")
+
+        assert await control.pause(sub.id)  # for itself, from now on
+        assert [one.is_paused_along for one in await handle.paused_async()] == [False, False]
+
+
+async def test_a_retry_of_a_node_that_is_not_there_is_refused(t: SimpleNamespace, db: Database) -> None:
+    handle = await t.app.workflow("alone", [work(t, 1)]).start_async()
+    with pytest.raises(UsageError, match=rf"workflow {handle.workflow_id} has no node 'n11'; did you mean 'n1'\?"):
+        await handle.retry_async("n11")
+    assert await handle.retry_async("n1") is False  # it has not failed
+    async with Engine.on(db, NAMES) as engine:
+        await run_until(engine, Broken(), handle, WorkflowStatus.COMPLETED)
+        with pytest.raises(UsageError, match="has no node 'nope'"):
+            await handle.retry_async("nope")
+
+
 async def test_the_command_line_shows_where_a_run_is_paused(
     t: SimpleNamespace, db: Database, operator: Operator
 ) -> None:
@@ -459,7 +490,7 @@ async def test_a_lost_hint_of_a_pause_inside_is_recovered(t: SimpleNamespace, db
         await engine.recover()
         engine.advancers[0].tasks_ended(await engine.end(await engine.claim(), Broken(1)))
         await engine.advancers[0].run_once()  # the child's step; what follows from it is forgotten
-        engine.advancers[0]._workflows.clear()
+        engine.forget(0)
         assert await handle.status_async() is WorkflowStatus.RUNNING
         assert await engine.recover() == 1
         assert await handle.status_async() is WorkflowStatus.PAUSED

@@ -269,7 +269,7 @@ async def test_a_retried_node_waits_for_its_context_again(t: SimpleNamespace, so
     assert await handle.status_async() is WorkflowStatus.FAILED
     assert await handle.retry_async()
     for advancer in t.engine.advancers:
-        advancer.look_at([handle.workflow_id])
+        advancer.check([handle.workflow_id])
     await t.engine.advance()
     states = {node.node_id: node.status.value for node in await handle.tasks_async()}
     assert states == {"good": "COMPLETED", "bad": "ENQUEUED", "taker": "PENDING"}

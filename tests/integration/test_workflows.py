@@ -15,12 +15,14 @@ import psycopg
 import pytest
 
 from horsies import NodeStatus, RetryPolicy, TaskError, TaskResult, TaskSendError, WorkflowStatus, from_node
-from horsies_worker.session import CLAIM_SETTINGS
-from horsies_worker.workflows.step import Step
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.settings import CLAIM_SETTINGS
+from horsies_worker.identity import Identity
 from tests.support import factories, invariants, workflow_app
 from tests.support.apps import add_task, async_app_on, make_app
 from tests.support.engine import Engine
 from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
 
 NAMES = ("number", "plus", "total", "spread", "square")
 
@@ -134,24 +136,56 @@ async def test_what_comes_back_to_a_paused_workflow_is_withdrawn_once(t: SimpleN
         assert await handle.pause_async()
         assert await engine.hands.hand_back([row]) == {row["id"]}
         before = factories.read(db, row["id"])
-        (met,) = await engine.hands.claim(10, other_names=NAMES)
+        (met,) = await engine.hands.claim(10, sync_names=NAMES)
         assert met["status"] == "PENDING"
         withdrawn = factories.read(db, row["id"])
         assert withdrawn["status"] == "PENDING"
         assert withdrawn["claimed_by_worker_id"] is None
-        assert withdrawn["enqueued_at"].year >= before["enqueued_at"].year + 400
-        assert not await engine.hands.claim(10, other_names=NAMES)  # and no claim looks at it again
+        assert withdrawn["withdrawn"]
+        assert withdrawn["enqueued_at"] == before["enqueued_at"]
+        assert not await engine.hands.claim(10, sync_names=NAMES)  # and no claim looks at it again
         assert await handle.resume_async()
-        assert factories.read(db, row["id"])["enqueued_at"] == before["enqueued_at"]
+        assert not factories.read(db, row["id"])["withdrawn"]
         await engine.drain(answer)
     assert await handle.status_async() is WorkflowStatus.COMPLETED
     assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
 
 
+@pytest.mark.parametrize("verb", ["claim", "start"])
+async def test_a_resume_while_a_claim_meets_the_task(t: SimpleNamespace, db: Database, verb: str) -> None:
+    """The claim's snapshot says that the run is paused, and the resume does not see the claim: the task is not lost."""
+    db.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NEW; END $$"
+    )
+    handle = await t.app.workflow("w", [t.number.node()(1)]).start_async()
+    async with Engine.on(db, NAMES) as engine:
+        (row,) = await engine.hands.claim(1, sync_names=NAMES, room_sync=0 if verb == "start" else 1, prefetch=1)
+        if verb == "claim":
+            assert await handle.pause_async()
+            assert await engine.hands.hand_back([row]) == {row["id"]}
+        else:  # a pause that has not seen the claim
+            db.execute("UPDATE horsies_workflows SET status = 'PAUSED'")
+        db.execute("CREATE TRIGGER waits BEFORE UPDATE ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION wait()")
+        with psycopg.connect(db.url) as holder:
+            holder.execute("SELECT pg_advisory_xact_lock(7)")
+            met = asyncio.create_task(
+                engine.hands.claim(10, sync_names=NAMES) if verb == "claim" else engine.hands.start([row])
+            )
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND wait_event = 'advisory'"
+            await eventually_async(lambda: db.value(waits, db.name) == 1)
+            assert await handle.resume_async()
+        await met
+        assert not factories.read(db, row["id"])["withdrawn"]
+        db.execute("DROP TRIGGER waits ON horsies_tasks")
+        await engine.drain(answer)
+    assert await handle.status_async() is WorkflowStatus.COMPLETED
+
+
 async def test_a_claim_that_is_held_does_not_start_in_a_stopped_workflow(t: SimpleNamespace, db: Database) -> None:
     handle = await t.app.workflow("w", [t.number.node()(1)]).start_async()
     async with Engine.on(db, NAMES) as engine:
-        (row,) = await engine.hands.claim(1, other_names=NAMES, room_sync=0, prefetch=1)
+        (row,) = await engine.hands.claim(1, sync_names=NAMES, room_sync=0, prefetch=1)
         assert row["status"] == "CLAIMED"
         # as if the pause had come between our look and our start, without having seen the claim
         db.execute("UPDATE horsies_workflows SET status = 'PAUSED'")
@@ -165,7 +199,7 @@ async def test_a_claim_that_is_held_does_not_start_in_a_stopped_workflow(t: Simp
 async def test_a_pause_takes_back_what_a_worker_holds(t: SimpleNamespace, db: Database) -> None:
     handle = await t.app.workflow("w", [t.number.node()(1)]).start_async()
     async with Engine.on(db, NAMES) as engine:
-        (row,) = await engine.hands.claim(1, other_names=NAMES, room_sync=0, prefetch=1)
+        (row,) = await engine.hands.claim(1, sync_names=NAMES, room_sync=0, prefetch=1)
         assert await handle.pause_async()
         assert await engine.hands.start([row]) == {}
         assert not await engine.claim()
@@ -289,12 +323,12 @@ async def test_values_reach_the_next_node_as_they_were_written(t: SimpleNamespac
 async def test_a_step_costs_what_its_nodes_cost(t: SimpleNamespace, db: Database) -> None:
     """The plans of a worker's session, made while the tables were empty, on a graph of thousands: no statement of a
     step reads the workflow."""
-    step = Step(None, max_bytes=1_000_000, pooled=False)
+    queries = Queries(None, Identity())
     connection = await asyncpg.connect(db.url, server_settings=CLAIM_SETTINGS)
     workflow_id = str(uuid.uuid4())
     lookups = {
         "count_down": f"'{workflow_id}', ARRAY[5, 6], ARRAY[true, true]",
-        "settle_tasks": f"'{workflow_id}', ARRAY['x', 'y'], '{{}}'",
+        "settle_tasks": f"'{workflow_id}', ARRAY['x', 'y'], '{{}}', true",
         "end_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['SKIPPED'], ARRAY['{{}}']",
         "enqueue_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['z'], '{{}}', 1000000, '{{}}'",
         "missing_values": f"'{workflow_id}', ARRAY[3001]",
@@ -303,7 +337,7 @@ async def test_a_step_costs_what_its_nodes_cost(t: SimpleNamespace, db: Database
     }
     try:
         for name in lookups:
-            await connection.execute(f"PREPARE {name} AS {step.statements[name].sql}")
+            await connection.execute(f"PREPARE {name} AS {queries.sql(name)}")
         root = t.number.node(node_id="root")(1)
         spec = t.app.workflow("wide", [
             root, *(t.plus.node(node_id=f"n{n}")(from_node(root), n) for n in range(3000)),

@@ -13,11 +13,6 @@ from tests.support.postgres import Database
 
 
 @pytest.fixture
-def operator(db: Database, capsys: pytest.CaptureFixture[str]) -> Operator:
-    return Operator(db, capsys)
-
-
-@pytest.fixture
 def t(db: Database) -> Iterator[SimpleNamespace]:
     with app_on(db) as app:
         tasks = workflow_app.register(app)
@@ -84,6 +79,36 @@ def test_verbs(t: SimpleNamespace, operator: Operator) -> None:
     assert operator.json("workflows", "cancel", run.workflow_id) == {
         "verb": "cancel", "done": [run.workflow_id], "not_done": [],
     }  # fmt: skip
-    assert operator("workflows", "retry", run.workflow_id, "--node", "one").code == 1
     assert operator("workflows", "retry", run.workflow_id).out == f"retried {run.workflow_id}\n"
     assert run.status() is WorkflowStatus.RUNNING
+
+
+def test_retry_of_a_node_says_why_not(t: SimpleNamespace, operator: Operator, db: Database) -> None:
+    first = t.number.node(node_id="first")(1)
+    second = t.number.node(node_id="second", waits_for=[first])(2)
+    third = t.number.node(node_id="third", waits_for=[second])(3)
+    fine = t.number.node(node_id="fine")(4)
+    run = t.app.workflow("sums", [first, second, third, fine]).start()
+
+    def told(node: str) -> str:
+        ran = operator("workflows", "retry", run.workflow_id, "--node", node)
+        assert ran.code == 1
+        return ran.err.removeprefix(f"horsies: workflow {run.workflow_id} was not retried: ").rstrip()
+
+    assert told("firs") == f"workflow {run.workflow_id} has no node 'firs'; did you mean 'first'?"
+    assert told("nothing").endswith("has no node 'nothing'; `horsies workflows show` lists its nodes")
+    assert len(told("x" * 100_000)) < 300
+    assert told("third") == "node 'third' has not failed, it is PENDING"
+    ends = {"first": "FAILED", "second": "SKIPPED", "third": "SKIPPED", "fine": "COMPLETED"}
+    for name, status in ends.items():
+        db.execute("UPDATE horsies_workflow_tasks SET status = %s WHERE node_id = %s", status, name)
+    db.execute("UPDATE horsies_workflows SET status = 'FAILED', completed_at = now()")
+    for name in ("second", "third"):
+        assert told(name) == f"node {name!r} was skipped because 'first' failed; retry 'first' instead"
+    assert told("fine") == "node 'fine' has not failed, it is COMPLETED"
+    db.execute("UPDATE horsies_workflow_tasks SET status = 'COMPLETED' WHERE node_id = 'first'")
+    assert told("second") == (
+        "node 'second' was skipped because a value that it takes does not exist; retry the whole run instead"
+    )
+    db.execute("DELETE FROM horsies_workflows")
+    db.execute("DELETE FROM horsies_tasks")

@@ -15,11 +15,11 @@ from tests.support.postgres import Database
 SOUND = import_module("horsies_schema.migrations.versions.0011_one_check")
 
 
-def created_from(metadata: MetaData, database: Database) -> catalog.Snapshot:
+def created_from(metadata: MetaData, database: Database, migrated: Database) -> catalog.Snapshot:
+    sound = migrated.value("SELECT pg_get_functiondef('horsies_task_is_sound'::regproc)")
+    database.execute(sound)  # which a CHECK calls
     engine = create_engine(database.url.replace("postgresql://", "postgresql+psycopg://", 1))
     try:
-        with engine.begin() as connection:
-            connection.exec_driver_sql(SOUND.FUNCTION)  # which a CHECK calls
         metadata.create_all(engine)
     finally:
         engine.dispose()
@@ -34,7 +34,7 @@ def copy_of_models() -> MetaData:
 
 
 def test_models_equal_migrations(db: Database, empty_db: Database) -> None:
-    assert catalog.difference(created_from(Base.metadata, empty_db), catalog.snapshot(db.url)) == {}
+    assert catalog.difference(created_from(Base.metadata, empty_db, db), catalog.snapshot(db.url)) == {}
 
 
 def _change_type(metadata: MetaData) -> None:
@@ -95,7 +95,7 @@ def test_every_kind_of_drift_is_seen(
 ) -> None:
     drifted = copy_of_models()
     drift(drifted)
-    assert kind in catalog.difference(created_from(drifted, empty_db), catalog.snapshot(db.url))
+    assert kind in catalog.difference(created_from(drifted, empty_db, db), catalog.snapshot(db.url))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,9 @@ def test_the_function_of_0011_says_what_the_checks_before_it_said(db: Database) 
     usual = {
         "task_name": "'t'::varchar", "queue_name": "'default'::varchar", "unique_key": "NULL::varchar",
         "priority": "100", "claim_generation": "0", "good_until": "NULL::timestamptz", "retry_count": "0",
-        "max_retries": "0", "manual_retries": "0",
+        "max_retries": "0", "manual_retries": "0", **dict.fromkeys(("sent_at", "enqueued_at"), "now()"),
+        **dict.fromkeys(("cancel_requested_at", "next_retry_at"), "NULL::timestamptz"),
+        **dict.fromkeys(("created_at", "updated_at"), "now()"),
     }  # fmt: skip
     nullable = {
         **dict.fromkeys(("claimed_at", "claim_expires_at", "started_at", "finalizing_at"), "now()"),
@@ -143,19 +145,20 @@ def test_the_function_of_0011_says_what_the_checks_before_it_said(db: Database) 
         columns.append(f"CASE WHEN bits & {1 << bit} <> 0 THEN {value} END AS {name}")
     before = " AND ".join(f"({check})" for check in SOUND.BEFORE.values())
     before = before.replace(" AND worker_pid IS NOT NULL", "")  # given up by 0015
-    arguments = SOUND.SOUND.split("(", 1)[1]
-    told = f"pg_temp.told({arguments}"
+    called = db.value("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'ck_horsies_tasks_sound'")
+    arguments = called.split("horsies_task_is_sound(", 1)[1].removesuffix("))")
+    told = f"pg_temp.told({arguments})"
     rows = f"""
         SELECT status, claimed, {", ".join(columns)}
           FROM unnest(%s::varchar[]) AS status, unnest('{{true,false}}'::bool[]) AS claimed,
                generate_series(0, {(1 << len(nullable)) - 1}) AS bits"""
-    declared = SOUND.FUNCTION.split("(", 1)[1].split(") RETURNS")[0]
+    declared = db.value("SELECT pg_get_function_arguments('horsies_task_is_sound'::regproc)")
     with psycopg.connect(db.url, autocommit=True) as connection:
         connection.execute(
             f"""CREATE FUNCTION pg_temp.told({declared}) RETURNS text LANGUAGE plpgsql AS $$
                 DECLARE broken text;
                 BEGIN
-                    RETURN {SOUND.SOUND}::text;
+                    RETURN horsies_task_is_sound({arguments})::text;
                 EXCEPTION WHEN check_violation THEN
                     GET STACKED DIAGNOSTICS broken = CONSTRAINT_NAME;
                     RETURN broken;

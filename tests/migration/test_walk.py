@@ -1,12 +1,14 @@
 """Up, down and up again: every revision, alone and all together, and who may migrate what."""
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import psycopg
@@ -14,11 +16,14 @@ import pytest
 from alembic.script import ScriptDirectory
 
 import horsies_schema
-from horsies_schema import MigrationError, embedded, migrate
+from horsies_schema import MigrationError, connection as migrations, embedded, migrate
 from tests.support import catalog, places, postgres
 from tests.support.postgres import Database
+from tests.support.roles import account, login, may
+from tests.support.schema_dump import DUMP
 from tests.support.waiting import eventually
 
+TIME_RANGE = import_module("horsies_schema.migrations.versions.0017_time_range")
 REVISIONS = sorted(
     script.revision for script in ScriptDirectory(str(Path(migrate.__file__).parent / "migrations")).walk_revisions()
 )
@@ -57,6 +62,113 @@ def test_downgrade_keeps_the_rows_of_tables_that_stay(empty_db: Database) -> Non
     assert empty_db.execute("SELECT id, task_name, status FROM horsies_tasks") == [("a", "kept", "PENDING")]
 
 
+BEFORE_THE_RANGE = f"{int(TIME_RANGE.revision) - 1:04}"
+
+
+@pytest.mark.parametrize(
+    ("time", "kept"), [("4713-01-01 BC", 1970), ("-infinity", 1970), ("294276-01-01", 9000), ("infinity", 9000)]
+)
+def test_times_that_no_program_can_read_are_moved_into_range(empty_db: Database, time: str, kept: int) -> None:
+    """In every column of every table, all of a row at once; ordinary rows keep what they have."""
+    horsies_schema.upgrade(empty_db.url, BEFORE_THE_RANGE)
+    rows: dict[str, dict[str, object]] = {
+        "horsies_tasks": {
+            "id": "t", "task_name": "t", "status": "RUNNING", "claimed_by_worker_id": "w", "good_until": "now()",
+        },
+        "horsies_task_attempts": {"task_id": "t", "attempt": 1, "outcome": "COMPLETED"},
+        "horsies_heartbeats": {"task_id": "t", "sender_id": "w", "role": "runner"},
+        "horsies_worker_states": {"worker_id": "w", "hostname": "h", "pid": 1, "processes": 1},
+        "horsies_worker_instances": {"worker_id": "w", "period_ms": 2**31 - 1, "judged_by": "v"},
+        "horsies_task_sets": {"sha": "s", "names": []},
+        "horsies_task_names": {"task_name": "n"},
+        "horsies_schedule_state": {"schedule_name": "s"},
+        "horsies_queue_state": {"queue_name": "q"},
+        "horsies_workflows": {"id": "w", "name": "n", "status": "FAILED"},
+        "horsies_workflow_tasks": {
+            "id": "n", "workflow_id": "w", "task_index": 0, "node_id": "n", "task_name": "t", "ttl": "5000 years",
+        },
+    }  # fmt: skip
+    not_running = {"claim_expires_at", "completed_at", "failed_at", "terminal_at"}
+    for table, row in rows.items():
+        times = [name for name in TIME_RANGE.TIMES[table] if table != "horsies_tasks" or name not in not_running]
+        given: dict[str, object] = {**row, **dict.fromkeys(times, time)}
+        if table == "horsies_tasks":  # it starts before its good_until
+            given |= {"good_until": None} if time == "infinity" else {}
+            given |= {"started_at": "4713-01-02 BC", "good_until": "4713-02-01 BC"} if kept == 1970 else {}
+            given |= {"good_until": "infinity"} if time == "294276-01-01" else {}
+        columns, values = ", ".join(given), ", ".join(["%s"] * len(given))
+        empty_db.execute(f"INSERT INTO {table} ({columns}) VALUES ({values})", *given.values())
+    empty_db.execute("INSERT INTO horsies_tasks (id, task_name, enqueued_at) VALUES ('fine', 't', '2020-01-01')")
+
+    horsies_schema.upgrade(empty_db.url)
+    for table in rows:
+        for name in TIME_RANGE.TIMES[table]:
+            found = empty_db.execute(
+                f"SELECT DISTINCT extract(year FROM ({name} + interval '2 s') AT TIME ZONE 'UTC')::int FROM {table}"
+                f" WHERE {name} < '1970-01-02' OR {name} > '8999-01-01'"
+            )
+            assert found in ([(kept,)], [(1970,)] if kept == 1970 else [(9000,)], []), (table, name, found)
+    assert empty_db.value("SELECT enqueued_at::date::text FROM horsies_tasks WHERE id = 'fine'") == "2020-01-01"
+    assert empty_db.value("SELECT ttl::text FROM horsies_workflow_tasks") == "1000 years"
+    assert empty_db.value("SELECT period_ms FROM horsies_worker_instances") == 3_600_000
+    assert empty_db.execute("SELECT conname FROM pg_constraint WHERE NOT convalidated") == []
+
+
+def test_rights_on_the_function_of_the_rules_outlast_its_new_arguments(empty_db: Database) -> None:
+    """Where EXECUTE was taken from PUBLIC, a producer goes on without a new grant."""
+    horsies_schema.upgrade(empty_db.url, BEFORE_THE_RANGE)
+    producer = login(empty_db, f"o{empty_db.name[-8:]}_producer")
+    name = account(producer)
+    try:
+        empty_db.execute("REVOKE EXECUTE ON FUNCTION horsies_task_is_sound FROM PUBLIC")
+        empty_db.execute(f'GRANT EXECUTE ON FUNCTION horsies_task_is_sound TO "{name}"')
+        empty_db.execute(f'GRANT INSERT ON horsies_tasks TO "{name}"')
+        for revision in ("head", BEFORE_THE_RANGE, "head"):
+            move = horsies_schema.upgrade if revision == "head" else horsies_schema.downgrade
+            move(empty_db.url, revision)
+            assert may(producer, "INSERT INTO horsies_tasks (id, task_name) VALUES ('a', 't')")
+            public = "SELECT has_function_privilege('public', 'horsies_task_is_sound'::regproc, 'EXECUTE')"
+            assert empty_db.value(public) is False
+    finally:
+        empty_db.execute(f'DROP OWNED BY "{name}" CASCADE')
+        empty_db.execute(f'DROP ROLE "{name}"')
+
+
+def test_revision_0016_converts_withdrawn_tasks_and_nodes_and_back(empty_db: Database) -> None:
+    horsies_schema.upgrade(empty_db.url, "0015")
+    ahead = "date_trunc('second', now()) + interval '500 years'"
+    empty_db.execute(
+        f"""INSERT INTO horsies_tasks (id, task_name, enqueued_at, status, terminal_at, result)
+            VALUES ('paused', 't', {ahead}, 'PENDING', NULL, NULL), ('ended', 't', {ahead}, 'CANCELLED', now(), '{{}}'),
+                   ('delayed', 't', now() + interval '9 years', 'PENDING', NULL, NULL)"""
+    )
+    empty_db.execute("INSERT INTO horsies_workflows (id, name, status) VALUES ('w', 'w', 'RUNNING')")
+    nodes = {"task": None, "workflow": '{"name":"w","nodes":[]}', "map": '{"map":{}}'}
+    for index, (kind, kwargs) in enumerate(nodes.items()):
+        empty_db.execute(
+            "INSERT INTO horsies_workflow_tasks"
+            " (id, workflow_id, task_index, node_id, task_name, kwargs, is_subworkflow)"
+            " VALUES (%s, 'w', %s, %s, 't', %s, %s)",
+            kind, index, kind, kwargs, kind != "task",
+        )  # fmt: skip
+    dates = "SELECT id, enqueued_at FROM horsies_tasks ORDER BY id"
+    before = dict(empty_db.execute(dates))
+
+    horsies_schema.upgrade(empty_db.url, "0016")
+    assert empty_db.execute("SELECT id FROM horsies_tasks WHERE withdrawn") == [("paused",)]
+    assert empty_db.value("SELECT max(enqueued_at) < now() + interval '10 years' FROM horsies_tasks")
+    assert empty_db.execute("SELECT kind FROM horsies_workflow_tasks ORDER BY task_index") == [
+        (kind,) for kind in nodes
+    ]
+
+    horsies_schema.downgrade(empty_db.url, "0015")
+    after = dict(empty_db.execute(dates))
+    assert (after["paused"], after["delayed"]) == (before["paused"], before["delayed"])
+    assert empty_db.execute("SELECT is_subworkflow FROM horsies_workflow_tasks ORDER BY task_index") == [
+        (False,), (True,), (True,),
+    ]  # fmt: skip
+
+
 def test_offline_sql_makes_the_same_database(empty_db: Database) -> None:
     text = horsies_schema.sql()
     subprocess.run(
@@ -71,7 +183,7 @@ def test_offline_sql_makes_the_same_database(empty_db: Database) -> None:
 def test_the_committed_dump_is_the_schema(db: Database) -> None:
     if db.value("SELECT current_setting('server_version_num')::int") // 10_000 != 18:
         pytest.skip("schema.sql is written from PostgreSQL 18, other versions print some clauses differently")
-    committed = Path(migrate.__file__).with_name("schema.sql").read_text()
+    committed = DUMP.read_text()
     assert catalog.dump(db.url) in committed, "run `just schema-dump` and review the difference"
 
 
@@ -103,14 +215,16 @@ def test_two_processes_at_once_both_end_well(empty_db: Database) -> None:
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     for run in runs:
         out, err = run.communicate(timeout=60)
-        assert (run.returncode, out, err) == (0, f"at revision {horsies_schema.head()}\n", "")
+        # one that waited says for whom
+        others = [line for line in err.splitlines() if not line.startswith("horsies-migrate: waiting: session ")]
+        assert (run.returncode, out, others) == (0, f"at revision {horsies_schema.head()}\n", [])
     with postgres.database() as migrated:
         assert catalog.dump(empty_db.url) == catalog.dump(migrated.url)
 
 
 def test_a_waiting_migration_lets_the_fleet_pass(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer holds the table; DDL queues behind it, and claims behind the DDL, but only for one slice."""
-    monkeypatch.setattr(migrate, "LOCK_SLICE_MS", 300)
+    monkeypatch.setattr(migrations, "LOCK_SLICE_MS", 300)
     horsies_schema.downgrade(db.url, "0005")
     with psycopg.connect(db.url) as writer, psycopg.connect(db.url, autocommit=True) as claimer:
         writer.execute("LOCK TABLE horsies_tasks IN ROW EXCLUSIVE MODE")  # as an open claim does
@@ -128,9 +242,32 @@ def test_a_waiting_migration_lets_the_fleet_pass(db: Database, monkeypatch: pyte
     assert horsies_schema.current(db.url) == horsies_schema.head()
 
 
+def test_a_migration_that_waits_logs_for_whom(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(migrations, "LOCK_SLICE_MS", 50)
+    monkeypatch.setattr(migrations, "LOCK_PATIENCE_S", 0.5)
+    horsies_schema.downgrade(db.url, "0005")
+    statements = {
+        "locks on horsies_tasks": "LOCK TABLE horsies_tasks IN ROW EXCLUSIVE MODE",
+        "the lock of migrations": f"SELECT pg_advisory_xact_lock({migrations.LOCK_KEY}, hashtext('public'))",
+    }
+    for what, statement in statements.items():
+        caplog.clear()
+        with psycopg.connect(db.url, application_name="report") as other, caplog.at_level(logging.WARNING):
+            other.execute(statement)
+            with pytest.raises(MigrationError, match="application 'report'") as caught:
+                horsies_schema.upgrade(db.url)
+            assert caught.value.code == 5
+            told = f"waiting: session {other.info.backend_pid} (role "
+        (line,) = (record.message for record in caplog.records if record.name == "horsies.migrate")
+        assert line.startswith(told)
+        assert line.endswith(f"application 'report') holds {what}")
+
+
 def test_a_migration_that_never_gets_its_locks_says_so(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate, "LOCK_SLICE_MS", 50)
-    monkeypatch.setattr(migrate, "LOCK_PATIENCE_S", 0.5)
+    monkeypatch.setattr(migrations, "LOCK_SLICE_MS", 50)
+    monkeypatch.setattr(migrations, "LOCK_PATIENCE_S", 0.5)
     horsies_schema.downgrade(db.url, "0005")
     with psycopg.connect(db.url) as writer:
         writer.execute("LOCK TABLE horsies_tasks IN ROW EXCLUSIVE MODE")  # as an open claim does
@@ -168,10 +305,19 @@ def test_a_killed_migration_leaves_a_whole_revision(empty_db: Database) -> None:
 # -- databases that horsies cannot live in -------------------------------------------------------
 
 
-def test_a_newer_database_is_refused_in_one_sentence(db: Database) -> None:
+def test_a_newer_database_is_not_migrated_and_is_fit_for_this_release(db: Database) -> None:
     db.execute("UPDATE horsies_alembic_version SET version_num = '9999'")
-    for verb in (horsies_schema.upgrade, horsies_schema.check):
-        with pytest.raises(MigrationError, match="at revision 9999, which is newer than this package knows") as caught:
+    with pytest.raises(MigrationError, match="at revision 9999, which is newer than this package knows") as caught:
+        horsies_schema.upgrade(db.url)
+    assert caught.value.code == 3
+    assert horsies_schema.check(db.url) == "9999"
+
+
+def test_two_rows_in_the_version_table_are_named(db: Database) -> None:
+    db.execute("INSERT INTO horsies_alembic_version (version_num) VALUES ('0001')")
+    told = rf"horsies_alembic_version has 2 rows \(0001, {horsies_schema.head()}\), not one: delete"
+    for verb in (horsies_schema.upgrade, horsies_schema.check, horsies_schema.current):
+        with pytest.raises(MigrationError, match=told) as caught:
             verb(db.url)
         assert caught.value.code == 3
 
@@ -207,11 +353,11 @@ def test_a_standby_is_refused() -> None:
 
 
 def test_an_old_server_is_refused() -> None:
-    problem = migrate.unsuitable(130_014, "UTF8", in_recovery=False)
+    problem = migrations.unsuitable(130_014, "UTF8", in_recovery=False)
     assert problem is not None
     assert "PostgreSQL 13" in problem
     assert "14 or newer" in problem
-    assert migrate.unsuitable(140_000, "UTF8", in_recovery=False) is None
+    assert migrations.unsuitable(140_000, "UTF8", in_recovery=False) is None
 
 
 def test_the_functions_work_on_a_running_loop(db: Database) -> None:

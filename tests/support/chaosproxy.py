@@ -100,7 +100,7 @@ class ChaosProxy:
         self.trap = _Trap(re.compile(pattern, re.IGNORECASE), when)
 
     def cut_after_bytes(self, count: int) -> None:
-        """Cut when so many more bytes, of whoever, have gone to the server."""
+        """Cut all connections once this many more bytes, of all of them together, have gone to the server."""
         self.bytes_left = count
 
     @property

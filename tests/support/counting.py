@@ -1,7 +1,7 @@
 """What was said to one database: statements and their numbers, as pg_stat_statements counts them.
 
-The server is shared with the other processes of the suite, and so is the extension's memory: whoever resets all of it
-takes away what a neighbour is counting.
+The server is shared with the other processes of the suite, and so is the extension's memory: a reset of all of it would
+also erase what another test is counting.
 """
 
 from typing import Any

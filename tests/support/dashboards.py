@@ -1,15 +1,16 @@
 """The dashboard in tests: driven by a pilot, on a source of the test's choosing, waited for and never slept for."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-# Most of what a test of the dashboard costs is laying out and drawing frames that nobody sees: fewer of the former
+# Most of what a test of the dashboard costs is laying out and drawing frames that no test looks at: fewer of the former
 # (Textual reads this when it is imported), none of the latter (below).
 os.environ.setdefault("TEXTUAL_FPS", "10")
 
+from textual.message import Message
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -44,7 +45,7 @@ SLOTS = (0.0,) * 40
 
 # A test that looks (`text_of`, a picture) draws the whole screen for itself. The tests in a real terminal and in a
 # browser, which are other processes, draw every frame.
-Screen._compositor_refresh = lambda self: self._dirty_widgets.clear()  # type: ignore[method-assign]
+Screen._compositor_refresh = lambda screen: screen._dirty_widgets.clear()  # type: ignore[method-assign]
 
 
 def demo() -> DemoSource:
@@ -60,7 +61,7 @@ class EmptySource(DemoSource):
 
     async def overview(self, window: timedelta) -> Overview:
         none = {status: Count(0) for status in TaskStatus}
-        return Overview(none, (), (), Series(1.0, SLOTS, SLOTS, SLOTS, SLOTS, SLOTS), (), ())
+        return Overview(none, (), (), Series(1.0, SLOTS, SLOTS, SLOTS, SLOTS), (), ())
 
     async def workers(self) -> tuple[WorkerLine, ...]:
         return ()
@@ -87,7 +88,7 @@ class EmptySource(DemoSource):
 
 
 class SilentSource(EmptySource):
-    """Nobody answers."""
+    """Every question fails, as with a server that refuses connections."""
 
     async def _fail(self, *_: Any, **__: Any) -> Any:
         raise SourceError("ConnectionRefusedError: connect to db.example:5432 was refused")
@@ -98,11 +99,14 @@ class SilentSource(EmptySource):
 
 @asynccontextmanager
 async def dashboard(
-    source: Source, size: tuple[int, int] = (100, 30), **options: Any
+    source: Source,
+    size: tuple[int, int] = (100, 30),
+    on_message: Callable[[Message], None] | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Dashboard, Pilot[None]]]:
     """The app on this source, up and loaded once. Every column costs time to draw: large only for who looks there."""
     app = Dashboard(source, **options)
-    async with app.run_test(size=size, notifications=True) as pilot:
+    async with app.run_test(size=size, notifications=True, message_hook=on_message) as pilot:
         await settled(app, pilot)
         yield app, pilot
 
@@ -120,7 +124,7 @@ def source_on(url: str, **config: Any) -> PostgresSource:
 
 
 def seen(app: Dashboard) -> LiveScreen[Any]:
-    found = app._live_screen()
+    found = app.live_screen()
     assert found is not None
     return found
 
@@ -129,12 +133,12 @@ async def settled(app: Dashboard, pilot: Pilot[None]) -> None:
     """What is seen has been loaded and drawn."""
 
     def loaded() -> bool:
-        screen = app._live_screen()
+        screen = app.live_screen()
         if screen is None or not screen.is_mounted or not app.session.database:
             return False
         has_answer = screen.data is not None or bool(list(screen.query(".-empty, .-error")))
         quiet = not any(worker.group in ("load", "count", "card", "act", "session") for worker in app.workers)
-        return has_answer and quiet and not screen._is_loading and _card_is_there(screen) and _is_drawn(app)
+        return has_answer and quiet and not screen.is_loading and _card_is_there(screen) and _is_drawn(app)
 
     for _ in range(2):  # what arrived last may ask for something more
         await eventually_async(loaded, timeout=20, describe="the screen has loaded and is drawn")
@@ -170,17 +174,17 @@ def text_of(app: Dashboard) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
 
 
+def notifications(app: Dashboard) -> list[str]:
+    """What is notified at the moment; on the screen its words may be broken into lines."""
+    return [notification.message for notification in app._notifications]
+
+
 async def said(app: Dashboard, pilot: Pilot[None], text: str) -> None:
-    """A notification said so; on the screen its words may be broken into lines."""
-
-    def found() -> bool:
-        return any(text in notification.message for notification in app._notifications)
-
+    """A notification says so."""
     try:
-        await eventually_async(found, timeout=15)
+        await eventually_async(lambda: any(text in message for message in notifications(app)), timeout=15)
     except AssertionError:
-        told = "; ".join(notification.message for notification in app._notifications)
-        raise AssertionError(f"{text!r} was not said; but: {told}") from None
+        raise AssertionError(f"{text!r} was not said; but: {'; '.join(notifications(app))}") from None
     await pilot.pause()
 
 

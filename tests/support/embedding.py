@@ -36,8 +36,7 @@ def place() -> Iterator[Path]:
     """A directory that the server's account can enter. In the end no process may be left that names it."""
     directory = places.directory()
     yield directory
-    for server in [key for key in urls._servers if key.is_relative_to(directory)]:
-        urls._servers.pop(server).stop()
+    urls.release(directory)
     try:
         eventually(lambda: not processes(directory), describe=f"no process left in {directory}")
     finally:

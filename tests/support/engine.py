@@ -15,7 +15,9 @@ from typing import Any, Self
 from horsies import AppConfig, PostgresConfig, ResilienceConfig, TaskError
 from horsies.codec import encode_error
 from horsies.status import AttemptOutcome, TaskStatus
-from horsies_worker.session import CLAIM_SETTINGS, Session
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.identity import Identity
 from horsies_worker.workflows import step
 from horsies_worker.workflows.advance import Advancer
 from tests.support.hands import Hands, end_of
@@ -30,26 +32,31 @@ class Killed(Exception):
 
 
 class Engine:
-    def __init__(self, db: Database, hands: Hands, advancers: Sequence[Advancer], names: Sequence[str]) -> None:
+    def __init__(
+        self, db: Database, hands: Hands, config: AppConfig, sessions: Sequence[Session], names: Sequence[str]
+    ) -> None:
         self.db = db
         self.hands = hands
-        self.advancers = advancers
+        self._config = config
+        self._sessions = sessions
         self._names = list(names)
+        self.advancers = [Advancer(session, config) for session in sessions]
 
     @classmethod
     @asynccontextmanager
     async def on(cls, db: Database, names: Sequence[str], *, workers: int = 2, **config: Any) -> AsyncIterator[Self]:
         settings = AppConfig(PostgresConfig(db.url), resilience=ResilienceConfig(), **config)
-        sessions = [Session(settings.broker, f"workflows {at}", settings=CLAIM_SETTINGS) for at in range(workers)]
+        queries = Queries(None, Identity())
+        sessions = [Session(settings.broker, f"workflows {at}", queries) for at in range(workers)]
         async with Hands.on(db) as hands:
             try:
-                yield cls(db, hands, [Advancer(settings, session) for session in sessions], names)
+                yield cls(db, hands, settings, sessions, names)
             finally:
                 for session in sessions:
                     await session.close()
 
     async def claim(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
-        rows = await self.hands.claim(limit, other_names=self._names)
+        rows = await self.hands.claim(limit, sync_names=self._names)
         return [row for row in rows if row["status"] == "RUNNING"]
 
     async def end(self, rows: Sequence[Mapping[str, Any]], answer: Answer) -> list[str]:
@@ -60,29 +67,32 @@ class Engine:
             if isinstance(given, TaskError):
                 ends.append(
                     end_of(row, TaskStatus.FAILED, error_code=str(given.error_code), result=encode_error(given),
-                           outcome=AttemptOutcome.FAILED)
+                           recorded=AttemptOutcome.FAILED)
                 )  # fmt: skip
             else:
                 ends.append(end_of(row, result=json.dumps({"ok": given}, separators=(",", ":"))))
         written: set[str] = set()
-        while ends:  # as the finalizer does: a row that somebody holds is tried again
+        while ends:  # as the finalizer does: a locked row is tried again
             written |= (await self.hands.finalize(ends)).keys()
             left = [(end.task_id, end.generation) for end in ends if end.task_id not in written]
-            held = await self.hands.queries.read_held(self.hands.connection, left)
+            held = await self.hands.queries.read_owned(self.hands.connection, left)
             ends = [end for end in ends if end.task_id in held]
         return [row["id"] for row in rows if row["id"] in written]
 
     async def advance(self) -> None:
         """Every worker makes steps until it knows of nothing more; a step that dies takes what it knew along."""
-        await asyncio.gather(*(self._advance(advancer) for advancer in self.advancers))
+        await asyncio.gather(*(self._advance(worker) for worker in range(len(self.advancers))))
 
-    async def _advance(self, advancer: Advancer) -> None:
-        while advancer._tasks or advancer._workflows:
+    async def _advance(self, worker: int) -> None:
+        while self.advancers[worker].has_backlog():
             try:
-                await advancer.run_once()
+                await self.advancers[worker].run_once()
             except Killed:
-                advancer._tasks.clear()
-                advancer._workflows.clear()
+                self.forget(worker)
+
+    def forget(self, worker: int) -> None:
+        """The worker dies; the one that takes its place knows nothing."""
+        self.advancers[worker] = Advancer(self._sessions[worker], self._config)
 
     async def recover(self) -> int:
         """What the reaper does, without its grace; how many workflows it found."""
@@ -90,12 +100,12 @@ class Engine:
         for name in ("unadvanced_workflows", "unsettled_stopped_workflows"):
             rows = await self.hands.connection.fetch(self.hands.queries.sql(name), timedelta(0), 1000)
             found |= {row["id"] for row in rows}
-        random.choice(self.advancers).look_at(found)
+        random.choice(self.advancers).check(found)
         await self.advance()
         return len(found)
 
     async def drain(self, answer: Answer) -> int:
-        """Until nothing moves any more, whatever was forgotten on the way; how many tasks were run."""
+        """Work until nothing changes any more, as recovery would; returns how many tasks were run."""
         ran = 0
         while True:
             rows = await self.claim(500)

@@ -17,10 +17,11 @@ import asyncpg
 from horsies import TaskError
 from horsies.codec import encode_error
 from horsies.status import AttemptOutcome, TaskStatus
-from horsies_worker.decide import Transition
+from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.database.queries import ClaimRequest, Queries
+from horsies_worker.database.settings import CLAIM_SETTINGS
+from horsies_worker.database.transition import Transition
 from horsies_worker.identity import Identity
-from horsies_worker.queries import ClaimRequest, Queries
-from horsies_worker.session import CLAIM_SETTINGS
 from tests.support import factories
 from tests.support.postgres import Database
 
@@ -56,7 +57,7 @@ class Hands:
         """Without more words: everything ready in `default`, the task `add` being known and having room."""
         given = {
             "discover": ["default"], "hints": (), "limit": limit, "room_sync": limit, "room_ahead": 0, "room_async": 0,
-            "prefetch": 0, "async_names": (), "short_names": (), "other_names": ["add"], **request,
+            "prefetch": 0, "async_names": (), "short_names": (), "sync_names": ["add"], **request,
         }  # fmt: skip
         claimed = await self.queries.claim(
             self.connection, ClaimRequest(**given), lease_ms=lease_ms, queue_caps=queue_caps or {},
@@ -67,8 +68,8 @@ class Hands:
     async def start(self, rows: Sequence[Row]) -> dict[str, str]:
         return await self.queries.start(self.connection, keys_of(rows))
 
-    async def hand_back(self, rows: Sequence[Row], delay_ms: int = 0) -> set[str]:
-        return await self.queries.hand_back(self.connection, keys_of(rows), delay_ms)
+    async def hand_back(self, rows: Sequence[Row]) -> set[str]:
+        return await self.queries.hand_back(self.connection, keys_of(rows))
 
     async def end(self, rows: Sequence[Row], **fields: Any) -> dict[str, str]:
         """Ends as the pool would report them; by default all went well."""
@@ -111,13 +112,20 @@ def end_of(row: Row, status: TaskStatus = TaskStatus.COMPLETED, **fields: Any) -
     """The end of a claimed row's attempt. FAILED, CANCELLED and PENDING (a retry) carry an error."""
     failed = status is not TaskStatus.COMPLETED
     code = fields.get("error_code", "SMTP_DOWN") if failed else None
-    now = time.time()
-    values: dict[str, Any] = {
-        "task_id": row["id"], "generation": row["claim_generation"], "attempt": row["retry_count"] + 1,
-        "status": status, "result": encode_error(TaskError(code, "as the test wanted")) if code else '{"ok":1}',
-        "error_code": code, "error_message": code and "as the test wanted", "failed_reason": code and "why",
-        "outcome": AttemptOutcome.FAILED if failed else AttemptOutcome.COMPLETED, "retry_delay_ms": 0,
-        "budget": row["max_retries"], "started": now - 0.001, "finished": now,
-        "pid": next(_pids), "process_name": "child-9",
+    now, mono = time.time(), time.monotonic()
+    outcome: dict[str, Any] = {
+        "kind": OutcomeKind.ERR if failed else OutcomeKind.OK,
+        "result": encode_error(TaskError(code, "as the test wanted")) if code else '{"ok":1}', "error_code": code,
+        "error_message": code and "as the test wanted", "failed_reason": code and "why",
+        "started_mono": mono - 0.001, "finished_mono": mono, "pid": next(_pids), "process_name": "child-9",
     }  # fmt: skip
-    return Transition(**{**values, **fields})
+    transition: dict[str, Any] = {
+        "recorded": AttemptOutcome.FAILED if failed else AttemptOutcome.COMPLETED, "retry_delay_ms": 0,
+        "budget": row["max_retries"], "started": now - 0.001, "finished": now,
+    }  # fmt: skip
+    for name, value in fields.items():
+        (transition if name in transition else outcome)[name] = value
+    return Transition(
+        task_id=row["id"], generation=row["claim_generation"], attempt=row["retry_count"] + 1, status=status,
+        outcome=Outcome(**outcome), **transition,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
--- What must hold in every database that horsies works in, whatever happened to it. Each statement returns the rows
+-- What must hold in every database that horsies works in, after every fault. Each statement returns the rows
 -- that break its rule: empty is good. Run by tests/support/invariants.py; tests/integration/test_invariants.py
 -- has seen every rule fire. Groups: T task row, A attempts, W workflow, S schedule, L ledger of the chaos run.
 -- Parameters are psql variables: slack_s, running_stale_s, finalizing_stale_s, claimed_stale_s, wf_grace_s, cap,
@@ -26,6 +26,7 @@ WHERE (status = 'COMPLETED' AND (result IS NULL OR error_code IS NOT NULL))
 -- T4 ownership columns agree with the status
 SELECT 'T4' AS inv, id FROM horsies_tasks
 WHERE claimed IS DISTINCT FROM (status = 'CLAIMED')
+   OR (withdrawn AND status <> 'PENDING')
    OR (status = 'PENDING' AND (claimed_by_worker_id IS NOT NULL OR claimed_at IS NOT NULL
                                OR claim_expires_at IS NOT NULL OR started_at IS NOT NULL OR finalizing_at IS NOT NULL))
    OR (status = 'CLAIMED' AND (claimed_by_worker_id IS NULL OR claimed_at IS NULL
@@ -120,12 +121,13 @@ WHERE (t.status IN ('COMPLETED','FAILED','CANCELLED','EXPIRED') AND n.status NOT
    OR (n.status = 'COMPLETED' AND t.status <> 'COMPLETED')
    OR (n.status = 'FAILED' AND t.status NOT IN ('FAILED','EXPIRED','CANCELLED'))
    OR (n.status = 'SKIPPED' AND t.status IN ('COMPLETED','RUNNING'))
-   OR NOT t.is_workflow_task;
+   OR NOT t.is_workflow_task
+   OR (t.withdrawn AND EXISTS (SELECT 1 FROM horsies_workflows w WHERE w.id = n.workflow_id AND w.status = 'RUNNING'));
 -- W4 each active node is backed; each workflow task row belongs to exactly one node; no task has two nodes
 SELECT 'W4' AS inv, n.id FROM horsies_workflow_tasks n
 WHERE n.status IN ('ENQUEUED','RUNNING')
-  AND ((NOT n.is_subworkflow AND NOT EXISTS (SELECT 1 FROM horsies_tasks t WHERE t.id = n.task_id))
-   OR (n.is_subworkflow AND n.sub_workflow_id IS NULL))
+  AND ((n.kind = 'task' AND NOT EXISTS (SELECT 1 FROM horsies_tasks t WHERE t.id = n.task_id))
+   OR (n.kind <> 'task' AND n.sub_workflow_id IS NULL))
 UNION ALL SELECT 'W4', t.id FROM horsies_tasks t WHERE t.is_workflow_task
   AND (SELECT count(*) FROM horsies_workflow_tasks n WHERE n.task_id = t.id) <> 1;
 -- W5 a node ran only after what it waits for

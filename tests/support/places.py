@@ -60,7 +60,7 @@ def run_directory() -> Path:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """BlockingIOError if somebody else holds it."""
+    """BlockingIOError if another process holds it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """Apps for tests of the child pool: real functions, run by real children, without a database.
 
-`App` has the shape that a child needs of a Horsies app (see the protocols in horsies_worker/jobs.py).
+`App` has the shape that a child needs of a Horsies app (see the protocols in horsies_worker/child/jobs.py).
 Tasks that must leave a trace append a line to a file, one write each, so that starts can be counted.
 """
 
@@ -289,7 +289,7 @@ def descriptors() -> TaskResult[list[str], TaskError]:
 
 @app.task
 def inherited() -> TaskResult[list[str], TaskError]:
-    """What a program inherits that user code starts without closing descriptors."""
+    """Return the descriptors that a program inherits from user code that closes none."""
     listed = subprocess.run(
         ["find", "/proc/self/fd", "-printf", "%f %l\\n"], close_fds=False, capture_output=True, text=True, check=True
     )
@@ -363,6 +363,10 @@ def hook_calls() -> Result:
 
 hooked.child_start_hooks.append(lambda: _hook_calls.append(os.getpid()))
 
+slow_start = App()
+slow_start.task(noop)
+slow_start.child_start_hooks.append(lambda: time.sleep(1.3))
+
 broken_hook = App()
 broken_hook.task(noop)
 
@@ -376,7 +380,7 @@ def _raise_in_hook() -> None:
 
 @app.task
 def close_descriptors(path: str) -> Result:
-    """User code that closes what is not its own, lifeline included."""
+    """Close all descriptors, including the lifeline and the sockets of the child."""
     note(path, str(os.getpid()))
     os.closerange(3, 256)
     time.sleep(30)

@@ -1,4 +1,4 @@
-"""A parent process of its own, to be killed: starts a pool, runs one job, prints who is who, waits.
+"""A parent process that tests kill: starts a pool, runs one job, prints the pids as JSON, and waits.
 
 python -m tests.support.pool_parent <app locator> <task> <kwargs as JSON>
 """
@@ -8,21 +8,20 @@ import json
 import os
 import sys
 
-from tests.support.pools import Yard
+from tests.support.pools import PoolHarness
 from tests.support.waiting import eventually_async
 
 
 async def main(app: str, task: str, kwargs: str) -> None:
-    yard = Yard(app, processes=2, start_timeout_s=600)
-    starting = asyncio.ensure_future(yard.pool.start())
-    await eventually_async(lambda: yard.pool._template is not None)
-    assert yard.pool._template is not None
-    template = yard.pool._template.pid
+    harness = PoolHarness(app, processes=2, start_timeout_s=600)
+    starting = asyncio.ensure_future(harness.pool.start())
+    await eventually_async(lambda: harness.pool.stats().template_pid is not None)
+    template = harness.pool.stats().template_pid
     if task:
         await starting
-        await yard.all_ready()
-        yard.send(yard.job(task, **json.loads(kwargs)))
-    pids = {"parent": os.getpid(), "template": template, "children": sorted(yard.pids())}
+        await harness.all_ready()
+        harness.send(harness.job(task, **json.loads(kwargs)))
+    pids = {"parent": os.getpid(), "template": template, "children": sorted(harness.pids())}
     print(json.dumps(pids), flush=True)  # noqa: T201
     await asyncio.sleep(600)
 

@@ -1,4 +1,4 @@
-"""An app whose import starts a thread: it cannot be forked, only imported by each child."""
+"""An app whose import starts a thread, so that each child must import it."""
 
 import threading
 import time
@@ -12,5 +12,5 @@ threading.Thread(target=time.sleep, args=(3600,), daemon=True, name="left-behind
 
 @app.task
 def threads() -> TaskResult[int, TaskError]:
-    """How many of those threads are alive here."""
+    """Return how many of those threads are alive in this process."""
     return TaskResult(ok=sum(thread.name == "left-behind" for thread in threading.enumerate()))

@@ -1,4 +1,4 @@
-"""A child pool with a small feeder instead of a database: what a claimer does, in twenty lines."""
+"""A child pool for tests. A small feeder takes the place of the claimer and the database."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any, Self
 
-from horsies_worker.jobs import ChildSpec, Job, Outcome, OutcomeKind
-from horsies_worker.pool import ChildPool
+from horsies_worker.child.jobs import ChildSpec, Job
+from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.children.pool import ChildPool
 from tests.support.waiting import eventually_async
 
 APP = "tests.support.pool_apps:app"
 ASYNC_TASKS = frozenset({"async_sleep", "async_cleans_up", "async_stubborn", "async_odd", "async_who"})
 
 
-class Yard:
-    """Feeds jobs by the pool's room, resubmits what comes back unstarted, keeps every outcome."""
+class PoolHarness:
+    """Submits jobs as the pool has room, submits jobs again that come back unstarted, and keeps every outcome."""
 
     def __init__(self, app: str = APP, *, output: tuple[int, int] = (1, 2), feed: bool = True, **spec: Any) -> None:
         self.outcomes: dict[str, list[Outcome]] = {}
@@ -28,7 +29,7 @@ class Yard:
         self.progress: list[tuple[str, str]] = []
         self.fatal: list[str] = []
         self.waiting: deque[Job] = deque()
-        self._feed = feed
+        self.feed = feed
         self._numbers = itertools.count(1)
         spec.setdefault("processes", 2)
         spec.setdefault("kill_grace_s", 0.3)
@@ -70,7 +71,7 @@ class Yard:
         return jobs[-1]
 
     async def run(self, name: str, *, timeout: float = 20, **options: Any) -> Outcome:
-        """One job, to its end."""
+        """Run one job and return its outcome."""
         job = self.send(self.job(name, **options))
         return await self.outcome(job, timeout=timeout)
 
@@ -104,12 +105,12 @@ class Yard:
 
     def _on_unstarted(self, jobs: Sequence[Job]) -> None:
         self.unstarted.extend(jobs)
-        if self._feed:
+        if self.feed:
             self.waiting.extendleft(reversed(jobs))
             asyncio.get_running_loop().call_soon(self._on_room)
 
     def _on_room(self) -> None:
-        if not self._feed:
+        if not self.feed:
             jobs = list(self.waiting)
             self.waiting.clear()
             if jobs:
@@ -138,25 +139,25 @@ class Yard:
 
 
 def ok(outcome: Outcome) -> Any:
-    """The value of an ok outcome; fails on any other."""
+    """Return the value of an ok outcome; fails on any other."""
     assert outcome.kind is OutcomeKind.OK, outcome
     assert outcome.error_code is None
     return json.loads(outcome.result)["ok"]
 
 
 def err(outcome: Outcome) -> dict[str, Any]:
-    """The error of an outcome that is not ok."""
+    """Return the error of an outcome that is not ok."""
     assert outcome.kind is not OutcomeKind.OK, outcome
     return json.loads(outcome.result)["err"]
 
 
 def is_running(pid: int) -> bool:
-    """A process of this number exists and is not a zombie."""
+    """Return whether a process with this pid exists and is not a zombie."""
     return _state(pid) not in "ZX"
 
 
 async def freeze(pid: int) -> None:
-    """Returns when it stands still: one that waits for a processor may still take what it finds until then."""
+    """Stop the process and wait until it has stopped: while it waits for a processor it may still take a token."""
     os.kill(pid, signal.SIGSTOP)
     await eventually_async(lambda: _state(pid) == "T")
 

@@ -1,6 +1,6 @@
 """One server for the whole run, one migrated template database, one clone of it per test.
 
-The server is an embedded one in a directory that all pytest-xdist workers share, or whatever
+The server is an embedded one in a directory that all pytest-xdist workers share, or the one that
 HORSIES_TEST_DATABASE_URL names. Everything here is synchronous on purpose: fixtures of plain, threaded
 and asyncio tests use it alike.
 """
@@ -109,7 +109,7 @@ def _template_name() -> str:
 
 @cache
 def template() -> str:
-    """The migrated template, made by whoever comes first."""
+    """The migrated template, made by the first process that asks."""
     name = _template_name()
     with psycopg.connect(admin_url(), autocommit=True) as connection:
         connection.execute("SELECT pg_advisory_lock(%s)", (_TEMPLATE_LOCK,))
@@ -128,7 +128,7 @@ def database_url(name: str) -> str:
 
 @contextmanager
 def database(*, template_name: str | None = None, options: str = "") -> Iterator[Database]:
-    """A fresh database, dropped afterwards; fails if somebody left a connection open in it."""
+    """A fresh database, dropped afterwards; fails if a test left a connection open in it."""
     name = f"horsies_test_{uuid.uuid4().hex[:16]}"
     source = template_name or template()
     with psycopg.connect(admin_url(), autocommit=True) as connection:
@@ -147,6 +147,16 @@ def empty(db: Database) -> Database:
         " horsies_workflow_tasks, horsies_schedule_state, horsies_worker_states, horsies_worker_instances"
     )
     return db
+
+
+def waits_for_a_lock(db: Database, query: str = "%") -> bool:
+    """A session with such a statement waits for a lock that another one holds."""
+    waiting = db.value(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE %s",
+        query,
+    )
+    return bool(waiting)
 
 
 def _sessions(connection: psycopg.Connection[Any], name: str) -> list[Any]:

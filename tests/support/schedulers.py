@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from horsies import Horsies, RetryPolicy, ScheduleConfig, TaskSchedule
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.identity import Identity
 from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
-from horsies_worker.session import CLAIM_SETTINGS, Session
 from tests.support.apps import add_task, make_app
 from tests.support.postgres import Database
 
@@ -38,8 +40,8 @@ async def scheduling(
 ) -> AsyncIterator[Scheduler]:
     """A scheduler that has planned its rows."""
     app = scheduled_app(where, schedules, **config)
-    session = Session(app.config.broker, "scheduler", settings=CLAIM_SETTINGS)
-    scheduler = Scheduler(app, settled_schedules(app), session)
+    session = Session(app.config.broker, "scheduler", Queries(app.schema, Identity()))
+    scheduler = Scheduler(session, app, settled_schedules(app))
     try:
         if start:
             await scheduler.run_once()

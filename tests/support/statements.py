@@ -14,7 +14,8 @@ def files() -> list[tuple[str, str]]:
     for path in sorted(PACKAGES.glob("*/src/**/sql/*.sql")):
         source = next(parent for parent in path.parents if parent.name == "src")
         package = ".".join(path.parent.parent.relative_to(source).parts)
-        found.append((package, path.name))
+        if path.name != "fragments.sql":  # parts of statements
+            found.append((package, path.name))
     return found
 
 

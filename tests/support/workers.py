@@ -1,4 +1,4 @@
-"""Real workers for tests: started as users start them, watched through their log, ended whatever happens.
+"""Real workers for tests: started as users start them, watched through their log, and always ended.
 
     with worker(db) as one:                       # is up when the block begins, gone when it ends
         with tasks_on(db) as tasks:
@@ -92,7 +92,7 @@ class WorkerProcess:
             return []
 
     def children(self) -> list[psutil.Process]:
-        """The processes that run tasks: whatever the template has forked."""
+        """The processes that run tasks: the children of the template."""
         return [process for process in self.offspring() if process.ppid() != self.pid]
 
     def signal(self, number: int) -> None:

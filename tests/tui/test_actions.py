@@ -1,16 +1,14 @@
 """Every action from the key to the row, against a real database: asked, fenced, carried out, reported."""
 
-from typing import Any
-
 import psycopg
 import pytest
+from textual.message import Message
 
+from horsies.operate.actions import Outcome
 from horsies_tui.actions import ACTIONS, TYPE_ABOVE
 from horsies_tui.data.filters import Query
-from horsies_tui.data.source import Outcome
 from horsies_tui.messages import ActionDone, ActionRequested
 from horsies_tui.screens.confirm import ConfirmScreen
-from horsies_tui.screens.live import LiveScreen
 from tests.support.apps import add_task, async_app_on
 from tests.support.dashboards import dashboard, go, on_database, said, seen, settled, shows, source_on, table, text_of
 from tests.support.factories import ago, insert, read, task, worker_state
@@ -21,9 +19,14 @@ STALE = {"claimed_at": ago(minutes=30), "enqueued_at": ago(minutes=31)}
 
 async def test_cancel_asks_first_with_the_focus_on_the_way_back(db: Database) -> None:
     running, waiting = task(db, "RUNNING"), task(db)
-    async with on_database(db) as (app, pilot):
+    told: list[object] = []
+
+    def heard(message: Message) -> None:
+        if isinstance(message, ActionRequested | ActionDone) and message not in told:  # it bubbles up
+            told.append(message)
+
+    async with on_database(db, on_message=heard) as (app, pilot):
         await go(app, pilot, "2")
-        told = heard_by(seen(app))
         table(app, "tasks").put_cursor(waiting)
         await pilot.press("c")
         assert isinstance(app.screen, ConfirmScreen)
@@ -44,20 +47,6 @@ async def test_cancel_asks_first_with_the_focus_on_the_way_back(db: Database) ->
     assert read(db, waiting)["status"] == "CANCELLED"
     row = read(db, running)
     assert (row["status"], row["cancel_requested_at"] is not None) == ("RUNNING", True)
-
-
-def heard_by(screen: LiveScreen[Any]) -> list[object]:
-    """What actions make the screen hear from now on."""
-    told: list[object] = []
-    dispatch = screen._dispatch_message
-
-    async def heard(message: Any) -> None:
-        if isinstance(message, ActionRequested | ActionDone):
-            told.append(message)
-        await dispatch(message)
-
-    screen._dispatch_message = heard  # type: ignore[method-assign]
-    return told
 
 
 async def test_retry_takes_the_marked_rows_in_the_state_in_which_they_were_seen(db: Database) -> None:

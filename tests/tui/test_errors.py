@@ -21,7 +21,7 @@ async def test_a_failed_run_names_the_node_and_the_item(db: Database) -> None:
         ("squares", "FAILED", long),
     ]):  # fmt: skip
         insert(db, "horsies_workflow_tasks", id=f"n{at}", workflow_id="run-1", task_index=at, node_id=name,
-               task_name=name, status=status, error=error, is_subworkflow=at == 1)  # fmt: skip
+               task_name=name, status=status, error=error, kind="workflow" if at == 1 else "task")  # fmt: skip
     for size in ((80, 24), (140, 40)):
         async with on_database(db, size=size) as (app, pilot):
             await go(app, pilot, "5")

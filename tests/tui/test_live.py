@@ -7,10 +7,22 @@ from textual.widgets import Input
 
 from horsies_tui.app import Dashboard
 from horsies_tui.data.filters import Query
+from horsies_tui.data.lists import LOOK
 from horsies_tui.data.postgres import MAX_CHARS
-from horsies_tui.data.reading import LOOK
 from tests.support.chaosproxy import ChaosProxy, Mode
-from tests.support.dashboards import dashboard, demo, go, on_database, seen, settled, shows, source_on, table, text_of
+from tests.support.dashboards import (
+    dashboard,
+    demo,
+    go,
+    notifications,
+    on_database,
+    seen,
+    settled,
+    shows,
+    source_on,
+    table,
+    text_of,
+)
 from tests.support.factories import Sql, ago, finish, heartbeat, insert, task, worker_state
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
@@ -52,7 +64,7 @@ async def test_cursor_marks_and_scroll_stay_while_rows_come_and_go(db: Database)
         await go(app, pilot, "r")
         shown = [row.id for row in seen(app).data.rows]
         assert shown == [*ids[:2], *ids[3:30], new, *ids[30:45], *ids[46:]]
-        assert rows._order() == shown
+        assert rows.order() == shown
         assert rows.cursor_key == ids[30]
         assert rows.marks == {ids[29]}
         assert rows.scroll_y == top
@@ -167,7 +179,7 @@ async def test_a_hostile_name_is_inert_in_filters_notices_and_on_the_clipboard(d
         assert len(copied) >= 3
         assert not any(unfit(text) for text in copied)
         assert any("evil\\x1b[2J⏎name" in text for text in copied), "the schedule's name, in one line"
-        assert not any(unfit(one.message) for one in app._notifications)
+        assert not any(unfit(text) for text in notifications(app))
         assert not unfit(text_of(app))
 
 
@@ -248,7 +260,7 @@ async def test_the_window_is_that_of_the_session_and_bounds_what_ended(db: Datab
     async with on_database(db) as (app, pilot):
         await shows(app, pilot, "[ window 1 h ]")
         await go(app, pilot, "2")
-        assert [row.id for row in seen(app).data.rows] == [waiting], "what waits is there now, whatever the window"
+        assert [row.id for row in seen(app).data.rows] == [waiting], "the window does not hide waiting tasks"
         await go(app, pilot, "f")
         await shows(app, pilot, "Nothing that waits, runs or ended within 1 h matches the filter")
         await go(app, pilot, "right_square_bracket")
@@ -281,11 +293,7 @@ async def test_facets_narrow_the_list_by_keyboard_and_by_mouse(db: Database) -> 
         await go(app, pilot, "2")
 
         def facets() -> dict[str, str]:
-            return {
-                key: line.cells["count"].text
-                for key, line in table(app, "facets")._lines.items()
-                if "worker" not in key
-            }
+            return {key: line[-1].text for key, line in table(app, "facets").lines.items() if "worker" not in key}
 
         assert facets() == {
             "queue:mail": "5", "queue:media": "2", "name:receipt": "3", "name:newsletter": "2", "name:resize": "2",

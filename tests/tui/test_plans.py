@@ -1,17 +1,18 @@
-"""No screen reads the table of tasks from end to end: every statement of every look, planned on a filled table."""
+"""No statement of the dashboard scans the whole table of tasks; each is planned on a filled table."""
 
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
+from horsies import PostgresConfig
 from horsies_tui.data.filters import Query
 from horsies_tui.data.postgres import PostgresSource
 from horsies_tui.data.windows import WINDOWS
-from tests.support.dashboards import source_on
 from tests.support.large_tables import fill_for_dashboard
 from tests.support.postgres import Database
 
@@ -19,36 +20,34 @@ ROWS = 40_000
 LARGE = {"horsies_tasks", "horsies_task_attempts", "horsies_workflows"}
 
 
-class Explaining:
-    """Stands in front of a connection, runs every statement, and keeps its plan."""
+class ExplainingSource(PostgresSource):
+    """Keeps the plan of every statement that it runs."""
 
-    def __init__(self, source: PostgresSource) -> None:
+    def __init__(self, config: PostgresConfig) -> None:
+        super().__init__(config)
         self.plans: dict[str, list[Any]] = {}
-        self._source = source
-        self._read = source._read
-        source._read = self.read  # type: ignore[method-assign]
+        self.statements = {
+            **self.statements,
+            **{
+                f"explain {name}": replace(found, sql=f"EXPLAIN (FORMAT JSON) {found.sql}")
+                for name, found in self.statements.items()
+            },
+        }
 
     async def read(self, action: Any) -> Any:
         async def explained(fetch: Any) -> Any:
             async def run(name: str, *values: Any) -> Any:
-                sql = self._source._statements[name].sql
-                self._source._statements = {
-                    **self._source._statements,
-                    "explain": type(self._source._statements[name])(
-                        "explain", "many", f"EXPLAIN (FORMAT JSON) {sql}", (), ()
-                    ),
-                }
-                (row,) = await fetch("explain", *values)
+                (row,) = await fetch(f"explain {name}", *values)
                 self.plans.setdefault(name, []).append(json.loads(row["QUERY PLAN"])[0]["Plan"])
                 return await fetch(name, *values)
 
             return await action(run)
 
-        return await self._read(explained)
+        return await super().read(explained)
 
 
 def scans(plan: dict[str, Any]) -> list[str]:
-    """Tables that a plan reads from end to end."""
+    """The tables that a plan scans sequentially."""
     found = [plan["Relation Name"]] if plan["Node Type"] == "Seq Scan" else []
     for part in plan.get("Plans", []):
         found += scans(part)
@@ -62,9 +61,8 @@ def filled(db: Database) -> Database:
     return db
 
 
-async def test_no_look_scans_the_tasks(filled: Database) -> None:
-    source = source_on(filled.url)
-    plans = Explaining(source)
+async def test_no_read_scans_the_table_of_tasks(filled: Database) -> None:
+    source = ExplainingSource(PostgresConfig(filled.url, pool_max_size=1))
     failed, everything = Query.parse("status:failed")[0], Query()
     try:
         await source.session()
@@ -90,10 +88,10 @@ async def test_no_look_scans_the_tasks(filled: Database) -> None:
         await source.schedules()
     finally:
         await source.close()
-    assert len(plans.plans) > 20
+    assert len(source.plans) > 20
     guilty = {
         name: tables
-        for name, found in plans.plans.items()
+        for name, found in source.plans.items()
         if (tables := {table for plan in found for table in scans(plan)} & LARGE)
     }
     assert not guilty, guilty

@@ -5,6 +5,7 @@ import base64
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import aiohttp
 import psutil
 import pytest
 
+from horsies_tui import cli
 from tests.support.factories import task
 from tests.support.postgres import Database
 from tests.support.waiting import eventually, eventually_async
@@ -233,11 +235,7 @@ async def test_the_printed_address_opens_it_and_leaves_a_cookie(tmp_path: Path) 
             async with session.get(there.url("/download/none"), headers=headers) as answer:
                 assert answer.status == 404
             async with session.ws_connect(there.url("/ws"), headers=headers) as socket:
-                seen = b""
-                while b"Overview" not in seen:
-                    message = await socket.receive(60)
-                    assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
-                    seen += message.data if isinstance(message.data, bytes) else message.data.encode()
+                await shown(socket, b"Overview")
 
 
 async def test_another_address_and_another_name_are_given_and_need_the_token_all_the_same(tmp_path: Path) -> None:
@@ -255,6 +253,81 @@ async def test_another_address_and_another_name_are_given_and_need_the_token_all
                     async with session.get(there.url("/"), headers={**headers, "Host": host}) as answer:
                         # aiohttp itself refuses a Host that is no name
                         assert answer.status in ((good,) if allowed else (403, 400)), (host, headers)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--serve=0"],
+        ["--serve=70000"],
+        ["--serve", "--host="],
+        ["--serve", "--allow-host="],
+        ["--refresh=nan"],
+        ["--schema="],
+    ],
+)
+def test_a_wrong_value_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = cli.run(["--database-url=postgresql://u@h/d", *arguments])
+    except SystemExit as left:
+        code = left.code
+    assert code == 2
+    assert arguments[-1].partition("=")[0].removeprefix("--") in capsys.readouterr().err.rpartition("error: ")[2]
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "horsies_tui", "--demo", "--serve", str(port), "--host=127.0.0.1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"--serve cannot listen on 127.0.0.1, port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_a_window_of_any_size_takes_little_memory(tmp_path: Path) -> None:
+    with served(tmp_path / "serve.log") as there:
+        async with visitor(there, "?width=30000&height=30000") as socket:
+            for size in ({"width": 30_000, "height": 30_000}, {"width": -1, "height": 0}, {"width": "x"}, {}):
+                await socket.send_json(["resize", {"width": None, "height": None, **size}])
+            await socket.send_json(["resize", {"width": 120, "height": 40}])
+            await socket.send_json(["stdin", "?"])
+            await shown(socket, b"Quit")  # all of it was read, and it still answers
+            (dashboard,) = dashboards(there.port)
+            assert dashboard.memory_info().rss < 500 << 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_dashboards_end_with_their_server(tmp_path: Path, number: int) -> None:
+    with served(tmp_path / "serve.log") as there:
+        async with visitor(there):
+            (dashboard,) = dashboards(there.port)
+            server = dashboard.parent()
+            assert server is not None
+            server.send_signal(number)
+            await eventually_async(lambda: not dashboard.is_running(), timeout=30)
+
+
+@asynccontextmanager
+async def visitor(there: Served, query: str = "") -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A browser's connection, whose dashboard is up."""
+    headers = {"Host": there.host, "Cookie": f"{there.cookie}={there.token}"}
+    async with (
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+        session.ws_connect(there.url(f"/ws{query}"), headers=headers) as socket,
+    ):
+        await shown(socket, b"Overview")
+        yield socket
+
+
+async def shown(socket: aiohttp.ClientWebSocketResponse, text: bytes) -> None:
+    seen = b""
+    while text not in seen:
+        message = await socket.receive(60)
+        assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
+        seen += message.data if isinstance(message.data, bytes) else message.data.encode()
 
 
 def dashboards(port: int) -> list[psutil.Process]:

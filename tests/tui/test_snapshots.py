@@ -71,5 +71,5 @@ async def test_every_screen(size: str, picture: SnapshotAssertion) -> None:
 
 def test_the_clock_of_the_pictures_stands_still() -> None:
     source = demo()
-    assert source._now == source._now
-    assert source._now.timestamp() == FROZEN
+    assert source.now == source.now
+    assert source.now.timestamp() == FROZEN

@@ -12,12 +12,13 @@ import horsies_schema
 from horsies import TaskStatus
 from horsies._pg.statements import Statement
 from horsies.ids import new_id
-from horsies.stale import StaleKind
+from horsies.operate.stale import StaleKind
 from horsies_tui.data import facets
 from horsies_tui.data.filters import Query
+from horsies_tui.data.lists import LOOK
 from horsies_tui.data.models import Count
+from horsies_tui.data.overview import FAILURES_SEEN
 from horsies_tui.data.postgres import APPLICATION_NAME
-from horsies_tui.data.reading import FAILURES_SEEN, LOOK
 from horsies_tui.data.source import SourceError
 from tests.support import factories
 from tests.support.dashboards import source_on
@@ -138,7 +139,10 @@ async def test_what_is_stale_is_judged_by_the_thresholds_of_its_own_worker(db: D
         found = await source.stale()
     finally:
         await source.close()
-    assert {one.id: one.kind for one in found.tasks} == {stale: StaleKind.RUNNING, finalizing: StaleKind.FINALIZING}
+    assert {one.task.id: one.verdict.kind for one in found.tasks} == {
+        stale: StaleKind.RUNNING,
+        finalizing: StaleKind.FINALIZING,
+    }
     assert not found.dead
 
 
@@ -254,15 +258,15 @@ async def test_rates_are_those_of_the_rows(db: Database) -> None:
 async def test_it_reads_in_read_only_transactions_with_a_limit_under_its_name(db: Database) -> None:
     source = source_on(db.url)
     settings = "SELECT current_setting('statement_timeout') AS bound, current_setting('application_name') AS name"
-    source._statements = {
+    source.statements = {
         "write": Statement("write", "many", "DELETE FROM horsies_tasks RETURNING id", (), ()),
         "settings": Statement("settings", "many", settings, (), ()),
     }
     try:
-        (row,) = await source._read(lambda fetch: fetch("settings"))
+        (row,) = await source.read(lambda fetch: fetch("settings"))
         assert (row["bound"], row["name"]) == ("5s", APPLICATION_NAME)
         with pytest.raises(SourceError, match="read-only"):
-            await source._read(lambda fetch: fetch("write"))
+            await source.read(lambda fetch: fetch("write"))
     finally:
         await source.close()
 

@@ -24,7 +24,7 @@ DEFAULTS = {
     "resilience": {name: getattr(ResilienceConfig(), name) for name in FAST_RESILIENCE},
     "claim_lease_ms": None,
 }
-"""What the other tests make fast is as it is for everybody."""
+"""The settings that other tests shorten have their defaults here."""
 
 
 async def test_one_of_two_workers_is_killed_on_default_settings(db: Database, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_one_of_two_workers_is_killed_on_default_settings(db: Database, tm
         assert (await asyncio.to_thread(handle.get, 5_000)).ok == 1
 
 
-async def test_where_nobody_recovers_the_operator_does(db: Database, tmp_path: Path) -> None:
+async def test_an_operator_recovers_when_no_worker_does(db: Database, tmp_path: Path) -> None:
     # a lone worker, and one that leaves what is stale where it is
     alone = {
         "recovery": {
@@ -95,7 +95,7 @@ async def test_where_nobody_recovers_the_operator_does(db: Database, tmp_path: P
             await shows(app, pilot, "● alive")
             await pilot.press("4")
             await settled(app, pilot)
-            assert handle.task_id not in table(app, "stale")._lines
+            assert handle.task_id not in table(app, "stale").lines
             worker_id = one.worker_id
             one.kill_all()
 
@@ -106,7 +106,7 @@ async def test_where_nobody_recovers_the_operator_does(db: Database, tmp_path: P
             await eventually_async(dead, timeout=ALONE_S, describe="the dead worker is on the screen")
             name = worker_name(next(gone for gone in seen(app).data.dead if gone.worker_id == worker_id))
             await shows(app, pilot, f"✗ {name}"[:18])
-            held = [task.id for task in seen(app).data.tasks]
+            held = [row.task.id for row in seen(app).data.tasks]
             assert held == [handle.task_id], "and what it held"
             await go(app, pilot, "1")
             await shows(app, pilot, "is dead and still holds 1")

@@ -230,7 +230,7 @@ class TestRefusedFunctions:
 
         assert "no return annotation" in refusal(bare)
         assert "returns int, not a TaskResult" in refusal(other)
-        assert "does not say what is inside" in refusal(unsaid)
+        assert "does not name the types in the TaskResult" in refusal(unsaid)
         assert "ValueError, not TaskError" in refusal(wrong_error)
 
     def test_generators_lambdas_and_other_callables(self) -> None:

@@ -204,6 +204,13 @@ class TestEncodeError:
         assert back.message == "nul � half � bell \\x07 esc \\x1b[31m\ttab\nline"
         assert back.data == {"k�": "v��"}
 
+    def test_data_that_is_not_plain_json_is_kept_as_such(self) -> None:
+        """It is never refused: nothing may keep an error from being reported."""
+        data = {"set": {1}, "pair": (1, 2), "raw": b"\xff", "nan": NAN, 5: 6}
+        error = TaskError("X", "m", data)
+        kept = codec_for(int, int).decode_result(encode_error(error)).err_value.data
+        assert kept == {"set": [1], "pair": [1, 2], "raw": "_w==", "nan": "NaN", "5": 6}
+
     def test_unserialisable_data_is_shown(self) -> None:
         back = decode_untyped_result(encode_error(TaskError("X", "", {"a": BadRepr(), "n": NAN}))).err_value
         assert back.data == {"a": "<BadRepr; its repr raised RuntimeError>", "n": "NaN"}

@@ -1,11 +1,13 @@
 """Values through the codec: what comes back is what was sent, or the send fails and says where."""
 
 import datetime as dt
+import ipaddress
+import json
 import typing as t
 import uuid
 import zoneinfo
-from collections import OrderedDict, deque
-from dataclasses import dataclass
+from collections import OrderedDict, defaultdict, deque
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 import pytest
@@ -16,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    PlainSerializer,
     PrivateAttr,
     SecretStr,
     StringConstraints,
@@ -23,13 +26,14 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import core_schema
+from typing_extensions import TypedDict  # pydantic wants this one below Python 3.12
 
 from horsies.codec import (
     DecodeError,
     EncodeError,
     Reason,
 )
-from horsies.result import TaskResult
+from horsies.result import TaskError, TaskResult
 from tests.support.codecs import (
     FLOATS,
     INF,
@@ -55,6 +59,22 @@ from tests.support.codecs import (
     same,
     send,
 )
+
+
+@dataclass
+class Reading:
+    """A field of each kind that pydantic would convert."""
+
+    number: int = 1
+    scale: float = 1.0
+    choice: t.Literal[1, 2] = 1
+    level: Level = Level.LOW
+    rows: list[int] = field(default_factory=list[int])
+    by_id: dict[int, int] = field(default_factory=dict[int, int])
+    price: Decimal = Decimal(1)
+    at: dt.datetime = dt.datetime(2026, 1, 31)
+    options: Options = field(default_factory=Options)
+
 
 TYPES: list[tuple[t.Any, st.SearchStrategy[t.Any]]] = [
     (int, st.integers()),
@@ -100,6 +120,12 @@ TYPES: list[tuple[t.Any, st.SearchStrategy[t.Any]]] = [
     (t.Any, JSON),
     (object, JSON),
     (JsonValue, JSON),
+    (Reading, st.builds(Reading, number=st.integers(), scale=FLOATS, level=st.sampled_from(Level))),
+    (ipaddress.IPv4Address, st.ip_addresses(v=4)),
+    (t.Literal[True, 2, "x"], st.sampled_from([True, 2, "x"])),
+    (t.Literal[Level.LOW, "x"], st.sampled_from([Level.LOW, "x"])),
+    (Decimal | int, st.decimals(allow_nan=False, allow_infinity=False) | st.integers()),
+    (list[Colour | None], st.lists(st.none() | st.sampled_from(Colour))),
     (dict, st.dictionaries(TEXT, JSON)),
     (list, st.lists(JSON)),
 ]
@@ -154,6 +180,20 @@ class TestRoundTrip:
             (dict[int, str], {"1": "a"}, "value"),
             (dict[str, list[int]], {"a": [1, 2.0]}, "value.a[1]"), (Options, {"depth": "1"}, "value.depth"),
             (float, 2**53 + 1, "value"), (list[float], [2**60 + 1], "value[0]"),
+            (dt.datetime, 5, "value"), (dt.datetime, 5.5, "value"),
+            (list[dt.datetime], ["2026-01-31T12:00", 5], "value[1]"),
+            (dt.datetime, dt.date(2026, 1, 31), "value"), (dt.date, dt.datetime(2026, 1, 31), "value"),
+            (dt.timedelta, 5, "value"), (dt.timedelta, True, "value"), (dt.time, 5, "value"), (Decimal, 1.1, "value"),
+            (dict[int, str], {True: "a"}, "value"), (dict[int, str], {1.0: "a"}, "value"),
+            (dict[bool, int], {1: 1}, "value"), (dict[float, int], {True: 1}, "value"),
+            (t.Literal[1, 2], True, "value"), (t.Literal[1, 2], 1.0, "value"), (t.Literal[True], 1, "value"),
+            (t.Literal[Level.LOW], True, "value"), (t.Literal["a", 1, None], True, "value"),
+            (Level, True, "value"), (Level, 1.0, "value"), (Level, "1", "value"), (Colour, 2.0, "value"),
+            (Word, b"yes", "value"),
+            (Point, {"x": "1"}, "value.x"), (Point, {"x": True}, "value.x"), (list[Point], [{"x": "1"}], "value[0].x"),
+            (Pair, (True, b""), "value[0]"), (t.Sequence[int], [True], "value[0]"),
+            (defaultdict[str, int], {"a": "1"}, "value.a"),
+            (TaskResult[float, TaskError], TaskResult(ok=2**53 + 1), "value.ok"),
         ],
     )  # fmt: skip
     def test_a_plain_value_is_not_converted_into_another(self, annotation: t.Any, value: t.Any, at: str) -> None:
@@ -163,6 +203,130 @@ class TestRoundTrip:
         assert raised.value.reason is Reason.INVALID
         assert at in str(raised.value)
         assert "would arrive as" in str(raised.value)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "told"),
+        [
+            (dt.datetime, "5", "ISO 8601 text"), (dt.datetime, "2026-01-31", "ISO 8601 text"),
+            (dt.date, "0", "ISO 8601 text"),
+            (dt.date, 5, "ISO 8601 text"), (Decimal, True, "not a float"), (uuid.UUID, b"0" * 16, "a UUID or its text"),
+            (ipaddress.IPv4Address, 5, "an address or its text"),
+        ],
+    )  # fmt: skip
+    def test_what_does_not_stand_for_a_richer_type(self, annotation: t.Any, value: t.Any, told: str) -> None:
+        error = refused(codec_for(annotation), value)
+        assert error.reason is Reason.INVALID
+        assert told in str(error)
+
+    @pytest.mark.parametrize(
+        ("annotation", "value", "path", "known"),
+        [
+            (Options, {"dept": 1}, "value.dept", "depth, blob"),
+            (list[Options], [{}, {"dept": 1}], "value[1].dept", "depth, blob"),
+            (dict[str, Options] | None, {"a": {"dept": 1}}, "value.a.dept", "depth, blob"),
+            (Point, {"x": 1.0, "y": 1.0}, "value.y", "x, raw, when"),
+        ],
+    )  # fmt: skip
+    def test_an_unknown_key_is_refused(self, annotation: t.Any, value: t.Any, path: str, known: str) -> None:
+        """It would vanish: the task would be given {} and use its defaults."""
+        codec = codec_for(annotation, annotation)
+        error = refused(codec, value)
+        assert (error.reason, error.path) == (Reason.INVALID, path)
+        assert str(error).endswith(f"unexpected key {path.split('.')[-1]!r} (it takes: {known})")
+        with pytest.raises(DecodeError, match=rf"unexpected key .* \(it takes: {known}\)"):
+            receive(codec, json.dumps(value))
+        if annotation is not Point:
+            told = codec.encode_outcome(TaskResult(ok=value)).error
+            assert told is not None
+            assert f"(it takes: {known})" in told.message
+
+    def test_a_model_and_a_typed_dict_that_say_what_they_do_with_unknown_keys(self) -> None:
+        class Loose(TypedDict, total=False):
+            __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc] # pydantic's way to say it
+            depth: int
+
+        class Kept(BaseModel, extra="allow"):
+            id: int
+
+        class Closed(BaseModel, extra="forbid"):
+            id: int
+
+        assert receive(codec_for(Loose), send(codec_for(Loose), {"other": 1})) == {"other": 1}
+        assert receive(codec_for(Kept), send(codec_for(Kept), {"id": 1, "other": 1})) == Kept(id=1, other=1)  # pyright: ignore[reportCallIssue]
+        assert receive(codec_for(Order), send(codec_for(Order), {"id": 1, "other": 1})) == Order(id=1)
+        assert "(it takes: id)" in str(refused(codec_for(Closed), {"id": 1, "other": 1}))
+
+    @pytest.mark.parametrize(
+        ("value", "at"),
+        [
+            (Reading(number=True), "number"), (Reading(number="5"), "number"),
+            (Reading(scale=True), "scale"),
+            (Reading(choice=True), "choice"), (Reading(level=True), "level"),
+            (Reading(rows=[True]), "rows[0]"),
+            (Reading(by_id={True: 1}), "by_id"), (Reading(price=1.5), "price"), (Reading(at=5), "at"),
+            (Reading(at="5"), "at"),
+            (Reading(options={"dept": 1}), "options"),
+        ],
+    )  # fmt: skip
+    def test_a_dataclass_whose_fields_are_not_what_it_says(self, value: Reading, at: str) -> None:
+        """Python does not check them; without a check here True would arrive as 1."""
+        codec = codec_for(Reading, Reading)
+        error = refused(codec, value)
+        assert error.reason is Reason.NOT_EXACT
+        assert error.path.startswith(f"value.{at}")
+        told = codec.encode_outcome(TaskResult(ok=value)).error
+        assert told is not None
+        assert told.error_code == "WORKER_SERIALIZATION_ERROR"
+
+    def test_a_dataclass_whose_fields_are_equal_to_what_it_says(self) -> None:
+        codec = codec_for(Reading)
+        for value in (Reading(), Reading(number=Level.LOW), Reading(scale=5), Reading(number=2**70)):
+            assert receive(codec, send(codec, value)) == value
+
+    @pytest.mark.parametrize(
+        ("annotation", "text"),
+        [
+            (int, '"5"'), (int, "true"), (int, "5.0"), (str, "5"), (bool, "1"), (float, "true"), (float, '"5"'),
+            (t.Annotated[float, Field(ge=0)], "9007199254740993"), (t.Annotated[float, Field(ge=0)], "-1"),
+            (float, "9007199254740993"), (float, "1" + "0" * 400), (list[dict[str, float]], '[{"a":9007199254740993}]'),
+            (Point, '{"x":9007199254740993}'),
+            (TaskResult[float, TaskError], '{"ok":-9007199254740993}'), (TaskResult[int, TaskError], '{"ok":true}'),
+            (dt.datetime, "5"), (dt.datetime, '"5"'), (dt.datetime, '"2026-01-31"'), (dt.date, '"0"'),
+            (dt.date, '"2026-01-31T00:00:00"'), (dt.timedelta, "5"), (dt.time, "5"), (Decimal, "1.1"),
+            (Decimal, "true"),
+            (t.Literal[1, 2], "true"), (t.Literal[1, 2], "1.0"), (t.Literal[True], "1"), (Level, "true"),
+            (Level, "1.0"),
+            (Level, '"1"'), (Colour, "2.0"), (t.Literal[Level.LOW], "true"), (ipaddress.IPv4Address, "5"),
+            (t.Sequence[int], "[true]"), (Point, '{"x":"5"}'), (dict[dt.datetime, int], '{"5":1}'), (Pair, '[true,""]'),
+        ],
+    )  # fmt: skip
+    def test_a_reader_is_as_strict_as_the_sender(self, annotation: t.Any, text: str) -> None:
+        """What a sender by name or an edge of a workflow wrote is not converted either."""
+        with pytest.raises(DecodeError, match="parameter 'value'") as raised:
+            receive(codec_for(annotation, annotation), text)
+        assert raised.value.reason is Reason.INVALID
+        with pytest.raises(DecodeError):
+            codec_for(annotation, annotation).decode_result(f'{{"ok":{text}}}')
+
+    @pytest.mark.parametrize(
+        ("annotation", "text", "value"),
+        [
+            (float, "5", 5.0), (float, "1152921504606846976", 2.0**60), (float, "-1e300", -1e300),
+            (t.Annotated[float, Field(ge=0)], "9007199254740994", 2.0**53 + 2),
+            (float, "0.30000000000000004", 0.1 + 0.2),
+            (list[str], '["9007199254740993"]', ["9007199254740993"]), (Decimal, "5", Decimal(5)),
+            (int | float, "9007199254740993", 2**53 + 1),
+            (Decimal | int, "5", 5), (dict[int, int], '{"1":1}', {1: 1}), (Order, '{"id":"7"}', Order(id=7)),
+            (t.Annotated[int, PlainSerializer(str)], '"5"', 5),
+        ],
+    )  # fmt: skip
+    def test_what_a_reader_takes(self, annotation: t.Any, text: str, value: t.Any) -> None:
+        assert same(receive(codec_for(annotation), text), value)
+
+    def test_a_rounded_result_is_refused(self) -> None:
+        told = codec_for(int, float).encode_outcome(TaskResult(ok=2**53 + 1)).error
+        assert told is not None
+        assert told.error_code == "RETURN_TYPE_MISMATCH"
 
     def test_text_that_is_no_number_either(self) -> None:
         for annotation, told in ((int, "valid integer"), (bytes, "valid bytes"), (list[int], "valid integer")):

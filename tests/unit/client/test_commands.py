@@ -7,8 +7,8 @@ import pytest
 
 from horsies import ConfigurationError, TaskCursor, TaskFilter, TaskStatus
 from horsies._text import plural, span
-from horsies.commands import _print
-from horsies.commands._common import at_least_one, duration
+from horsies.operate.commands._common import at_least_one, duration
+from horsies.operate.commands._print import CELL, cell, say_json, say_table
 
 
 @pytest.mark.parametrize(
@@ -48,22 +48,22 @@ def test_plural() -> None:
 
 
 def test_cells_are_inert_and_short() -> None:
-    assert _print.cell(None) == "-"
-    assert _print.cell(True) == "yes"
-    assert _print.cell(["a", "b"]) == "a, b"
-    assert _print.cell("a\nb\tc\x1b[2J\u202e") == r"a\nb\tc\x1b[2J\u202e"
-    assert len(_print.cell("x" * 5_000_000)) == _print.CELL
-    assert _print.cell(datetime(2026, 1, 2, 3, 4, 5, 678_900, UTC)) == "2026-01-02 03:04:05.678+00:00"
-    assert _print.cell("{0} %s %(x)s [red]") == "{0} %s %(x)s [red]"
+    assert cell(None) == "-"
+    assert cell(True) == "yes"
+    assert cell(["a", "b"]) == "a, b"
+    assert cell("a\nb\tc\x1b[2J\u202e") == r"a\nb\tc\x1b[2J\u202e"
+    assert len(cell("x" * 5_000_000)) == CELL
+    assert cell(datetime(2026, 1, 2, 3, 4, 5, 678_900, UTC)) == "2026-01-02 03:04:05.678+00:00"
+    assert cell("{0} %s %(x)s [red]") == "{0} %s %(x)s [red]"
 
 
 def test_tables_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    _print.say_table(["NAME", "N"], [("日本", 5), ("abcdefg", 12_345)], right=("N",))
+    say_table(["NAME", "N"], [("日本", 5), ("abcdefg", 12_345)], right=("N",))
     assert capsys.readouterr().out == "NAME         N\n日本         5\nabcdefg  12345\n"
 
 
 def test_json_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    _print.say_json({"a": "é\x7f\x9b\u202e", "b": timedelta(seconds=1.5), "c": float("nan"), "d": {TaskStatus.FAILED}})
+    say_json({"a": "é\x7f\x9b\u202e", "b": timedelta(seconds=1.5), "c": float("nan"), "d": {TaskStatus.FAILED}})
     said = capsys.readouterr().out
     assert said.isascii()
     assert "\x7f" not in said
@@ -88,8 +88,17 @@ def test_states_of_a_filter() -> None:
     assert TaskFilter(statuses=["FAILED", "PENDING"]).live == {TaskStatus.PENDING}
     assert TaskFilter(statuses=[TaskStatus.FAILED]).has_code
     assert not TaskFilter(statuses=["FAILED", "CANCELLED"]).has_code
-    assert TaskFilter(error_codes="X").live == set()  # only what has ended has a code
+    assert TaskFilter(error_codes="X").live == TaskFilter(code_part="x").live == set()  # only ended tasks have a code
+    assert TaskFilter(code_part="x").has_code
+    assert TaskStatus.PENDING not in TaskFilter(worker_id="w").live | TaskFilter(worker_part="w").live
     assert TaskFilter(statuses=[]).live == TaskFilter(statuses=[]).ended == set()
+
+
+def test_a_live_task_needs_no_code_because_a_failed_one_has_it() -> None:
+    """`has_code` is the last parameter of the fragment `task_filter`."""
+    both = TaskFilter(statuses=["PENDING", "FAILED"])
+    assert both.values(both.ended)[-1] is True
+    assert both.values(both.live)[-1] is False
 
 
 def test_every_problem_of_a_filter_at_once() -> None:
@@ -102,11 +111,17 @@ def test_every_problem_of_a_filter_at_once() -> None:
 
 @pytest.mark.parametrize("ended", [None, datetime(2026, 1, 2, 3, 4, 5, 6, UTC)])
 def test_a_cursor_can_be_kept_as_text(ended: datetime | None) -> None:
-    cursor = TaskCursor("0199", ended)
+    cursor = TaskCursor(ID, ended)
     assert TaskCursor.parse(str(cursor)) == cursor
 
 
-@pytest.mark.parametrize("text", ["", "@2026-01-02T03:04:05+00:00", "a@", "a@soon", "a@2026-01-02", "x" * 37])
+ID = "0199aaaa-0000-7000-8000-000000000001"
+MOMENT = "@2026-01-02T03:04:05+00:00"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "xx", "x" * 37, *(f"{ID}{end}" for end in ("@", "@soon", "@2026-01-02")), f"x{MOMENT}", MOMENT]
+)
 def test_what_is_no_cursor(text: str) -> None:
     with pytest.raises(ValueError):
         TaskCursor.parse(text)

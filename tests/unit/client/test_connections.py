@@ -182,7 +182,7 @@ async def test_called_and_cancelled_at_once_passes_the_turn_on(opener: Opener, b
 
 
 async def test_idle_ones_are_closed_after_a_while(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_IDLE_S", 0.02)
+    monkeypatch.setattr(connections, "IDLE_S", 0.02)
     pool = pool_of(opener, 5, min_size=1)
     held = [await pool.acquire(timeout_s=1) for _ in range(4)]
     for connection in held:
@@ -251,7 +251,7 @@ async def test_nobody_is_watched_without_a_bound(opener: Opener, monkeypatch: py
     lent = await pool.acquire(timeout_s=1)
     assert asked == []
     pool.release(lent)
-    assert asked == [connections._IDLE_S]
+    assert asked == [connections.IDLE_S]
 
 
 async def test_what_is_opened_while_the_pool_closes_is_not_lent(opener: Opener) -> None:

@@ -1,6 +1,7 @@
 """Registering tasks: what is refused at import, and how it says where."""
 
 import inspect
+import smtplib
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,12 @@ from horsies import (
     TaskResult,
     TaskStub,
     UsageError,
+    as_completed,
+    as_completed_async,
+    gather,
+    gather_async,
 )
+from horsies.errors import BUILT_IN_CODES
 
 QUEUES = [CustomQueueConfig("mail", priority=5), CustomQueueConfig("slow")]
 
@@ -193,6 +199,10 @@ class SmtpDown(Exception):
     pass
 
 
+class Unmapped(smtplib.SMTPException):
+    pass
+
+
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -201,8 +211,17 @@ class SmtpDown(Exception):
         ("smtplib.SMTPException", "can never match"),
         ("KeyboardInterrupt", "can never match"),
         ("SmtpDown", "its error code is 'SMTP_DOWN'.*list 'SMTP_DOWN'"),
-        ("TASK_CANCELLED", "no attempt ends with TASK_CANCELLED"),
-        ("WAIT_TIMEOUT", "no attempt ends with WAIT_TIMEOUT"),
+        ("Unmapped", r"exception_mapper=\{Unmapped: "),
+        ("SMTPException", "can never match"),
+        ("zipfile.BadZipFile", "can never match"),
+        ("TASK_CANCELLED", "no attempt ends with TASK_CANCELLED.*for good"),
+        ("WAIT_TIMEOUT", "no attempt ends with WAIT_TIMEOUT.*reader"),
+        ("BROKER_ERROR", "no attempt ends with BROKER_ERROR.*reader"),
+        ("RESULT_DESERIALIZATION_ERROR", "no attempt ends with RESULT_DESERIALIZATION_ERROR.*reader"),
+        ("WORKER_RESOLUTION_ERROR", "no attempt ends with WORKER_RESOLUTION_ERROR.*no worker knows"),
+        ("TASK_EXCEPTION", "no attempt ends with TASK_EXCEPTION.*reserved"),
+        ("WORKFLOW_ENQUEUE_FAILED", "no attempt ends with WORKFLOW_ENQUEUE_FAILED.*node"),
+        ("SUBWORKFLOW_FAILED", "no attempt ends with SUBWORKFLOW_FAILED.*node"),
     ],
 )
 def test_a_retry_for_what_no_attempt_ends_with(code: str, told: str) -> None:
@@ -213,10 +232,22 @@ def test_a_retry_for_what_no_attempt_ends_with(code: str, told: str) -> None:
     assert RetryPolicy.from_json(policy.to_json()) == policy  # a row of an older release stays readable
 
 
+ENDS_OF_ATTEMPTS = (
+    "UNHANDLED_EXCEPTION", "WORKER_CRASHED", "WORKER_SERIALIZATION_ERROR", "RETURN_TYPE_MISMATCH",
+    "RESERVED_ERROR_CODE", "TASK_TIMEOUT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("code", sorted(BUILT_IN_CODES.keys() - {*ENDS_OF_ATTEMPTS}))
+def test_a_retry_for_any_other_built_in_code_is_refused(app: Horsies, code: str) -> None:
+    with pytest.raises(TaskDefinitionError, match=f"no attempt ends with {code}, so it can never match: "):
+        app.task("receipt", retry_policy=RetryPolicy.fixed(1, 3, auto_retry_for=[code]))(receipt)
+
+
 def test_a_retry_for_codes_that_look_like_exceptions_and_are_none() -> None:
     mapper: dict[type[BaseException], str] = {TimeoutError: "TimeoutError", SmtpDown: "smtp.Error"}
     app = Horsies(AppConfig(PostgresConfig("postgresql://u@h/d"), exception_mapper=mapper))
-    codes = ["TimeoutError", "smtp.Error", "SmtpError", "TASK_TIMEOUT", "WORKER_CRASHED", "UNHANDLED_EXCEPTION"]
+    codes = ["TimeoutError", "smtp.Error", "SmtpError", "shop.out_of_stock", *ENDS_OF_ATTEMPTS]
     app.task("receipt", retry_policy=RetryPolicy.fixed(1, 3, auto_retry_for=codes))(receipt)
 
 
@@ -306,3 +337,73 @@ def test_options_of_other_libraries(app: Horsies) -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         task("receipt", nonsense=1)
     task(name="receipt")(receipt)
+
+
+@pytest.mark.parametrize("decorator", ["task", "declare"])
+@pytest.mark.parametrize("name", [5, None, ["receipt"]])
+def test_a_name_that_is_no_text_is_refused_before_the_function(app: Horsies, decorator: str, name: Any) -> None:
+    with pytest.raises(TaskDefinitionError, match=rf'name: must be a string, got (?s:.*)@app\.{decorator}\("name"\)'):
+        getattr(app, decorator)(name)
+
+
+@pytest.mark.parametrize("kind", [classmethod, staticmethod])
+def test_a_method_of_a_class_is_no_task(app: Horsies, kind: Any) -> None:
+    with pytest.raises(TaskDefinitionError) as raised:
+        app.task("receipt")(kind(receipt))
+    assert str(raised.value) == (
+        f"task 'receipt' ({place(receipt)}): a {kind.__name__} is not a function\n"
+        "    fix: put the decorator on a plain function, outside of a class"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "told"),
+    [
+        ("with_options", {"countdown": 5}, r"know countdown \(its options: .*; instead of countdown use delay="),
+        ("with_options", {"queue": "mail"}, r"know queue .*instead of queue use queue_name="),
+        ("with_options", {"time_limit": 5}, r"use timeout_ms=.*, as an option of @app\.task"),
+        ("node", {"retries": 5}, r"instead of retries use retry_policy=RetryPolicy.*, as an option of @app\.task"),
+        ("node", {"countdown": 5}, r"know countdown \(its options: node_id, .*max_width\)$"),
+        ("node", {"node_id": "a", "nonsense": 5}, r"know nonsense \(its options"),
+    ],
+)
+def test_options_that_a_send_or_a_node_does_not_have(
+    app: Horsies, method: str, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^<TaskFunction 'receipt'>: {method} .*{told}"):
+        getattr(app.task("receipt")(receipt), method)(**options)
+
+
+def test_options_that_a_send_by_name_does_not_have(app: Horsies) -> None:
+    with pytest.raises(UsageError, match=r"with_options does not know countdown .*instead of countdown use delay="):
+        app.with_options(countdown=5)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("wait", [gather, as_completed, as_completed_async])
+def test_only_handles_are_waited_for(app: Horsies, wait: Any) -> None:
+    with pytest.raises(UsageError, match=r"takes several handles, not 5: give a list of what send\(\) returned"):
+        wait(5)
+    with pytest.raises(UsageError, match=r"takes several handles, not <TaskHandle x>"):
+        wait(app.handle("x"))
+    with pytest.raises(UsageError, match=r"item 1 is 'y' \(str\), not a handle: .* app\.handle\(task_id\)"):
+        wait([app.handle("x"), "y"])
+
+
+async def test_only_handles_are_waited_for_in_a_coroutine() -> None:
+    with pytest.raises(UsageError, match=r"gather item 0 is 5, not a handle"):
+        await gather_async([5])  # type: ignore[list-item]
+
+
+def test_a_handle_is_typed_by_a_task(app: Horsies) -> None:
+    task = app.task("receipt")(receipt)
+    assert repr(app.handle("x", task)) == "<TaskHandle receipt x>"
+    with pytest.raises(UsageError, match=r"app\.handle takes the task itself, not 5"):
+        app.handle("x", 5)  # type: ignore[call-overload]
+
+
+def test_every_public_name_is_listed_once() -> None:
+    import horsies
+
+    assert horsies.Horsies is Horsies
+    assert len(dir(horsies)) == len(set(dir(horsies)))
+    assert set(horsies.__all__) < set(dir(horsies))

@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 
 from horsies import Finding, PostgresConfig, Severity
-from horsies.doctor import reach, server, work
-from horsies.doctor.asking import CHECKS, judge
-from horsies.doctor.finding import Facts, NotSeen, Pooler
+from horsies.operate.doctor import server, work
+from horsies.operate.doctor.examination import CHECKS, findings, unreachable
+from horsies.operate.doctor.finding import Facts, Pooler, Unavailable
 
 SERVER = {
     "version": "16.1", "version_num": 160_001, "encoding": "UTF8", "in_recovery": False, "autovacuum": True,
@@ -89,14 +89,14 @@ def test_what_a_pooler_means() -> None:
 
 
 def test_a_check_that_cannot_look_says_so_and_silences_no_other() -> None:
-    hidden, slow = NotSeen("denied", hidden=True), NotSeen("no answer within 5 s")
-    missing = NotSeen("no table", missing=True)
+    hidden, slow = Unavailable("denied", hidden=True), Unavailable("no answer within 5 s")
+    missing = Unavailable("no table", missing=True)
     found = dict.fromkeys(("waiting_pairs", "in_flight_counts", "queue_states", "revisions"), missing)
     given = Facts(
         found={"server_facts": [SERVER], "connection_facts": hidden, "overdue": slow, "places": [], **found},
         workers=slow,
     )
-    said = judge(given)
+    said = findings(given)
     assert next(one for one in said if one.check == "server").severity is Severity.OK
     assert [one.what for one in said if one.check == "connections"] == ["not visible to this role"]
     assert [one.what for one in said if one.check == "reaper"] == ["could not be looked at: no answer within 5 s"]
@@ -105,9 +105,9 @@ def test_a_check_that_cannot_look_says_so_and_silences_no_other() -> None:
 
 
 def test_an_unknown_fact_is_not_an_error() -> None:
-    with pytest.raises(NotSeen):
-        Facts(found={}).rows("whatever")
-    assert all(one.severity is not Severity.PROBLEM for one in judge(Facts(found={})) if one.check != "notify")
+    with pytest.raises(Unavailable):
+        Facts(found={}).rows("missing")
+    assert all(one.severity is not Severity.PROBLEM for one in findings(Facts(found={})) if one.check != "notify")
 
 
 def test_retention_that_is_off_is_not_late() -> None:
@@ -129,7 +129,7 @@ def test_retention_that_is_off_is_not_late() -> None:
     ],
 )
 def test_why_it_cannot_be_reached(error: Exception, fix: str) -> None:
-    finding = reach.unreachable(error, PostgresConfig("postgresql://u:hunter2@h/d"))
+    finding = unreachable(error, PostgresConfig("postgresql://u:hunter2@h/d"))
     assert finding.severity is Severity.PROBLEM
     assert fix in finding.fix
     assert "hunter2" not in finding.what

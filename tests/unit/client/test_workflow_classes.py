@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from horsies import (
-    AppConfig,
     Horsies,
-    PostgresConfig,
     SubWorkflowNode,
     SuccessCase,
     SuccessPolicy,
@@ -27,20 +25,6 @@ from horsies.check import check_app
 Number = TaskResult[int, TaskError]
 
 
-@pytest.fixture
-def app() -> Horsies:
-    return Horsies(AppConfig(PostgresConfig("postgresql://u@localhost/d")))
-
-
-@pytest.fixture
-def number(app: Horsies) -> Any:
-    @app.task("number")
-    def number(n: int) -> Number:
-        return TaskResult(ok=n)
-
-    return number
-
-
 def ids(spec: WorkflowSpec[Any]) -> list[str]:
     return [wired.node_id for wired in spec.wired]
 
@@ -49,7 +33,7 @@ def ids(spec: WorkflowSpec[Any]) -> list[str]:
 
 
 def test_name_and_meta_of_the_class_are_used(app: Horsies, number: Any) -> None:
-    class Nightly(WorkflowDefinition[int], app=app):
+    class Nightly(WorkflowDefinition[None], app=app):
         name = "nightly"
         one = number.node()(1)
         two = number.node()(from_node(one))
@@ -81,12 +65,12 @@ def test_meta_names_output_and_policy(app: Horsies, number: Any) -> None:
 
 
 def test_settings_of_the_class_hold_for_what_build_with_makes(app: Horsies, number: Any) -> None:
-    class Built(WorkflowDefinition[int], app=app):
+    class Built(WorkflowDefinition[None], app=app):
         class Meta:
             on_error = "pause"
 
         @classmethod
-        def build_with(cls, n: int) -> WorkflowSpec[int]:
+        def build_with(cls, n: int) -> WorkflowSpec[None]:
             return cls.workflow([number.node()(n)])
 
     assert Built.build_with(1).on_error == "pause"
@@ -98,8 +82,8 @@ def test_settings_of_the_class_hold_for_what_build_with_makes(app: Horsies, numb
         ({"Meta": type("Meta", (), {"outputs": 1})}, "Meta.outputs: is unknown"),
         ({"Meta": {"output": 1}}, "Meta: is a dict, not a class"),
         ({"on_eror": "pause"}, "on_eror: is a str: neither a node nor a setting"),
-        ({"name": 5}, "name: 5 is not a name"),
-        ({"name": ""}, "name: '' is not a name"),
+        ({"name": 5}, "workflow.name: must be a string, got 5"),
+        ({"name": ""}, "workflow.name: is empty"),
         ({"on_error": "pause", "Meta": type("Meta", (), {"on_error": "fail"})}, "on_error: is given in the class and"),
         ({"Meta": type("Meta", (), {"on_error": "explode"})}, "on_error: 'explode' is unknown"),
         ({"success_policy": ["x"]}, "success_policy: ['x'] is not a policy of cases"),
@@ -118,7 +102,7 @@ def test_what_a_definition_does_not_know_is_refused(
 def test_what_would_not_be_found_as_a_node_is_refused(app: Horsies, number: Any) -> None:
     with pytest.raises(WorkflowDefinitionError) as caught:
 
-        class Wrong(WorkflowDefinition[int], app=app):
+        class Wrong(WorkflowDefinition[None], app=app):
             LIMIT = 5
             _private = "is its own affair"
             first = number.node()(1)
@@ -139,19 +123,19 @@ def test_what_would_not_be_found_as_a_node_is_refused(app: Horsies, number: Any)
 def test_a_definition_needs_an_app(app: Horsies, number: Any) -> None:
     with pytest.raises(WorkflowDefinitionError, match=r"write class Lost\(WorkflowDefinition\[...\], app=app\)"):
 
-        class Lost(WorkflowDefinition[int]):
+        class Lost(WorkflowDefinition[None]):
             node = number.node()(1)
 
     with pytest.raises(WorkflowDefinitionError, match="nme: is not a keyword of a definition"):
 
-        class Mistyped(WorkflowDefinition[int], app=app, nme="x"):
+        class Mistyped(WorkflowDefinition[None], app=app, nme="x"):
             node = number.node()(1)
 
 
 def test_a_name_that_is_given_twice(app: Horsies, number: Any) -> None:
     with pytest.raises(WorkflowDefinitionError, match="name: is given twice: 'a' and 'b'"):
 
-        class Twice(WorkflowDefinition[int], app=app, name="a"):
+        class Twice(WorkflowDefinition[None], app=app, name="a"):
             name = "b"
             node = number.node()(1)
 
@@ -195,12 +179,12 @@ def test_a_class_has_the_nodes_of_what_it_extends(app: Horsies, number: Any) -> 
 
 
 def test_two_classes_of_one_name(app: Horsies, number: Any) -> None:
-    class First(WorkflowDefinition[int], app=app, name="same"):
+    class First(WorkflowDefinition[None], app=app, name="same"):
         one = number.node()(1)
 
     with pytest.raises(WorkflowDefinitionError) as caught:
 
-        class Second(WorkflowDefinition[int], app=app, name="same"):
+        class Second(WorkflowDefinition[None], app=app, name="same"):
             other = number.node()(1)
 
     assert str(caught.value).count(f"{__file__}:") == 3
@@ -211,18 +195,18 @@ def test_two_classes_of_one_name(app: Horsies, number: Any) -> None:
 
 
 def test_two_builders_of_one_name(app: Horsies, number: Any) -> None:
-    class First(WorkflowDefinition[int], app=app, name="same"):
+    class First(WorkflowDefinition[None], app=app, name="same"):
         @classmethod
-        def build_with(cls, n: int) -> WorkflowSpec[int]:
+        def build_with(cls, n: int) -> WorkflowSpec[None]:
             return cls.workflow([number.node()(n)])
 
     First.build_with(1)
     First.build_with(2)
     with pytest.raises(WorkflowDefinitionError, match="two workflows are called 'same'"):
 
-        class Second(WorkflowDefinition[int], app=app, name="same"):
+        class Second(WorkflowDefinition[None], app=app, name="same"):
             @classmethod
-            def build_with(cls, n: int) -> WorkflowSpec[int]:
+            def build_with(cls, n: int) -> WorkflowSpec[None]:
                 return cls.workflow([number.node()(n)])
 
 
@@ -233,7 +217,7 @@ def test_two_workflows_of_one_name(app: Horsies, number: Any) -> None:
         app.workflow("same", [number.node(node_id="b")(1)])
     with pytest.raises(WorkflowDefinitionError, match="two workflows are called 'same'"):
 
-        class Same(WorkflowDefinition[int], app=app, name="same"):
+        class Same(WorkflowDefinition[None], app=app, name="same"):
             a = number.node()(1)
 
 
@@ -257,7 +241,7 @@ def test_a_module_may_be_loaded_again(tmp_path: Path, monkeypatch: pytest.Monkey
         "@app.task('number')\n"
         "def number(n: int) -> TaskResult[int, TaskError]: return TaskResult(ok=n)\n"
         "app.workflow('loose', [number.node()(1)])\n"
-        "class Flow(WorkflowDefinition[int], app=app, name='flow'):\n"
+        "class Flow(WorkflowDefinition[None], app=app, name='flow'):\n"
         "    one = number.node()(1)\n"
     )
     (tmp_path / "wf_loaded_app.py").write_text(
@@ -318,7 +302,7 @@ def test_options_of_a_wrong_type_are_refused(app: Horsies, number: Any) -> None:
 
 
 def test_a_builder_that_returns_something_else(app: Horsies, number: Any) -> None:
-    class Forgot(WorkflowDefinition[int], app=app, name="forgot"):
+    class Forgot(WorkflowDefinition[None], app=app, name="forgot"):
         @classmethod
         def build_with(cls) -> Any:
             cls.workflow([number.node()(1)])

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from horsies.doctor import Finding, Severity
-from horsies.info import QueueStatus, WorkerLiveness
+from horsies.operate.doctor import Finding, Severity
+from horsies.operate.views import QueueStatus, WorkerLiveness
 from horsies.status import NodeStatus
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.feed import Feed, Kinds
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import AlertLevel, Ends, WorkflowNode
+from horsies_tui.data.models import Ends, WorkflowNode
 from horsies_tui.data.series import Tally, id_at, moment_of
 from horsies_tui.demo import DemoSource
 from horsies_tui.demo_data import World
@@ -53,7 +53,7 @@ def test_alerts_name_what_deserves_a_look_the_worst_first() -> None:
     workers = World().worker_statuses(datetime.now(UTC))
     assert alerts([queue()], []) == ()
     found = alerts([queue(paused_at=datetime.now(UTC)), queue(name="other", served_by=0)], workers)
-    assert [alert.level for alert in found] == [AlertLevel.PROBLEM, AlertLevel.PROBLEM, AlertLevel.WARN]
+    assert [alert.level for alert in found] == [Severity.PROBLEM, Severity.PROBLEM, Severity.WARN]
     assert "still holds 3 tasks" in found[0].text
     assert "5 min" not in found[0].text
     assert "behind" in alerts([queue(oldest_ready=timedelta(hours=1))], workers)[-1].text
@@ -68,14 +68,14 @@ def test_many_failures_and_late_schedules_are_alerts() -> None:
     assert alerts([], [], Ends(1_000, 99, minutes)) == ()
     assert alerts([], [], Ends(4, 4, minutes)) == (), "too few to say so"
     (some,) = alerts([], [], Ends(1_000, 120, minutes))
-    assert (some.level, some.screen) == (AlertLevel.WARN, "tasks")
+    assert (some.level, some.screen) == (Severity.WARN, "tasks")
     assert some.text == "12 % of tasks fail: 120 of 1,000 in the last 5 m"
     assert Query.parse(some.filter)[0].statuses == {"FAILED", "EXPIRED"}
     (most,) = alerts([], [], Ends(10, 9, minutes))
-    assert most.level is AlertLevel.PROBLEM
+    assert most.level is Severity.PROBLEM
     found = alerts([], [], None, [finding(Severity.WARN), finding(Severity.OK), finding(Severity.PROBLEM)])
     assert [(one.level, one.screen) for one in found] == [
-        (AlertLevel.PROBLEM, "schedules"), (AlertLevel.WARN, "schedules"),
+        (Severity.PROBLEM, "schedules"), (Severity.WARN, "schedules"),
     ]  # fmt: skip
 
 
@@ -89,9 +89,7 @@ def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:
 
 
 def node(index: int, *waits: int) -> WorkflowNode:
-    return WorkflowNode(
-        index, f"n{index}", "t", "default", list(waits), "all", False, None, None, NodeStatus.PENDING, None, None
-    )
+    return WorkflowNode(index, f"n{index}", "t", list(waits), "all", False, None, None, NodeStatus.PENDING, None, None)
 
 
 def test_a_graph_is_laid_out_by_levels() -> None:

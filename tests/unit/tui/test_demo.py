@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import horsies_schema
-from horsies.info import WorkerLiveness
+from horsies.operate.views import WorkerLiveness
 from horsies.status import TASK_TERMINAL_STATES, NodeStatus, TaskStatus
 from horsies_tui.data.filters import Query
 from horsies_tui.demo import DemoSource
@@ -93,7 +93,7 @@ async def test_a_schedule_ran_its_task_and_will_again(source: DemoSource) -> Non
         assert row.last_run_at is not None
         assert row.last_run_at <= now < row.next_run_at
         task = source.world.tasks[row.last_task_id or ""]
-        assert (task.name, str(task.status)) == (row.last_name, row.last_status)
+        assert (task.status, str(task.status)) == (row.last_task_status, row.last_status)
         assert task.ended is not None
         assert timedelta(seconds=task.enqueued) <= now - row.last_run_at
         assert row.state == ("paused" if row.paused_at else "active")

@@ -40,8 +40,8 @@ def test_states_that_other_conditions_rule_out_are_not_looked_at() -> None:
     assert Query(error="smtp").tasks <= frozenset(TaskStatus) - {TaskStatus.PENDING, TaskStatus.RUNNING}
     assert Query(statuses=frozenset({"PAUSED"})).tasks == frozenset()
     assert Query(statuses=frozenset({"PAUSED", "FAILED"})).workflows == {WorkflowStatus.PAUSED, WorkflowStatus.FAILED}
-    assert Query.parse("status:failed")[0].has_code
-    assert not Query().has_code
+    assert Query.parse("status:failed")[0].filter.has_code
+    assert not Query().filter.has_code
 
 
 def test_a_status_is_switched_on_and_off() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from horsies_worker.access import told_refusal
+from horsies_worker.database.access import told_refusal
 
 
 def told(**found: Any) -> str | None:

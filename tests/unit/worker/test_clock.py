@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from horsies_worker.clock import DatabaseClock
+from horsies_worker.database.clock import DatabaseClock
 
 
 class Server:

@@ -1,4 +1,4 @@
-"""Deciding is a pure function: every way an attempt can end, under every policy and budget."""
+"""`decide` for every way an attempt can end, under every policy and budget."""
 
 from typing import Any
 
@@ -8,8 +8,9 @@ from hypothesis import given, strategies as st
 from horsies import RetryPolicy
 from horsies.options import TaskOptions
 from horsies.status import TRANSITIONS, AttemptOutcome, Edge, TaskStatus
-from horsies_worker.decide import MAX_RETRY_MS, NO_RETRY, Transition, decide
-from horsies_worker.jobs import Outcome, OutcomeKind
+from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.database.transition import Transition
+from horsies_worker.finish.decide import MAX_RETRY_MS, NO_RETRY, decide
 
 BEGAN, ENDED = 1_704_067_200.0, 1_704_153_600.0
 
@@ -22,7 +23,7 @@ CODES = {
     OutcomeKind.INTERRUPTED: "WORKER_CRASHED",
 }
 
-# without a retry: the state of the task, and what its attempt is recorded as
+# without a retry: the state of the task, and the recorded outcome of its attempt
 ENDS = {
     OutcomeKind.OK: (TaskStatus.COMPLETED, AttemptOutcome.COMPLETED),
     OutcomeKind.ERR: (TaskStatus.FAILED, AttemptOutcome.FAILED),
@@ -53,7 +54,7 @@ def outcome(kind: OutcomeKind, **fields: Any) -> Outcome:
 def decided(ended: Outcome, policy: RetryPolicy | None, *, attempt: int = 1, budget: int = 3) -> Transition:
     return decide(
         task_id="t", generation=5, attempt=attempt, options=TaskOptions(retry_policy=policy), budget=budget,
-        outcome=ended, started=BEGAN, finished=ENDED, random=lambda: 0.5,
+        outcome=ended, started=None if ended.started_mono is None else BEGAN, finished=ENDED, random=lambda: 0.5,
     )  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def test_the_table(kind: OutcomeKind, policy: str, attempt: int, budget: int, re
     status, recorded = ENDS[kind]
     retried = status is TaskStatus.FAILED and policy == "lists it" and attempt <= budget
     assert found.status is (TaskStatus.PENDING if retried else status)
-    assert found.outcome is recorded
+    assert found.recorded is recorded
     expected = 7_000 if retry_after is None else min(retry_after, MAX_RETRY_MS)
     assert found.retry_delay_ms == (expected if retried else NO_RETRY)
 
@@ -76,16 +77,16 @@ def test_everything_else_is_carried_over() -> None:
     ended = outcome(OutcomeKind.ERR)
     found = decided(ended, None)
     assert found == Transition(
-        task_id="t", generation=5, attempt=1, status=TaskStatus.FAILED, result=ended.result, error_code="SMTP_DOWN",
-        error_message="what went wrong", failed_reason="why", outcome=AttemptOutcome.FAILED, retry_delay_ms=0, budget=3,
-        started=BEGAN, finished=ENDED, pid=4711, process_name="child-1",
+        task_id="t", generation=5, attempt=1, status=TaskStatus.FAILED, outcome=ended, recorded=AttemptOutcome.FAILED,
+        retry_delay_ms=0, budget=3, started=BEGAN, finished=ENDED,
     )  # fmt: skip
+    assert found.outcome is ended
     assert found.size == len(ended.result) + len("what went wrong") + len("why") + 300
 
 
-def test_a_cancel_that_came_before_the_start_leaves_no_attempt() -> None:
+def test_a_cancel_before_the_start_leaves_no_attempt() -> None:
     found = decided(outcome(OutcomeKind.CANCELLED, started_mono=None), POLICIES["lists it"])
-    assert (found.status, found.outcome) == (TaskStatus.CANCELLED, None)
+    assert (found.status, found.recorded) == (TaskStatus.CANCELLED, None)
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 3])
@@ -95,13 +96,13 @@ def test_the_delay_is_that_of_the_retry_that_follows(attempt: int) -> None:
     assert found.retry_delay_ms == [1_000, 5_000, 30_000][attempt - 1]
 
 
-def test_the_jitter_is_the_callers() -> None:
+def test_the_caller_supplies_the_randomness_of_the_jitter() -> None:
     policy = RetryPolicy.fixed(10, max_retries=3, auto_retry_for=["SMTP_DOWN"], jitter="full")
     assert decided(outcome(OutcomeKind.ERR), policy).retry_delay_ms == 5_000
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.CRASHED, OutcomeKind.INTERRUPTED])
-def test_a_crash_is_named_so_by_whoever_reports_it(kind: OutcomeKind) -> None:
+def test_a_crash_must_have_the_code_worker_crashed(kind: OutcomeKind) -> None:
     with pytest.raises(AssertionError, match="SMTP_DOWN"):
         decided(outcome(kind, error_code="SMTP_DOWN"), None)
 
@@ -134,14 +135,14 @@ def test_what_holds_for_every_end(
     assert 0 <= found.retry_delay_ms <= MAX_RETRY_MS
     if found.status is TaskStatus.PENDING:
         assert policy is not None
-        assert policy.allows(found.error_code or "")
+        assert policy.allows(ended.error_code or "")
         assert attempt <= budget
-        assert found.outcome in (AttemptOutcome.FAILED, AttemptOutcome.WORKER_FAILURE)
+        assert found.recorded in (AttemptOutcome.FAILED, AttemptOutcome.WORKER_FAILURE)
     else:
         assert found.retry_delay_ms == NO_RETRY
-    assert (found.outcome is AttemptOutcome.COMPLETED) == (found.status is TaskStatus.COMPLETED)
-    assert (found.outcome is AttemptOutcome.WORKER_FAILURE) == (found.error_code == "WORKER_CRASHED")
-    assert (found.outcome is None) == (kind is OutcomeKind.CANCELLED and started is None)
+    assert (found.recorded is AttemptOutcome.COMPLETED) == (found.status is TaskStatus.COMPLETED)
+    assert (found.recorded is AttemptOutcome.WORKER_FAILURE) == (ended.error_code == "WORKER_CRASHED")
+    assert (found.recorded is None) == (kind is OutcomeKind.CANCELLED and started is None)
 
 
 def test_no_kind_is_missing_here() -> None:

@@ -61,11 +61,30 @@ def test_a_directory_that_is_not_ours_alone_is_refused(shared: Path, how: str) -
     assert not list(elsewhere.iterdir())
 
 
-def test_a_file_that_cannot_be_written_is_given_up(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = HealthFile(shared / "missing" / "mark")
-    file.touch()
-    assert file.path is None
-    assert "no health file" in caplog.text
+def test_a_file_that_cannot_be_written_is_tried_again(
+    shared: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once when that begins, and once when it is over; for each of two outages."""
+    monkeypatch.setattr(health, "TOUCH_EVERY_S", 0.0)
+    file = HealthFile(shared / "gone" / "mark")
+    for outage in (1, 2):
+        for _ in range(3):
+            file.touch()
+        assert caplog.text.count("cannot be written") == outage
+        (shared / "gone").mkdir()
+        for _ in range(3):
+            file.touch()
+        assert read_mark(shared / "gone" / "mark")[0] == os.getpid()
+        assert caplog.text.count("is written again") == outage
+        (shared / "gone" / "mark").unlink()
+        (shared / "gone").rmdir()
+
+
+def test_a_failed_write_leaves_nothing_behind(shared: Path) -> None:
+    (shared / "directory").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_mark(shared / "directory")
+    assert [path.name for path in shared.iterdir()] == ["directory"]
 
 
 def test_the_variable_gives_each_process_its_own_file(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:

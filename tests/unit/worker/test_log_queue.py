@@ -1,4 +1,4 @@
-"""The worker's log lines: names and errors of others cannot drive the terminal or pass for lines of ours."""
+"""The worker's log lines: names and errors can neither control the terminal nor look like other log lines."""
 
 import io
 import logging
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from horsies._text import Lines
-from horsies_worker.log_queue import queued_logging
+from horsies_worker.output.log_queue import queued_logging
 
 HOSTILE = "mail\x1b]0;owned\x07\n2026-01-01 CRITICAL horsies.worker: all is lost\t\u202e"
 
 
 @pytest.fixture
 def sink() -> Iterator[io.StringIO]:
-    """The root logger with one handler of the app's own choice."""
+    """The root logger with one handler, as an app configures it."""
     root = logging.getLogger()
     before, level = list(root.handlers), root.level
     stream = io.StringIO()
@@ -25,7 +25,7 @@ def sink() -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-def test_names_stay_on_one_line_and_inert(sink: io.StringIO) -> None:
+def test_names_stay_on_one_line_without_control_characters(sink: io.StringIO) -> None:
     with queued_logging():
         log = logging.getLogger("horsies.worker")
         log.info("  app  %s, %d tasks", HOSTILE, 1)
@@ -51,7 +51,7 @@ def test_a_traceback_keeps_its_lines_without_control_characters(sink: io.StringI
     assert "\x1b" not in text
 
 
-def test_lines_of_the_app_are_its_own(sink: io.StringIO) -> None:
+def test_log_lines_of_the_app_are_unchanged(sink: io.StringIO) -> None:
     with queued_logging():
         logging.getLogger("shop").info("%s", "two\nlines\x1b[1m")
     assert sink.getvalue() == "two\nlines\x1b[1m\n"

@@ -1,4 +1,4 @@
-"""What a worker is told on its command line: every number has two bounds."""
+"""The options of the command line: every number has a lower and an upper bound."""
 
 import math
 from dataclasses import fields
@@ -31,7 +31,7 @@ def test_every_number_has_two_bounds(name: str, value: Any) -> None:
     assert problem.where == f"worker.{name.removesuffix('_s')}"
 
 
-def test_the_numbers_that_are_used_pass() -> None:
+def test_usual_numbers_are_accepted() -> None:
     WorkerOptions(
         locator="m:app", processes=64, async_concurrency=1_000, max_claim_batch=5_000, max_claim_per_worker=100_000,
         max_tasks_per_child=10_000_000, max_memory_per_child_mb=1_048_576, max_child_age_s=30 * 86_400,

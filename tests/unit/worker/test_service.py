@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 
-from horsies import ResilienceConfig
+from horsies import PostgresConfig, ResilienceConfig
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.identity import Identity
 from horsies_worker.service import Service
 
 
@@ -12,7 +15,8 @@ class Counting(Service):
     name = "counting"
 
     def __init__(self, interval_s: float = 3_600.0) -> None:
-        super().__init__(interval_s, ResilienceConfig(reconnect_initial_ms=10))
+        session = Session(PostgresConfig("postgresql://nowhere/none"), "test", Queries(None, Identity()))
+        super().__init__(session, ResilienceConfig(reconnect_initial_ms=10), interval_s)
         self.runs = 0
         self.failures = 0
 

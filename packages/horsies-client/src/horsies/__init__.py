@@ -8,19 +8,18 @@
 
     add.send(1, 2).get(timeout_ms=5_000)
 
-Names are loaded on first use: importing this package costs next to nothing.
+Names are loaded on first use, so importing this package costs next to nothing.
 """
 
 from importlib import import_module
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # checkers know the name; importing it would be all that this import costs (10 ms)
+TYPE_CHECKING = False  # type checkers know the name; importing typing takes 10 ms
 if TYPE_CHECKING:
     from typing import Any
 
     from horsies.app import Horsies as Horsies
-    from horsies.broker import PostgresBroker as PostgresBroker
     from horsies.config import (
         AppConfig as AppConfig,
         CustomQueueConfig as CustomQueueConfig,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
         ResilienceConfig as ResilienceConfig,
     )
     from horsies.context import TaskContext as TaskContext, TaskStopped as TaskStopped, current_task as current_task
-    from horsies.doctor import Finding as Finding, Severity as Severity
     from horsies.errors import (
         BrokerError as BrokerError,
         ConfigurationError as ConfigurationError,
@@ -40,19 +38,22 @@ if TYPE_CHECKING:
         OutcomeCode as OutcomeCode,
         RetrievalCode as RetrievalCode,
         SchemaError as SchemaError,
+        SendErrorCode as SendErrorCode,
         TaskDefinitionError as TaskDefinitionError,
+        TaskSendError as TaskSendError,
         UsageError as UsageError,
     )
-    from horsies.filters import TaskCursor as TaskCursor, TaskFilter as TaskFilter
     from horsies.handle import (
-        CancelResult as CancelResult,
         TaskHandle as TaskHandle,
         as_completed as as_completed,
         as_completed_async as as_completed_async,
         gather as gather,
         gather_async as gather_async,
     )
-    from horsies.info import (
+    from horsies.operate.broker import PostgresBroker as PostgresBroker
+    from horsies.operate.doctor import Finding as Finding, Severity as Severity
+    from horsies.operate.filters import TaskCursor as TaskCursor, TaskFilter as TaskFilter
+    from horsies.operate.views import (
         ExpiredTask as ExpiredTask,
         Heartbeat as Heartbeat,
         QueueStatus as QueueStatus,
@@ -84,12 +85,12 @@ if TYPE_CHECKING:
         Weekday as Weekday,
         Weekly as Weekly,
     )
-    from horsies.send import SendErrorCode as SendErrorCode, TaskSendError as TaskSendError
     from horsies.status import (
         NODE_TERMINAL_STATES as NODE_TERMINAL_STATES,
         TASK_TERMINAL_STATES as TASK_TERMINAL_STATES,
         WORKFLOW_TERMINAL_STATES as WORKFLOW_TERMINAL_STATES,
         AttemptOutcome as AttemptOutcome,
+        CancelResult as CancelResult,
         NodeStatus as NodeStatus,
         TaskStatus as TaskStatus,
         WorkflowStatus as WorkflowStatus,
@@ -106,35 +107,35 @@ if TYPE_CHECKING:
         WorkflowMeta as WorkflowMeta,
     )
     from horsies.workflow.definition import WorkflowDefinition as WorkflowDefinition
+    from horsies.workflow.graph import (
+        SubWorkflowNode as SubWorkflowNode,
+        SuccessCase as SuccessCase,
+        SuccessPolicy as SuccessPolicy,
+        WorkflowDefinitionError as WorkflowDefinitionError,
+    )
     from horsies.workflow.handle import WorkflowHandle as WorkflowHandle
     from horsies.workflow.info import WorkflowInfo as WorkflowInfo, WorkflowNodeInfo as WorkflowNodeInfo
     from horsies.workflow.nodes import (
         MapNode as MapNode,
-        SubWorkflowNode as SubWorkflowNode,
         TaskNode as TaskNode,
         from_node as from_node,
         result_from as result_from,
     )
-    from horsies.workflow.spec import (
-        SuccessCase as SuccessCase,
-        SuccessPolicy as SuccessPolicy,
-        WorkflowDefinitionError as WorkflowDefinitionError,
-        WorkflowSpec as WorkflowSpec,
-    )
+    from horsies.workflow.spec import WorkflowSpec as WorkflowSpec
 
 _HOMES = {
     "app": ("Horsies",),
-    "broker": ("PostgresBroker",),
+    "operate.broker": ("PostgresBroker",),
     "config": ("AppConfig", "CustomQueueConfig", "PostgresConfig", "QueueMode", "RecoveryConfig", "ResilienceConfig"),
     "context": ("TaskContext", "TaskStopped", "current_task"),
     "errors": (
         "BrokerError", "ConfigurationError", "ContractCode", "HorsiesError", "OperationalErrorCode", "OutcomeCode",
-        "RetrievalCode", "SchemaError", "TaskDefinitionError", "UsageError",
+        "RetrievalCode", "SchemaError", "SendErrorCode", "TaskDefinitionError", "TaskSendError", "UsageError",
     ),
-    "doctor": ("Finding", "Severity"),
-    "filters": ("TaskCursor", "TaskFilter"),
-    "handle": ("CancelResult", "TaskHandle", "as_completed", "as_completed_async", "gather", "gather_async"),
-    "info": (
+    "operate.doctor": ("Finding", "Severity"),
+    "operate.filters": ("TaskCursor", "TaskFilter"),
+    "handle": ("TaskHandle", "as_completed", "as_completed_async", "gather", "gather_async"),
+    "operate.views": (
         "ExpiredTask", "Heartbeat", "QueueStatus", "RetryResult", "ScheduleInfo", "StaleTask", "TaskAttempt",
         "TaskDetail", "TaskInfo", "TaskPage", "TaskState", "TaskSummary", "WorkerLiveness", "WorkerStats",
         "WorkerStatus",
@@ -145,18 +146,18 @@ _HOMES = {
         "Cron", "Daily", "Hourly", "Interval", "Monthly", "Overlap", "ScheduleConfig", "SkippedTime", "TaskSchedule",
         "Weekday", "Weekly",
     ),
-    "send": ("SendErrorCode", "TaskSendError"),
     "status": (
-        "NODE_TERMINAL_STATES", "TASK_TERMINAL_STATES", "WORKFLOW_TERMINAL_STATES", "AttemptOutcome", "NodeStatus",
-        "TaskStatus", "WorkflowStatus",
+        "NODE_TERMINAL_STATES", "TASK_TERMINAL_STATES", "WORKFLOW_TERMINAL_STATES", "AttemptOutcome", "CancelResult",
+        "NodeStatus", "TaskStatus", "WorkflowStatus",
     ),
     "tasks": ("AsyncTaskFunction", "TaskCall", "TaskFunction", "TaskStub"),
     "workflow.context": ("NodeKey", "WorkflowContext", "WorkflowMeta"),
     "workflow.definition": ("WorkflowDefinition",),
+    "workflow.graph": ("SubWorkflowNode", "SuccessCase", "SuccessPolicy", "WorkflowDefinitionError"),
     "workflow.handle": ("WorkflowHandle",),
     "workflow.info": ("WorkflowInfo", "WorkflowNodeInfo"),
-    "workflow.nodes": ("MapNode", "SubWorkflowNode", "TaskNode", "from_node", "result_from"),
-    "workflow.spec": ("SuccessCase", "SuccessPolicy", "WorkflowDefinitionError", "WorkflowSpec"),
+    "workflow.nodes": ("MapNode", "TaskNode", "from_node", "result_from"),
+    "workflow.spec": ("WorkflowSpec",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -173,4 +174,4 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_HOME_OF]
+    return sorted({*globals(), *_HOME_OF})

@@ -1,10 +1,9 @@
-"""What a sent task and a started workflow have in common for those who wait: an id, an end, and a result that is kept.
+"""The base of `TaskHandle` and `WorkflowHandle`: an id, a wait for the end, and a result that is kept.
 
-asyncio is imported where it is used: 30 ms of ssl, sockets and subprocesses that defining tasks need not pay.
+asyncio is imported where it is used: ssl, sockets and subprocesses take 30 ms, which defining tasks need not pay.
 """
 
 from abc import abstractmethod
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from horsies._checks import shown
@@ -12,30 +11,30 @@ from horsies._hints import HANDLE, missing
 from horsies._loading import load_verbs
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.ids import is_storable_id
+from horsies.options import check_timeout
 from horsies.result import TaskError, TaskResult
 
 if TYPE_CHECKING:
-    from horsies._pg.waiters import Seen, Waiters
-    from horsies.app import Horsies
+    from horsies._pg.waiters import Seen
+    from horsies._runtime import AppRuntime
+    from horsies.codec import TaskCodec
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Awaited(Generic[T_co]):
-    """The base of `TaskHandle` and `WorkflowHandle`."""
+    """Something that was sent, and whose result can be waited for."""
 
     __slots__ = ("_app", "_result")
 
-    _kind: ClassVar[str]
+    _is_workflow: ClassVar[bool] = False
     _not_found: ClassVar[RetrievalCode]
-    _never: ClassVar[str]
-    """How one comes to be missing that was never there."""
 
-    # set by those below: a call of ours for each of ten thousand handles would be felt
-    _app: "Horsies"
+    # Subclasses set these without super().__init__(): the call would cost 10,000 handles a noticeable time.
+    _app: "AppRuntime"
     _result: TaskResult[T_co, TaskError] | None
 
-    if not TYPE_CHECKING:  # a type checker would take every name for known
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
             raise missing(self, name, HANDLE, "handle", id=f"{self._kind}_id")
@@ -45,36 +44,36 @@ class Awaited(Generic[T_co]):
     def _id(self) -> str: ...
 
     @abstractmethod
-    def _seen(self, waiters: "Waiters", *, at_once: bool) -> "Awaitable[Seen | None]":
-        """Its row: when it has ended, or as it is now."""
-
-    @abstractmethod
     def _decode(self, ended: "Seen") -> TaskResult[T_co, TaskError]: ...
 
+    @property
+    def _kind(self) -> str:
+        return "workflow" if self._is_workflow else "task"
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Awaited) and self._kind == other._kind and self._id == other._id
+        return isinstance(other, Awaited) and self._is_workflow == other._is_workflow and self._id == other._id
 
     def __hash__(self) -> int:
         return hash(self._id)
 
     def get(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
-        """Wait for the end and return the result. Never raises for what the task, the run or the database did:
-        a time-out is an err WAIT_TIMEOUT, also while a run is paused, and a lost database an err BROKER_ERROR.
-        A final result is kept here."""
+        """Wait for the end and return the result. Never raises for a failure of the task, the run or the database: a
+        time-out is an err WAIT_TIMEOUT, also while a run is paused, and a lost database an err BROKER_ERROR. The handle
+        keeps a final result."""
         load_verbs("get")
         from horsies.sync import refuse_on_a_loop
 
         refuse_on_a_loop("get")
+        check_timeout("get", timeout_ms)
         if self._result is not None:
             return self._result
         return self._app.run_sync("get", lambda: self.get_async(timeout_ms))
 
     async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
         """See `get`."""
+        check_timeout("get", timeout_ms)
         if self._result is not None:
             return self._result
-        if timeout_ms is not None and timeout_ms < 0:
-            raise ValueError(f"timeout_ms must not be negative, got {timeout_ms}")
         if not is_storable_id(self._id):
             return err(self._not_found, f"{shown(self._id)} cannot be the id of a {self._kind}")
         import asyncio
@@ -83,7 +82,8 @@ class Awaited(Generic[T_co]):
         bound = asyncio.timeout(timeout_ms / 1000 if timeout_ms else None)
         try:
             async with bound:
-                seen = await self._seen(waiters, at_once=timeout_ms == 0)
+                look = waiters.look if timeout_ms == 0 else waiters.wait
+                seen = await look(self._id, is_workflow=self._is_workflow)
         except Exception as error:
             if not bound.expired():
                 return self._broker_error(error)
@@ -91,17 +91,36 @@ class Awaited(Generic[T_co]):
                 return self._broker_error(waiters.last_error)
             return self._not_ended(timeout_ms)
         if seen is None:
-            return err(self._not_found, f"there is no {self._kind} {self._id}: {self._never}, or pruned since")
+            verb = "started" if self._is_workflow else "sent"
+            why = f"never {verb}, pruned since, or the transaction that {verb} it has not committed"
+            return err(self._not_found, f"there is no {self._kind} {self._id}: {why}")
         if not seen.status.is_terminal:
             return self._not_ended(timeout_ms)
         self._result = self._decode(seen)
         return self._result
 
+    def _decoded(self, ended: "Seen", codec: "TaskCodec | None") -> TaskResult[Any, TaskError]:
+        """The stored result by this codec, or as plain JSON data without one."""
+        from horsies.codec import DecodeError, decode_untyped_result
+
+        if ended.result is None:
+            return err(
+                RetrievalCode.RESULT_NOT_AVAILABLE, f"{self._kind} {self._id} is {ended.status} without a result"
+            )
+        try:
+            if codec is None:
+                return decode_untyped_result(ended.result, task_name=ended.task_name)
+            return codec.decode_result(ended.result)
+        except DecodeError as error:
+            return err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
+
     def _not_ended(self, timeout_ms: int | None) -> TaskResult[Any, TaskError]:
         return err(RetrievalCode.WAIT_TIMEOUT, f"{self._kind} {self._id} has not ended within {timeout_ms} ms")
 
     def _broker_error(self, error: BaseException) -> TaskResult[Any, TaskError]:
-        text = self._app.config.broker.redact(f"{type(error).__name__}: {error}")
+        from horsies._pg.refusals import and_remedy, worded
+
+        text = self._app.config.broker.redact(worded(error) + and_remedy(error))
         message = f"the result of {self._kind} {self._id} could not be read: {text}"
         return err(OperationalErrorCode.BROKER_ERROR, message)
 

@@ -1,10 +1,10 @@
-"""What to write instead: for names that other task queues use, and that exist nowhere here."""
+"""Hints for names of other task queues: what to write instead."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 
-from horsies.errors import TaskDefinitionError
+from horsies.errors import TaskDefinitionError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +44,10 @@ WORKFLOW: Final[Mapping[str, str]] = dict.fromkeys(
     ("send", "delay", "apply_async", "run", "enqueue", "submit"), "{it}.start()"
 ) | {"send_async": "await {it}.start_async()", "start_workflow": "{it}.start()"}
 
+DEFINITION: Final[Mapping[str, str]] = WORKFLOW | {
+    "start": "{it}.start()", "start_async": "await {it}.start_async()", "node": "{it}.node()",
+}  # fmt: skip
+
 APP: Final[Mapping[str, str]] = {
     "send_task": 'app.send("task_name", ...)', "enqueue": 'app.send("task_name", ...)',
     "conf": "app.config, which is made before: Horsies(AppConfig(...))",
@@ -69,16 +73,54 @@ _OPTIONS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
+#: The options of `@app.task` that a send and a node do not have.
+_OF_TASK: Final = ("retry_policy", "timeout_ms")
+
+
 def missing(owner: object, name: str, hints: Mapping[str, str], it: str, **words: str) -> AttributeError:
-    """The AttributeError of a name that is not there, with what to write instead where that is known."""
-    told = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    """The AttributeError of a missing name, with what to write instead where that is known."""
+    told = f"type object {owner.__name__!r}" if isinstance(owner, type) else f"{type(owner).__name__!r} object"
+    told += f" has no attribute {name!r}"
     if (hint := hints.get(name)) is not None:
         told += f": write {hint.format(it=it, **words)}"
     return AttributeError(told, name=name, obj=owner)
 
 
+def known_options(**hints: str) -> Callable[[F], F]:
+    """Wrap a method of a task or an app that takes options by name, so that it explains those that it does not have.
+    `hints`: what to write instead, where that is not what `@app.task` says."""
+
+    def wrap(method: F) -> F:
+        named = cast("Any", method)
+        known: Mapping[str, Any] = named.__kwdefaults__
+
+        def instead(name: str) -> str | None:
+            hint = hints.get(name)
+            if hint is None and (hint := _OPTIONS.get(name)) is not None:
+                option = hint.partition("=")[0]
+                if option in _OF_TASK:
+                    hint += ", as an option of @app.task"
+                elif option == "with_options(delay":  # a node has no such option, and is not sent
+                    hint = None
+            return hint and f"; instead of {name} use {hint}"
+
+        @wraps(method)
+        def call(self: Any, /, *args: Any, **options: Any) -> Any:
+            if options.keys() <= known.keys():
+                return method(self, *args, **options)
+            unknown = [name for name in options if name not in known]
+            told = "".join(filter(None, map(instead, unknown)))
+            raise UsageError(
+                f"{self!r}: {named.__name__} does not know {', '.join(unknown)} (its options: {', '.join(known)}){told}"
+            )
+
+        return cast("F", call)
+
+    return wrap
+
+
 def explained(decorator: str) -> Callable[[F], F]:
-    """Makes a method that returns a decorator say what it misses: a name, or options by their names here."""
+    """Wrap a method that returns a decorator, so that it explains a missing name and options of other task queues."""
 
     def wrap(method: F) -> F:
         @wraps(method)
@@ -99,7 +141,7 @@ def explained(decorator: str) -> Callable[[F], F]:
                 fix = "; ".join(f"instead of {name} use {instead}" for name, instead in foreign.items())
                 raise TaskDefinitionError(called, why, fix, location=at)
 
-            if foreign and args and callable(args[0]):  # @app.task without its parentheses cannot have options
+            if foreign and args and callable(args[0]):  # @app.task without parentheses cannot have options
                 refuse(args[0])
             return refuse
 

@@ -1,9 +1,9 @@
-"""Imports what the synchronous verbs need: on the caller's thread, before the background thread needs it.
+"""Imports the modules of the synchronous methods on the caller's thread, before the background thread needs them.
 
-asyncio, asyncpg and the modules behind the verbs are imported at the first use, for defining tasks needs none of
-them. A signal handler that interrupted that import could send nothing before it is over: the background thread would
-wait for the import's lock, which the interrupted frame holds. So signals wait for the end of the import. Where they
-cannot be held back (another thread took the signal), or a finalizer comes in between, that is told as a UsageError.
+asyncio, asyncpg and these modules are imported at the first use, because defining tasks needs none of them. If a signal
+handler interrupted that import and sent a task, the background thread would wait for the import lock, which the
+interrupted frame holds. So signals are blocked during the import. Where that is impossible (another thread took the
+signal), or a finalizer interrupts the import, the call raises UsageError.
 """
 
 import signal
@@ -19,37 +19,37 @@ from horsies.errors import UsageError
 CODEC: Final = ("horsies.codec",)
 _VERBS: Final = (
     "ssl", "asyncio", "encodings.idna", "importlib.resources", "uuid", "asyncpg",
-    *CODEC, "horsies._pg.pool", "horsies._pg.statements", "horsies.broker", "horsies.workflow.control",
+    *CODEC, "horsies._pg.pool", "horsies._pg.statements", "horsies.operate.broker", "horsies.workflow.control",
     "horsies.workflow.handle", "horsies.workflow.diagram", "horsies.sync",
 )  # fmt: skip
 _loaded: Final[set[str]] = set()
 
 
 def load_verbs(verb: str) -> None:
-    """All that the twin of a synchronous verb may import."""
+    """Import everything that the `_async` twin of a synchronous method may import."""
     if "horsies.sync" not in _loaded:
         load(verb, _VERBS)
 
 
 def load(verb: str, names: tuple[str, ...]) -> None:
-    """Import these modules, or raise UsageError when this very thread is in the middle of one of the imports."""
+    """Import these modules, or raise UsageError when this thread is in the middle of one of the imports."""
     try:
-        with _signals_held_back():
+        with _signals_blocked():
             for name in names:
                 import_module(name)
     except Exception as error:
         if (half := _half_imported(names)) is None:
             raise
         raise _interrupted(verb, half) from error
-    # Another thread's import was waited for just now: what is still half imported is this thread's own.
+    # The import has waited for other threads: a module that is still initializing is imported by this thread.
     if (half := _half_imported(names)) is not None:
         raise _interrupted(verb, half)
     _loaded.update(names)
 
 
 @contextmanager
-def _signals_held_back() -> Generator[None]:
-    """Python runs signal handlers on the main thread: there, let them come after this."""
+def _signals_blocked() -> Generator[None]:
+    """Block signals on the main thread, where Python runs signal handlers."""
     if not hasattr(signal, "pthread_sigmask") or threading.current_thread() is not threading.main_thread():
         yield
         return

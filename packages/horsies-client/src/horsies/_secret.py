@@ -1,5 +1,5 @@
-"""Text that holds a password. Its `repr` does not show it, so that a traceback with captured local variables, as error
-trackers and `rich` print them, does not either."""
+"""Text that holds a password, and whose `repr` does not show it: error trackers and `rich` print local variables with a
+traceback."""
 
 
 class Secret(str):
@@ -8,7 +8,7 @@ class Secret(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        from horsies._pg.redaction import MASK, redact  # 9 ms of patterns, paid when one is printed
+        from horsies._redaction import MASK, redact  # takes 9 ms to import
 
         text = str(self)
         return repr(redact(text)) if "://" in text or "=" in text else repr(MASK)

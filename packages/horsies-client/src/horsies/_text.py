@@ -1,5 +1,5 @@
-"""Text from outside, made fit for a terminal. Tracebacks, names and rows are hostile input: an escape sequence
-in one could retitle the window, rewrite what was printed before, or hide what follows."""
+"""Makes text safe for a terminal. Tracebacks, names and rows are untrusted: an escape sequence could retitle the
+window, rewrite earlier output, or hide what follows."""
 
 import json
 import re
@@ -19,13 +19,18 @@ def printable(text: str) -> str:
     return _UNFIT.sub(_spelled, text)
 
 
+def short(text: str, limit: int = 80) -> str:
+    """The text, cut to `limit` characters with three dots at the end: an id or a name may have megabytes."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
 def one_line(text: str) -> str:
-    """The same for a name: line breaks and tabs are spelled out as well, so that it cannot pass for a line of ours."""
+    """The text with line breaks and tabs spelled out as well, so that a name cannot forge a line of output."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 class Lines(str):
-    """Text of several lines, such as a traceback, which a log message may carry as it is."""
+    """Text of several lines, such as a traceback, which a log message may contain unchanged."""
 
     __slots__ = ()
 
@@ -36,7 +41,7 @@ def _spelled(found: re.Match[str]) -> str:
 
 
 def span(value: timedelta) -> str:
-    """A duration in its two largest units: `4 d 2 h`, `35 s`, `20 ms`; with a minus when it lies ahead."""
+    """A duration in its two largest units: `4 d 2 h`, `35 s`, `20 ms`; with a minus if it is negative."""
     seconds = value.total_seconds()
     sign = "-" if seconds < 0 else ""
     seconds = abs(seconds)
@@ -64,7 +69,7 @@ _ERROR_HEAD: Final = re.compile(
 
 
 class StoredError(NamedTuple):
-    """What a person wants to know of a stored error."""
+    """The readable parts of a stored error."""
 
     code: str
     message: str
@@ -72,13 +77,13 @@ class StoredError(NamedTuple):
 
     @property
     def raised(self) -> str | None:
-        """The last line of its traceback: what was raised."""
+        """The last line of the traceback: the exception."""
         lines = (self.traceback or "").strip().splitlines()
         return lines[-1].strip() if lines else None
 
 
 def error_in(stored: str | None) -> StoredError | None:
-    """The error in the stored text of a result, also of one that was cut: code and message stand at its beginning."""
+    """The error in the stored text of a result. The text may be cut: code and message are at its beginning."""
     try:
         fields = _fields(_fields(json.loads(stored or "null")).get("err"))
     except (ValueError, RecursionError):  # cut, or not JSON

@@ -1,12 +1,10 @@
-"""What `horsies check` looks at: an app's tasks, workflows and settings, and with `--live` the database behind them.
+"""`horsies check`: checks an app's tasks, workflows and settings, and with `--live` its database.
 
-Every finding is one sentence for a person. A problem means that something will not work; a note is worth
-knowing. Nothing is written to the database, and nothing stays open.
+A finding is one sentence. A problem means that something will not work, a note is only worth knowing. Nothing is
+written to the database, and nothing stays open.
 """
 
-import asyncio
 import inspect
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -14,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from horsies.errors import ConfigurationError, HorsiesError
-from horsies.ids import new_id
 from horsies.schedule import Cron, Hourly, Interval
 
 if TYPE_CHECKING:
@@ -22,14 +19,13 @@ if TYPE_CHECKING:
     from horsies.registry import TaskDefinition
     from horsies.schedule import TaskSchedule
 
-MINIMUM_SERVER = 14
 NOTIFY_PATIENCE_S = 5.0
 CLOCK_TOLERANCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`is_problem`: the check has failed."""
+    """A result of the check; `is_problem` means that the check has failed."""
 
     text: str
     is_problem: bool = False
@@ -43,7 +39,7 @@ def _problem(text: str) -> Finding:
 
 
 def describe(app: "Horsies") -> Iterator[str]:
-    """The app as it was understood: database, queues, tasks."""
+    """The app as horsies sees it: database, queues, tasks, schedules, workflows."""
     yield f"database: {app.config.broker!r}"
     yield f"queues: {', '.join(app.config.queue_names)}"
     yield f"tasks: {len(app.registry)}"
@@ -79,8 +75,9 @@ def _traits(app: "Horsies", task: "TaskDefinition") -> str:
 
 
 def check_app(app: "Horsies") -> Iterator[Finding]:
-    """What can be said without a database."""
-    from horsies._pg.dsn import connect_arguments, is_embedded
+    """The checks that need no database."""
+    from horsies._pg.dsn import connect_arguments
+    from horsies.config.dsn import is_embedded
 
     if not len(app.registry):
         yield _problem(
@@ -129,7 +126,7 @@ def _check_schedules(app: "Horsies") -> Iterator[Finding]:
 
 
 def _has_silent_hour(schedule: "TaskSchedule") -> bool:
-    """Whether it fires by the hour, on a clock that is put back once a year."""
+    """True for a schedule that fires several times a day, in a time zone with daylight saving time."""
     from zoneinfo import ZoneInfo
 
     pattern = schedule.pattern
@@ -143,13 +140,12 @@ def _has_silent_hour(schedule: "TaskSchedule") -> bool:
 
 
 def check_workflows(app: "Horsies") -> Iterator[Finding]:
-    """Graphs were checked where they are written. What is made by `build_with` is made here, with each of the
-    `check_with`, or without parameters where it needs none."""
-    from horsies.workflow.definition import builder_of
+    """Run each `build_with` with the arguments of `check_with`, or without arguments where it needs none. Other graphs
+    were validated when they were defined."""
     from horsies.workflow.spec import WorkflowSpec
 
     for definition in app.workflows.definitions():
-        builder = builder_of(definition)
+        builder = definition.build_with
         if builder is None:
             continue
         required = [
@@ -182,9 +178,9 @@ def check_workflows(app: "Horsies") -> Iterator[Finding]:
 
 
 async def check_live(app: "Horsies") -> list[Finding]:
-    """Reach the database and try what everything else rests on. Ends at the first thing without which the rest
-    makes no sense."""
+    """Check server, schema, notifications and clock. Returns early when the database cannot be reached."""
     from horsies._pg.pool import LoopDatabase
+    from horsies._pg.refusals import and_remedy, worded
 
     redact = app.config.broker.redact
     database = LoopDatabase(app.config.broker, app.config.resilience)
@@ -199,18 +195,20 @@ async def check_live(app: "Horsies") -> list[Finding]:
             except HorsiesError as error:
                 return [_problem(str(error))]
             except Exception as error:
-                return [_problem(redact(f"the database cannot be reached: {_told(error)}"))]
+                return [_problem(redact(f"the database cannot be reached: {worded(error)}{and_remedy(error)}"))]
             findings += await _server(connection)
             if not any(finding.is_problem for finding in findings):
-                findings += await _schema(connection, app.schema)
-            findings += await _notify(connection, listening)
+                findings.append(await _schema(connection, app.schema))
+            findings.append(await _notify(connection, listening))
             findings.append(await _clock(connection))
     except Exception as error:
-        findings.append(_problem(redact(f"the database gave up in the middle of the check: {_told(error)}")))
+        findings.append(_problem(redact(f"the connection failed in the middle of the check: {worded(error)}")))
     return findings
 
 
 async def _server(connection: Any) -> list[Finding]:
+    from horsies._pg.schema_guard import MINIMUM_SERVER
+
     version, number, encoding, in_recovery = await connection.fetchrow(
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int,"
         " current_setting('server_encoding'), pg_is_in_recovery()"
@@ -227,48 +225,28 @@ async def _server(connection: Any) -> list[Finding]:
     return findings
 
 
-async def _schema(connection: Any, schema: str | None) -> list[Finding]:
+async def _schema(connection: Any, schema: str | None) -> Finding:
     from horsies._pg.schema_guard import HEAD_REVISION, behind, require_schema
 
     try:
         found = await require_schema(connection, schema)
     except HorsiesError as error:
-        return [_problem(str(error))]
+        return _problem(str(error))
     told = f"; {behind(found, schema)}" if found < HEAD_REVISION else ""
-    return [Finding(f"schema: revision {found}{told}")]
+    return Finding(f"schema: revision {found}{told}")
 
 
-async def notify_round_trip(connection: Any, listening: Any, patience_s: float) -> float | None:
-    """From the connection that sends to the one that listens, in ms; None when it does not arrive in time."""
-    channel = f"horsies_check_{new_id()[-12:]}"
-    heard = asyncio.Event()
+async def _notify(connection: Any, listening: Any) -> Finding:
+    """A pooler between client and server would lose notifications silently."""
+    from horsies._pg.listener import notify_round_trip
 
-    def received(*_: object) -> None:
-        heard.set()
-
-    await listening.add_listener(channel, received)  # ends with its connection
-    began = time.monotonic()
-    async with connection.transaction():  # a pooler may send Parse and Bind to two sessions otherwise
-        await connection.execute("SELECT pg_notify($1, '')", channel)
-    try:
-        async with asyncio.timeout(patience_s):
-            await heard.wait()
-    except TimeoutError:
-        return None
-    return (time.monotonic() - began) * 1000
-
-
-async def _notify(connection: Any, listening: Any) -> list[Finding]:
-    """What a pooler in between would lose in silence."""
     took = await notify_round_trip(connection, listening, NOTIFY_PATIENCE_S)
-    if took is None:
-        return [
-            _problem(
-                f"a notification did not arrive within {NOTIFY_PATIENCE_S:g} s: is there a pooler in between? "
-                "set pooler=True and direct_url to the server itself"
-            )
-        ]
-    return [Finding(f"notifications: arrive ({took:.0f} ms)")]
+    if took is not None:
+        return Finding(f"notifications: arrive ({took:.0f} ms)")
+    return _problem(
+        f"a notification did not arrive within {NOTIFY_PATIENCE_S:g} s: is there a pooler in between? "
+        "set pooler=True and direct_url to the server itself"
+    )
 
 
 async def _clock(connection: Any) -> Finding:

@@ -1,5 +1,5 @@
-"""`horsies`: the front door. Built-in commands, and those that installed siblings add by the entry-point group
-`horsies.commands`. Exit codes: 0 fine, 1 problems found, 2 wrong usage."""
+"""The command `horsies`: built-in commands, and those that other installed packages add by the entry-point group
+`horsies.commands`. Exit codes: 0 success, 1 problems found, 2 wrong usage."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from horsies import __version__
-from horsies._text import one_line, printable
+from horsies._text import one_line, printable, short
 
 OK: Final = 0
 PROBLEMS: Final = 1
@@ -23,11 +23,11 @@ _ELSEWHERE: Final = {
     "migrate": ("horsies-schema", "create and upgrade the tables"),
     "tui": ("horsies-tui", "the dashboard"),
 }
-"""Commands of our siblings: known here so that a missing one can name its package."""
+"""The commands of the other horsies packages, so that the error for a missing one can name its package."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Find the command and hand it the rest of the line."""
+    """Run the command with the rest of the arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     added = {entry.name: entry for entry in entry_points(group="horsies.commands")}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in _ELSEWHERE:
         package = _ELSEWHERE[name][0]
         return _complain(f"`horsies {name}` is part of {package}, which is not installed: pip install {package}", USAGE)
-    return _complain(f"there is no command {name!r}: `horsies --help` lists them", USAGE)
+    return _complain(f"there is no command {short(name)!r}: `horsies --help` lists them", USAGE)
 
 
 def _run_added(entry: EntryPoint, rest: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def _run_added(entry: EntryPoint, rest: Sequence[str]) -> int:
     return command(rest) or OK
 
 
-# -- built in ------------------------------------------------------------------------------------
+# -- built-in commands ---------------------------------------------------------------------------
 
 
 def _version(argv: Sequence[str]) -> int:
@@ -74,7 +74,7 @@ def _version(argv: Sequence[str]) -> int:
 
 
 def _check(argv: Sequence[str]) -> int:
-    parser = _parser("check", "import an app and say what is wrong with it")
+    parser = _parser("check", "import an app and report its problems")
     parser.add_argument("app", help="module:attribute, such as shop.tasks:app")
     parser.add_argument("--live", action="store_true", help="also try the database: schema, notifications, clock")
     options = parser.parse_args(argv)
@@ -92,43 +92,42 @@ def _check(argv: Sequence[str]) -> int:
         import asyncio
 
         findings += asyncio.run(check.check_live(app))
-    for finding in findings:
-        if not finding.is_problem:
+    for finding in sorted(findings, key=lambda finding: finding.is_problem):
+        if finding.is_problem:
+            _complain(finding.text, PROBLEMS)
+        else:
             _say(finding.text)
-    problems = [finding for finding in findings if finding.is_problem]
-    for finding in problems:
-        _complain(finding.text, PROBLEMS)
-    if problems:
+    if any(finding.is_problem for finding in findings):
         return PROBLEMS
     _say("no problems found" if options.live else "no problems found; --live tries the database as well")
     return OK
 
 
 def _command(name: str) -> Command:
-    """A command with a module of its own, imported when it is called for."""
+    """A command with its own module, which is imported when the command runs."""
 
     def run(argv: Sequence[str]) -> int | None:
         from importlib import import_module
 
-        return import_module(f"horsies.commands.{name}").main(argv)
+        return import_module(f"horsies.operate.commands.{name}").main(argv)
 
     return run
 
 
 _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
-    "check": (_check, "import an app and say what is wrong with it"),
-    "doctor": (_command("doctor"), "say what is wrong with a database and its workers, and how to fix it"),
+    "check": (_check, "import an app and report its problems"),
+    "doctor": (_command("doctor"), "report problems of a database and its workers, with fixes"),
     "tasks": (_command("tasks"), "list, show, retry, cancel and purge tasks"),
-    "stale": (_command("stale"), "tasks whose worker fell silent: list, fail, requeue"),
-    "workers": (_command("workers"), "which workers there are, and how they fare"),
-    "queues": (_command("queues"), "what waits in which queue; pause and resume"),
+    "stale": (_command("stale"), "tasks without a sign of life from their worker: list, fail, requeue"),
+    "workers": (_command("workers"), "list workers with their load and liveness"),
+    "queues": (_command("queues"), "list queues with their waiting tasks; pause and resume"),
     "schedules": (_command("schedules"), "list schedules, run one now, pause and resume"),
     "workflows": (_command("workflows"), "runs of workflows: list, show, pause, resume, cancel, retry"),
     "version": (_version, "print the versions of the installed packages"),
 }
 
 
-# -- words ---------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------
 
 
 def _parser(name: str, description: str) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
-"""What a running task can learn about itself: `current_task()`.
+"""`current_task()`: the context of the running task.
 
-The worker's child process enters a `TaskContext` around every call of user code. Nothing here does
-I/O of its own; the two verbs go through what the child handed in.
+The worker's child process enters a `TaskContext` around every call of user code, and passes in the functions for its
+I/O.
 """
 
 import json
@@ -16,11 +16,11 @@ StopReason = Literal["cancelled", "timeout", "shutdown"]
 
 
 class TaskStopped(BaseException):
-    """Raised inside a running synchronous task that must end: cancelled, out of time, or the worker leaves.
+    """Raised inside a running synchronous task that must end: it was cancelled or timed out, or the worker shuts down.
 
-    A BaseException, so that `except Exception` in user code does not swallow it. Catch it to clean
-    up, then let it go on: the process of a task that stays is terminated, then killed. An `async def`
-    task gets `asyncio.CancelledError` instead.
+    A BaseException, so that `except Exception` in user code does not swallow it. Catch it to clean up, then raise it
+    again: the process of a task that goes on is terminated, then killed. An `async def` task gets
+    `asyncio.CancelledError` instead.
     """
 
     def __init__(self, reason: StopReason) -> None:
@@ -29,7 +29,7 @@ class TaskStopped(BaseException):
 
 
 class TaskContext:
-    """The attempt that is running here. Get it with `current_task()`."""
+    """The running attempt. Get it with `current_task()`."""
 
     __slots__ = ("_emit_progress", "_stop_asked", "attempt", "deadline", "fencing_token", "task_id", "task_name")
 
@@ -48,18 +48,18 @@ class TaskContext:
         self.task_name = task_name
         self.attempt = attempt
         self.deadline = deadline
-        """When `timeout_ms` runs out, by this machine's clock; None without a timeout."""
+        """The end of `timeout_ms` by this machine's clock; None without a timeout."""
         self.fencing_token = fencing_token
-        """Grows with every claim of this task. Hand it to systems that can refuse an older one: a worker
-        cut off from the database may still be running while its successor runs the next attempt."""
+        """Grows with every claim of this task. Pass it to systems that can refuse an older token: a worker that lost
+        the database may still run the task while another worker runs the next attempt."""
         self._emit_progress = emit_progress
         self._stop_asked = stop_asked
 
     def report_progress(self, value: Any) -> None:
-        """Show a JSON value as the task's progress. Cheap to call; the worker writes the latest one."""
+        """Set the task's progress to a JSON value. Cheap to call; the worker writes only the latest value."""
         try:
             text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-            text.encode()  # a lone surrogate cannot travel
+            text.encode()  # raises for a lone surrogate
         except (TypeError, ValueError, RecursionError) as exc:
             raise UsageError(f"report_progress takes a JSON value: {exc}") from exc
         if "\\u0000" in text:
@@ -67,7 +67,7 @@ class TaskContext:
         self._emit_progress(text)
 
     def is_cancelled(self) -> bool:
-        """True once somebody asked this attempt to stop: a cancellation, its timeout, or the worker's shutdown."""
+        """True once this attempt must stop: after a cancellation, its timeout, or the worker's shutdown."""
         return self._stop_asked()
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ _current: ContextVar[TaskContext] = ContextVar("horsies_current_task")
 
 
 def current_task() -> TaskContext:
-    """The task that this code runs in; UsageError outside of one.
+    """The task in which this code runs; UsageError outside of a task.
 
     A thread that user code starts does not inherit it: pass the object, or use `contextvars.copy_context()`.
     """

@@ -1,17 +1,18 @@
-"""Everything that can go wrong, by name.
+"""Error codes and exceptions.
 
-Four families of codes can stand in a `TaskError` (what a task's result says); the exceptions
-below are what the library itself raises: at definition (`TaskDefinitionError`), at configuration
-(`ConfigurationError`), at send (`TaskSendError` lives in `send.py`, it carries a payload to retry).
+The four families of codes are the built-in codes of a `TaskError` in a task's result. The exceptions are raised by the
+library itself: for a configuration (`ConfigurationError`), a definition (`TaskDefinitionError`), a send
+(`TaskSendError`).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, Protocol
 
 
 class OperationalErrorCode(StrEnum):
-    """The machinery failed, not the task's own logic."""
+    """Horsies or its environment failed, not the task's own logic."""
 
     UNHANDLED_EXCEPTION = "UNHANDLED_EXCEPTION"
     TASK_EXCEPTION = "TASK_EXCEPTION"
@@ -25,14 +26,14 @@ class OperationalErrorCode(StrEnum):
 
 
 class ContractCode(StrEnum):
-    """A task broke the promise of its own signature."""
+    """A task returned something that its signature or the library forbids."""
 
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
     RESERVED_ERROR_CODE = "RESERVED_ERROR_CODE"
 
 
 class RetrievalCode(StrEnum):
-    """The result could not be had (yet); says nothing about how the task ends."""
+    """The result could not be read, or not yet; the code says nothing about how the task ends."""
 
     WAIT_TIMEOUT = "WAIT_TIMEOUT"
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
@@ -42,7 +43,7 @@ class RetrievalCode(StrEnum):
 
 
 class OutcomeCode(StrEnum):
-    """The task or workflow ended, on purpose, without a value."""
+    """The task or workflow was ended on purpose, without a value."""
 
     TASK_CANCELLED = "TASK_CANCELLED"
     TASK_EXPIRED = "TASK_EXPIRED"
@@ -59,8 +60,7 @@ _FAMILIES = (OperationalErrorCode, ContractCode, RetrievalCode, OutcomeCode)
 BuiltInCode = OperationalErrorCode | ContractCode | RetrievalCode | OutcomeCode
 
 BUILT_IN_CODES: Final[dict[str, BuiltInCode]] = {code.value: code for family in _FAMILIES for code in family}
-"""Reserved: they say how horsies itself ended an attempt, and recovery and retries rely on them. A task that returns
-one ends with RESERVED_ERROR_CODE instead."""
+"""Reserved: recovery and retries rely on them. A task that returns one ends with RESERVED_ERROR_CODE instead."""
 
 
 class HorsiesError(Exception):
@@ -69,7 +69,7 @@ class HorsiesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a configuration or a definition."""
+    """A problem of a configuration or a definition."""
 
     where: str
     why: str
@@ -80,7 +80,7 @@ class Problem:
 
 
 class ConfigurationError(HorsiesError, ValueError):
-    """All problems of a configuration at once, each with where, why and how to fix."""
+    """All problems of a configuration, each with its place, the reason and the fix."""
 
     def __init__(self, problems: list[Problem], *, subject: str = "configuration") -> None:
         self.problems = tuple(problems)
@@ -90,7 +90,7 @@ class ConfigurationError(HorsiesError, ValueError):
 
 
 class TaskDefinitionError(HorsiesError, TypeError):
-    """A task cannot be registered as written; raised at import, with file and line."""
+    """A task cannot be registered; raised at import, with file and line."""
 
     def __init__(self, task_name: str, why: str, fix: str, *, location: str | None = None) -> None:
         self.task_name = task_name
@@ -100,12 +100,71 @@ class TaskDefinitionError(HorsiesError, TypeError):
 
 
 class SchemaError(HorsiesError):
-    """The database has no horsies tables, or older ones than this code needs."""
+    """The database has no horsies tables, this role may not read them, or their revision does not fit this release."""
 
 
 class BrokerError(HorsiesError):
-    """The database could not be reached, or refused a statement. The driver's own exception is the cause."""
+    """The database could not be reached, or refused a statement. The driver's exception is the cause."""
 
 
 class UsageError(HorsiesError, RuntimeError):
-    """A verb was called where it cannot work, such as a blocking one on an event loop."""
+    """A method was called where it cannot work, such as a blocking one on an event loop."""
+
+
+class SendErrorCode(StrEnum):
+    VALIDATION_FAILED = "VALIDATION_FAILED"
+    """The call is invalid; nothing was written, and sending it again cannot help."""
+    ENQUEUE_FAILED = "ENQUEUE_FAILED"
+    """The database refused the send, or its answer was lost. `.retry()` is safe where `retryable`."""
+    PAYLOAD_MISMATCH = "PAYLOAD_MISMATCH"
+    """A different task with this id exists; it was left untouched."""
+
+
+class TaskSendError(HorsiesError):
+    """A send failed. The same tasks, with the same ids, can be sent again where `retryable`."""
+
+    def __init__(
+        self,
+        code: SendErrorCode,
+        message: str,
+        *,
+        retryable: bool = False,
+        task_ids: Sequence[str] = (),
+        resend: "Resend | None" = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.retryable = retryable
+        self.task_ids = tuple(task_ids)
+        self._resend = resend
+
+    @property
+    def task_id(self) -> str | None:
+        """The id that the task has, or would have had."""
+        return self.task_ids[0] if self.task_ids else None
+
+    def retry(self) -> Any:
+        """Send the same tasks again and return what the first call would have: a handle, or a list of them."""
+        return self._again().send()
+
+    async def retry_async(self) -> Any:
+        """See `retry`."""
+        return await self._again().send_async()
+
+    def _again(self) -> "Resend":
+        if not self.retryable or self._resend is None:
+            raise self
+        return self._resend
+
+
+class Resend(Protocol):
+    """A send that can be repeated."""
+
+    def send(self) -> Any: ...
+    async def send_async(self) -> Any: ...
+
+
+def error_code_for(exc: BaseException, mapper: Mapping[type[BaseException], str], default: str) -> str:
+    """The code of an exception that escapes a task, by its most specific mapped class, in any order of the mapping:
+    `{OSError: "IO", ConnectionError: "NET"}` calls a ConnectionResetError "NET"."""
+    return next((mapper[cls] for cls in type(exc).__mro__ if cls in mapper), default)

@@ -1,56 +1,47 @@
-"""`TaskHandle`: a sent task, from the sender's side. Also `gather` and `as_completed` for many of them.
+"""`TaskHandle`: a sent task, for its sender. Also `gather` and `as_completed` for many handles."""
 
-asyncio is imported where it is used: 30 ms of ssl, sockets and subprocesses that defining tasks need not pay.
-"""
-
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Sequence
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from horsies._awaited import Awaited, err
+from horsies._checks import shown
 from horsies._loading import load_verbs
-from horsies.errors import OperationalErrorCode, RetrievalCode
+from horsies.errors import OperationalErrorCode, RetrievalCode, UsageError
+from horsies.options import check_timeout
 from horsies.result import TaskError, TaskResult
+from horsies.status import CancelResult
 
 if TYPE_CHECKING:
-    from horsies._pg.waiters import Seen, Waiters
-    from horsies.app import Horsies
-    from horsies.info import TaskAttempt, TaskInfo
+    from horsies._pg.waiters import Seen
+    from horsies._runtime import AppRuntime
+    from horsies.operate.views import TaskAttempt, TaskInfo
     from horsies.registry import TaskDefinition
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class CancelResult(StrEnum):
-    """What a cancellation did."""
-
-    CANCELLED = "CANCELLED"
-    """It had not started and never will."""
-    REQUESTED = "REQUESTED"
-    """It is running; its worker was asked to stop it. `get()` tells how it ends."""
-    ALREADY_ENDED = "ALREADY_ENDED"
-    NOT_FOUND = "NOT_FOUND"
-
-
 class TaskHandle(Awaited[T_co]):
-    """Refers to a task by its id; cheap, and can be rebuilt anywhere with `app.handle(task_id)`."""
+    """Refers to a task by its id. `app.handle(task_id)` makes another one in any process."""
 
     __slots__ = ("_definition", "is_duplicate", "task_id")
 
-    _kind = "task"
     _not_found = RetrievalCode.TASK_NOT_FOUND
-    _never = "never sent"
 
     def __init__(
-        self, app: "Horsies", task_id: str, *, definition: "TaskDefinition | None" = None, is_duplicate: bool = False
+        self,
+        app: "AppRuntime",
+        task_id: str,
+        *,
+        definition: "TaskDefinition | None" = None,
+        is_duplicate: bool = False,
     ) -> None:
         self._app = app
         self._result = None
         self._definition = definition
         self.task_id = task_id
         self.is_duplicate = is_duplicate
-        """True when the send found a live task with the same `unique_key`; this handle is that task's."""
+        """True when the send found a live task with the same `unique_key`, to which this handle refers."""
 
     def __repr__(self) -> str:
         name = f" {self._definition.name}" if self._definition else ""
@@ -62,31 +53,19 @@ class TaskHandle(Awaited[T_co]):
     def _id(self) -> str:
         return self.task_id
 
-    def _seen(self, waiters: "Waiters", *, at_once: bool) -> "Awaitable[Seen | None]":
-        return waiters.look(self.task_id) if at_once else waiters.wait(self.task_id)
-
     def _decode(self, ended: "Seen") -> TaskResult[T_co, TaskError]:
-        from horsies.codec import DecodeError, decode_untyped_result
-
-        if ended.result is None:
-            return err(RetrievalCode.RESULT_NOT_AVAILABLE, f"task {self.task_id} is {ended.status} without a result")
         definition = self._definition or self._app.registry.get(ended.task_name)
         if definition is not None and definition.name != ended.task_name:
             return err(
                 OperationalErrorCode.RESULT_DESERIALIZATION_ERROR,
                 f"task {self.task_id} is a {ended.task_name!r}, this handle was made for {definition.name!r}",
             )
-        try:
-            if definition is None:
-                return decode_untyped_result(ended.result, task_name=ended.task_name)
-            return definition.codec.decode_result(ended.result)
-        except DecodeError as error:
-            return err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
+        return self._decoded(ended, None if definition is None else definition.codec)
 
     # -- everything else -------------------------------------------------------------------------
 
     def info(self) -> "TaskInfo | None":
-        """What the database knows of it now; None when there is no such task."""
+        """The task's row without arguments and result; None when there is no such task."""
         return self._app.run_sync("info", self.info_async)
 
     async def info_async(self) -> "TaskInfo | None":
@@ -94,7 +73,7 @@ class TaskHandle(Awaited[T_co]):
         return await self._app.get_broker().get_task_info(self.task_id)
 
     def attempts(self) -> "list[TaskAttempt]":
-        """Its finished attempts, first to last."""
+        """The finished attempts, first to last."""
         return self._app.run_sync("attempts", self.attempts_async)
 
     async def attempts_async(self) -> "list[TaskAttempt]":
@@ -102,7 +81,7 @@ class TaskHandle(Awaited[T_co]):
         return await self._app.get_broker().get_attempts(self.task_id)
 
     def cancel(self) -> CancelResult:
-        """Stop it: for good when it has not started, by asking its worker when it runs."""
+        """Cancel the task if it has not started, else ask its worker to stop it."""
         return self._app.run_sync("cancel", self.cancel_async)
 
     async def cancel_async(self) -> CancelResult:
@@ -113,10 +92,11 @@ class TaskHandle(Awaited[T_co]):
 async def gather_async(
     handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None
 ) -> list[TaskResult[T, TaskError]]:
-    """The results of many tasks, in the order of the handles. One time-out for all of them."""
+    """The results of many tasks, in the order of the handles, with one time-out for all."""
     import asyncio
 
-    return list(await asyncio.gather(*(handle.get_async(timeout_ms) for handle in handles)))
+    check_timeout("gather", timeout_ms)
+    return list(await asyncio.gather(*(handle.get_async(timeout_ms) for handle in _listed("gather", handles))))
 
 
 def gather(handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None) -> list[TaskResult[T, TaskError]]:
@@ -125,18 +105,25 @@ def gather(handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None) -
     from horsies.sync import refuse_on_a_loop
 
     refuse_on_a_loop("gather")
-    many = list(handles)
+    check_timeout("gather", timeout_ms)
+    many = _listed("gather", handles)
     if not many:
         return []
     return _app_of(many).run_sync("gather", lambda: gather_async(many, timeout_ms=timeout_ms))
 
 
-async def as_completed_async(
+def as_completed_async(
     handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None
 ) -> AsyncGenerator[tuple[TaskHandle[T], TaskResult[T, TaskError]]]:
-    """Pairs of handle and result, in the order in which the tasks end. Those that do not end in time come
-    last, as err WAIT_TIMEOUT."""
+    """Pairs of handle and result, in the order in which the tasks end. Tasks that do not end in time come last, with an
+    err WAIT_TIMEOUT."""
+    check_timeout("as_completed", timeout_ms)
+    return _as_completed_async(_listed("as_completed", handles), timeout_ms)
 
+
+async def _as_completed_async(
+    handles: list[TaskHandle[T]], timeout_ms: int | None
+) -> AsyncGenerator[tuple[TaskHandle[T], TaskResult[T, TaskError]]]:
     import asyncio
 
     async def one(handle: TaskHandle[T]) -> tuple[TaskHandle[T], TaskResult[T, TaskError]]:
@@ -156,15 +143,21 @@ def as_completed(
     handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None
 ) -> Iterator[tuple[TaskHandle[T], TaskResult[T, TaskError]]]:
     """See `as_completed_async`."""
+    check_timeout("as_completed", timeout_ms)
+    return _as_completed(_listed("as_completed", handles), timeout_ms)
+
+
+def _as_completed(
+    handles: list[TaskHandle[T]], timeout_ms: int | None
+) -> Iterator[tuple[TaskHandle[T], TaskResult[T, TaskError]]]:
     load_verbs("as_completed")
     from horsies.sync import refuse_on_a_loop
 
     refuse_on_a_loop("as_completed")
-    many = list(handles)
-    if not many:
+    if not handles:
         return
-    app = _app_of(many)
-    pairs = as_completed_async(many, timeout_ms=timeout_ms)
+    app = _app_of(handles)
+    pairs = _as_completed_async(handles, timeout_ms)
     try:
         while True:
             try:
@@ -175,5 +168,18 @@ def as_completed(
         app.run_sync("as_completed", pairs.aclose)
 
 
-def _app_of(handles: Sequence[TaskHandle[Any]]) -> "Horsies":
+def _listed(verb: str, handles: object) -> list[Any]:
+    """The handles as a list, or UsageError."""
+    if not isinstance(handles, Iterable):
+        raise UsageError(f"{verb} takes several handles, not {shown(handles)}: give a list of what send() returned")
+    many = list(cast("Iterable[object]", handles))
+    for at, handle in enumerate(many):
+        if not isinstance(handle, Awaited):
+            raise UsageError(
+                f"{verb} item {at} is {shown(handle)}, not a handle: give what send() returned, or app.handle(task_id)"
+            )
+    return many
+
+
+def _app_of(handles: Sequence[TaskHandle[Any]]) -> "AppRuntime":
     return handles[0]._app  # pyright: ignore[reportPrivateUsage]

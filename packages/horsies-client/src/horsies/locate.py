@@ -1,7 +1,7 @@
 """Finds an app by its locator, for the command line and the worker: `shop.tasks:app`, or `shop.tasks` alone.
 
-The only place that imports user code by name, and the name comes from a command line, never from a row.
-Whatever goes wrong is told in one sentence, with the end of the traceback when it was the module's own code.
+Only this module imports user code by name, and the name comes from a command line, never from a row. A failure is
+reported in one sentence, with the end of the traceback when user code raised.
 """
 
 import importlib
@@ -11,6 +11,7 @@ import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from horsies._text import short
 from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ _TRACEBACK_FRAMES = 5
 
 
 class LocatorError(HorsiesError):
-    """There is no app where the locator points to."""
+    """The locator leads to no app."""
 
 
 def load_app(locator: str) -> "Horsies":
     """Import the module of `module:attribute` and return the app in it.
 
-    The current directory comes first on the path, as with `python -m`. Without an attribute, the module's
-    only app is meant. Raises `LocatorError`.
+    The current directory comes first on the path, as with `python -m`. Without an attribute, the module must have
+    exactly one app. Raises `LocatorError`.
     """
     from horsies.app import Horsies
 
@@ -39,7 +40,7 @@ def load_app(locator: str) -> "Horsies":
     found: object = module
     for name in attribute.split("."):
         if not hasattr(found, name):
-            raise LocatorError(f"module {module_name!r} has no {attribute!r}{_hint(module)}")
+            raise LocatorError(f"module {module_name!r} has no {short(attribute)!r}{_hint(module)}")
         found = getattr(found, name)
     if not isinstance(found, Horsies):
         raise LocatorError(f"{locator!r} is {_described(found)}, not a Horsies app{_hint(module)}")
@@ -47,7 +48,7 @@ def load_app(locator: str) -> "Horsies":
 
 
 def full_locator(locator: str) -> str:
-    """`shop.tasks:app` for `shop.tasks`, once that is loaded: for a process that has to find the same app again."""
+    """`shop.tasks:app` for the loaded module `shop.tasks`, so that another process finds the same app."""
     if ":" in locator:
         return locator
     (name,) = _apps(sys.modules[locator])
@@ -56,13 +57,13 @@ def full_locator(locator: str) -> str:
 
 def _require_a_locator(locator: str, module_name: str, attribute: str | None) -> None:
     if module_name.endswith(".py") or "/" in module_name or os.sep in module_name:
-        dotted = module_name.removesuffix(".py").replace(os.sep, ".").replace("/", ".").strip(".")
+        dotted = short(module_name).removesuffix(".py").replace(os.sep, ".").replace("/", ".").strip(".")
         raise LocatorError(
-            f"{locator!r} is a file path: name the module instead, such as {dotted}:{attribute or 'app'}"
+            f"{short(locator)!r} is a file path: name the module instead, such as {dotted}:{attribute or 'app'}"
         )
     names = [*module_name.split("."), *(attribute.split(".") if attribute is not None else ())]
     if not all(name.isidentifier() for name in names):
-        raise LocatorError(f"{locator!r} is not a locator: write module:attribute, such as shop.tasks:app")
+        raise LocatorError(f"{short(locator)!r} is not a locator: write module:attribute, such as shop.tasks:app")
 
 
 def _import(name: str) -> ModuleType:
@@ -71,35 +72,35 @@ def _import(name: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except HorsiesError as error:  # a definition or a configuration of ours: it says itself what to do
+    except HorsiesError as error:  # an invalid definition or configuration: its message has the fix
         place = next((f" ({at.filename}:{at.lineno})" for at in reversed(_own_frames(error))), "")
-        raise LocatorError(f"importing {name!r} failed{place}\n{error}") from error
+        raise LocatorError(f"importing {short(name)!r} failed{place}\n{error}") from error
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             missing = "" if error.name == name else f" (there is no {error.name!r})"
-            raise LocatorError(f"there is no module {name!r}{missing} in {here} or on the path") from None
+            raise LocatorError(f"there is no module {short(name)!r}{missing} in {here} or on the path") from None
         raise _raised(name, error) from error
     except (Exception, SystemExit) as error:
         raise _raised(name, error) from error
 
 
 def _raised(name: str, error: BaseException) -> LocatorError:
-    from horsies._pg.redaction import redact
+    from horsies._redaction import redact
 
     lines = [*traceback.format_list(_own_frames(error)[-_TRACEBACK_FRAMES:]), *traceback.format_exception_only(error)]
-    # the line that failed may be the one that holds the database's URL
-    return LocatorError(f"importing {name!r} failed\n{redact(''.join(lines).rstrip())}")
+    # the source line in the traceback may contain the database's URL
+    return LocatorError(f"importing {short(name)!r} failed\n{redact(''.join(lines).rstrip())}")
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The user's part of the way to the error: not the import system's, and not ours (generated code included)."""
-    ours = os.path.dirname(__file__) + os.sep  # noqa: PTH120  (compared as text)
+    """The frames of user code: without those of the import system, of horsies, and of generated code."""
+    package = os.path.dirname(__file__) + os.sep  # noqa: PTH120  (compared as text)
     frames = traceback.extract_tb(error.__traceback__)
-    return [at for at in frames if not at.filename.startswith(("<", ours)) and at.filename != importlib.__file__]
+    return [at for at in frames if not at.filename.startswith(("<", package)) and at.filename != importlib.__file__]
 
 
 def _apps(module: ModuleType) -> dict[str, "Horsies"]:
-    """The apps of a module by name, each once."""
+    """The apps of a module by name; an app with two names is listed once."""
     from horsies.app import Horsies
 
     found = {id(value): (name, value) for name, value in reversed(vars(module).items()) if isinstance(value, Horsies)}

@@ -1,12 +1,11 @@
-"""What a task is registered with, and what one send may change. Plain values; no I/O."""
+"""The options of a registered task, and those of a send."""
 
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
-from horsies._checks import Checks
-from horsies.config.queues import queue_name_problem
+from horsies._checks import Checks, shown
 from horsies.retry import RetryPolicy
 
 MAX_TIMEOUT_MS: Final = 7 * 24 * 3_600_000
@@ -15,7 +14,7 @@ MAX_DELAY: Final = timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """How a worker runs the task; registered with it, and stored with each send of it."""
+    """How a worker runs the task. Registered with the task, and stored in each of its rows."""
 
     queue_name: str | None = None
     priority: int | None = None
@@ -23,13 +22,12 @@ class TaskOptions:
     timeout_ms: int | None = None
     good_until: datetime | timedelta | None = None
     run_ahead: bool = True
-    """Whether a worker may hand it to a child ahead of time when it is very short. Turn it off where "failed
-    without having run", after the loss of a whole worker, would be worse than slower."""
+    """Whether a worker may assign the task to a busy child ahead of time when it is very short. Turn it off if a
+    failure without a run, after the loss of a whole worker, is worse for this task than a lower speed."""
 
     def check(self, checks: Checks) -> None:
-        """Add everything that is wrong with these options."""
-        if self.queue_name is not None and (problem := queue_name_problem(self.queue_name, "queue_name")):
-            checks.problems.append(problem)
+        """Add all problems of these options."""
+        checks.queue_name("queue_name", self.queue_name, optional=True)
         checks.integer("priority", self.priority, 1, 100, optional=True)
         checks.integer("timeout_ms", self.timeout_ms, 1, MAX_TIMEOUT_MS, optional=True, unit="ms")
         checks.boolean("run_ahead", self.run_ahead)
@@ -42,7 +40,7 @@ class TaskOptions:
         return self.retry_policy.max_retries if self.retry_policy else 0
 
     def to_json(self) -> str:
-        """The text of `task_options`: what a worker needs, whichever release of the app it runs."""
+        """The text of `task_options`, which tells a worker with any release of the app how to run the task."""
         stored: dict[str, Any] = {}
         if self.retry_policy is not None:
             stored["retry_policy"] = self.retry_policy.to_json()
@@ -54,7 +52,7 @@ class TaskOptions:
 
     @classmethod
     def from_json(cls, text: str) -> "TaskOptions":
-        """Read a row's options. Rows are hostile input: anything odd is a ValueError, never half an option."""
+        """Read a row's options. Rows are untrusted: an unexpected value raises ValueError."""
         stored = json.loads(text)
         if not isinstance(stored, dict):
             raise ValueError("task_options is not a JSON object")
@@ -73,7 +71,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions:
-    """What `with_options` changes for the sends made through it."""
+    """The options of a send, set by `with_options`."""
 
     priority: int | None = None
     queue_name: str | None = None
@@ -85,12 +83,11 @@ class SendOptions:
     connection: Any = None
 
     def check(self, checks: Checks) -> None:
-        """Add everything that is wrong with these options."""
-        from horsies.ids import id_problem
+        """Add all problems of these options."""
+        from horsies.ids import ID_FIX, id_problem
 
         checks.integer("priority", self.priority, 1, 100, optional=True)
-        if self.queue_name is not None and (problem := queue_name_problem(self.queue_name, "queue_name")):
-            checks.problems.append(problem)
+        checks.queue_name("queue_name", self.queue_name, optional=True)
         check_good_until(checks, self.good_until)
         check_delay(checks, self.delay)
         if self.eta is not None:
@@ -100,16 +97,27 @@ class SendOptions:
         if self.unique_key is not None:
             _check_key(checks, self.unique_key)
         if self.task_id is not None and (why := id_problem(self.task_id)):
-            checks.add("task_id", why, "leave it out, or give str(uuid.uuid4())")
+            checks.add("task_id", why, ID_FIX)
 
 
-def check_task_name(checks: Checks, field: str, name: object) -> None:
+def check_name(checks: Checks, field: str, name: object, *, is_sent: bool = False) -> None:
+    """The rule for the names of tasks, workflows, nodes and schedules. A send by name (`is_sent`) takes every name that
+    can be stored: another release may have defined it."""
     if not checks.text(field, name) or not isinstance(name, str):
         return
     if len(name) > 255:
         checks.add(field, f"has {len(name)} characters", "at most 255 fit the column")
     elif any(0xD800 <= ord(char) <= 0xDFFF for char in name):
         checks.add(field, "contains a lone surrogate", "give text that UTF-8 can carry")
+    elif not is_sent and (not name.strip() or not name.isprintable()):
+        checks.add(field, f"{shown(name)} is blank or not printable", "give it a short, plain name")
+
+
+def check_timeout(verb: str, timeout_ms: object) -> None:
+    """Refuse the `timeout_ms` of a wait that is not a whole number of milliseconds, or longer than a task may wait."""
+    checks = Checks(verb)
+    checks.integer("timeout_ms", timeout_ms, 0, int(MAX_DELAY.total_seconds()) * 1000, optional=True, unit="ms")
+    checks.finish()
 
 
 def check_good_until(checks: Checks, value: object) -> None:
@@ -120,7 +128,7 @@ def check_good_until(checks: Checks, value: object) -> None:
             checks.add("good_until", f"{value} is not between 0 and ten years", "give a positive timedelta")
     else:
         _check_moment(checks, "good_until", value)
-        # a deadline in the past would only make a task that is born expired; the database's clock decides the rest
+        # a task with a deadline in the past would expire at once; the database's clock decides the rest
         if isinstance(value, datetime) and value.tzinfo is not None and value <= datetime.now(value.tzinfo):
             checks.add("good_until", f"{value.isoformat()} is in the past", "give a moment in the future")
 
@@ -139,8 +147,8 @@ def _check_moment(checks: Checks, name: str, value: object) -> None:
         checks.add(name, f"is a {type(value).__name__}", "give an aware datetime or a timedelta")
     elif value.tzinfo is None or value.utcoffset() is None:
         checks.add(name, f"{value.isoformat()} has no time zone", "use datetime.now(timezone.utc) + timedelta(...)")
-    elif not 1900 <= value.year <= 9000:
-        checks.add(name, f"{value.isoformat()} is out of range", "give a year from 1900 to 9000, or leave it out")
+    elif not 1971 <= value.year < 9000:  # the schema refuses what is not from 1970 to 9000, in UTC
+        checks.add(name, f"{value.isoformat()} is out of range", "give a year from 1971 to 8999, or leave it out")
 
 
 def _check_key(checks: Checks, key: object) -> None:

@@ -1,4 +1,4 @@
-"""Task names and what stands behind them. A name in a row resolves here or nowhere; nothing is ever imported by it."""
+"""The registered tasks of an app, by name. A name in a row is looked up here only; it is never imported."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskDefinition:
-    """A registered task. `is_stub`: declared for sending only, the body is the worker's."""
+    """A registered task. `is_stub`: declared for sending only; the worker has the body."""
 
     name: str
     fn: Callable[..., Any]
@@ -32,7 +32,7 @@ class Registry:
 
     def add(self, definition: TaskDefinition) -> None:
         known = self._tasks.get(definition.name)
-        # The same line again is the same module imported twice (as __main__ and by name, or by a reloader).
+        # The same line again: the module was imported twice (as __main__ and by name, or by a reloader).
         if known is not None and known.location != definition.location:
             raise TaskDefinitionError(
                 definition.name,

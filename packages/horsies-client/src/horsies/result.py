@@ -1,4 +1,4 @@
-"""What a task returns and what its caller gets: `TaskResult`, and the `TaskError` inside a bad one."""
+"""`TaskResult`, which a task returns and its caller gets, and `TaskError`, the error in it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ D = TypeVar("D")
 
 
 class TaskError:
-    """Why a task has no value.
+    """The error of a task.
 
-    `error_code` is a string of your own choosing ("SMTP_DOWN"), or one of the built-in codes, which
-    compare equal to their text and which no task can return. `data` is any JSON value. `retry_after_ms` asks
-    for the next attempt at that distance instead of the policy's, within the policy's budget.
+    `error_code` is a string of your own ("SMTP_DOWN"), or a built-in code, which is equal to its text and which no task
+    can return. `data` is any JSON value. `retry_after_ms` replaces the policy's delay before the next attempt, within
+    the policy's number of retries.
     """
 
     __match_args__ = ("error_code", "message", "data")
@@ -39,7 +39,7 @@ class TaskError:
             raise ValueError(f"TaskError.error_code must be a non-empty string, not {error_code!r}")
         if retry_after_ms is not None and retry_after_ms < 0:
             raise ValueError(f"TaskError.retry_after_ms must not be negative, got {retry_after_ms}")
-        # A built-in code read back from the database is the enum member again, so `is` works too.
+        # A built-in code that was read from the database is the enum member again, so `is` works too.
         self.error_code = BUILT_IN_CODES.get(error_code, error_code)
         self.message = message
         self.data = data
@@ -68,7 +68,7 @@ class TaskError:
 
 
 class TaskFailed(HorsiesError):
-    """Raised by `TaskResult.unwrap()`; the error itself is in `.error`."""
+    """Raised by `TaskResult.unwrap()`; the error is in `.error`."""
 
     def __init__(self, error: TaskError) -> None:
         self.error = error

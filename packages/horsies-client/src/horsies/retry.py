@@ -1,22 +1,32 @@
-"""RetryPolicy: which errors are tried again, how often and when. Pure arithmetic, no clock, no database.
+"""`RetryPolicy`: which errors are retried, how often and after which delay. No clock, no database.
 
-A policy travels in the task's row (`task_options`), so that the worker honours what the sender
-wrote. A row is hostile input: `from_json` trusts nothing, and no policy can overflow or wait for ever.
+A policy is stored in the task's row (`task_options`), so that the worker applies what the sender wrote. A row is
+untrusted input: `from_json` checks everything, and no policy can overflow or wait for ever.
 """
 
 import builtins
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import ModuleType
 from typing import Any, Final, Self, cast
 
 from horsies._checks import Checks, shown
-from horsies.errors import BUILT_IN_CODES, BuiltInCode, ConfigurationError, OutcomeCode, RetrievalCode
+from horsies.errors import (
+    BUILT_IN_CODES,
+    BuiltInCode,
+    ConfigurationError,
+    ContractCode,
+    OperationalErrorCode,
+    OutcomeCode,
+    RetrievalCode,
+)
 
 MAX_RETRIES: Final = 1_000
 MAX_DELAY_MS: Final = 30 * 24 * 3_600_000
-"""30 days. Longer waits are a schedule, not a retry."""
+"""30 days. Use a schedule for longer delays."""
 _MAX_LIST: Final = 1_000
 _FIX_SECONDS: Final = "give seconds from 0 (exponential: 0.001) to 2_592_000 (30 days)"
 
@@ -28,35 +38,35 @@ class RetryStrategy(StrEnum):
 
 
 class Jitter(StrEnum):
-    """How far chance moves a delay `d`. Tasks that failed together should not come back together."""
+    """How a delay `d` is randomized, so that tasks that failed together do not retry together."""
 
     NONE = "none"
     """Exactly `d`."""
     FULL = "full"
-    """Anywhere in 0..d: spreads best, but a retry may follow at once."""
+    """A random delay in 0..d: spreads best, but a retry may follow at once."""
     EQUAL = "equal"
-    """Anywhere in d/2..d: half of the wait is certain, so a broken service gets its pause."""
+    """A random delay in d/2..d: half of the delay is certain, so a broken service gets a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Build one with `fixed`, `exponential` or `intervals`. Retry n (1-based) follows failed attempt n."""
+    """Build a policy with `fixed`, `exponential` or `intervals`. Retry n (from 1) follows failed attempt n."""
 
     strategy: RetryStrategy
     max_retries: int
     """Retries after the first attempt. 0 to 1,000."""
 
     auto_retry_for: Sequence[str | BuiltInCode]
-    """Error codes that are retried. An error code that is not listed ends the task."""
+    """The error codes that are retried. Any other error code ends the task."""
 
     delays_ms: Sequence[int]
-    """One delay (fixed), the first one (exponential), or all (intervals: the last one repeats)."""
+    """The delay (fixed), the first delay (exponential), or all delays (intervals: the last one repeats)."""
 
     factor: float = 2.0
-    """Exponential only: each delay is this many times the one before."""
+    """Exponential only: the factor between two delays."""
 
     cap_ms: int = 3_600_000
-    """Exponential only: no delay is longer."""
+    """Exponential only: the longest delay."""
 
     jitter: Jitter = Jitter.NONE
 
@@ -69,7 +79,7 @@ class RetryPolicy:
         auto_retry_for: Sequence[str | BuiltInCode] = (),
         jitter: Jitter | str = Jitter.NONE,
     ) -> Self:
-        """The same wait before every retry."""
+        """The same delay before every retry."""
         return cls._build(RetryStrategy.FIXED, {"seconds": seconds}, max_retries, auto_retry_for, jitter)
 
     @classmethod
@@ -83,7 +93,7 @@ class RetryPolicy:
         auto_retry_for: Sequence[str | BuiltInCode] = (),
         jitter: Jitter | str = Jitter.EQUAL,
     ) -> Self:
-        """`base_seconds`, then each wait `factor` times longer, up to `cap_seconds`."""
+        """`base_seconds`, then each delay `factor` times longer, up to `cap_seconds`."""
         return cls._build(
             RetryStrategy.EXPONENTIAL,
             {"base_seconds": base_seconds},
@@ -103,9 +113,9 @@ class RetryPolicy:
         auto_retry_for: Sequence[str | BuiltInCode] = (),
         jitter: Jitter | str = Jitter.NONE,
     ) -> Self:
-        """One wait per retry, as listed. With a larger `max_retries` the last one repeats."""
+        """The listed delays, one per retry. With a larger `max_retries` the last delay repeats."""
         checks = Checks("RetryPolicy")
-        items = _items(checks, "intervals", seconds, "write intervals([1, 5, 30])")
+        items = checks.listed("intervals", seconds, "write intervals([1, 5, 30])") or ()
         if not 0 < len(items) <= _MAX_LIST and not checks.problems:
             checks.add("intervals", f"has {len(items)} entries", f"list 1 to {_MAX_LIST:_} waits in seconds")
         checks.finish()
@@ -125,9 +135,9 @@ class RetryPolicy:
         factor: float = 2.0,
         cap_seconds: object = 3_600.0,
     ) -> Self:
-        """Seconds to milliseconds; what cannot be converted is reported beside everything else."""
+        """Convert seconds to milliseconds, and report invalid ones together with all other problems."""
         checks = Checks("RetryPolicy")
-        # Nothing times a factor stays nothing: an exponential policy without a first wait is a hot loop.
+        # Zero times a factor stays zero: an exponential policy with a base of 0 would be a hot loop.
         lowest = 1 if strategy is RetryStrategy.EXPONENTIAL else 0
         delays = [_milliseconds(checks, name, value, lowest) for name, value in seconds.items()]
         cap = _milliseconds(checks, "cap_seconds", cap_seconds, 1)
@@ -147,7 +157,9 @@ class RetryPolicy:
         if checks.word("jitter", self.jitter, tuple(Jitter)):
             object.__setattr__(self, "jitter", Jitter(self.jitter))
         retries_ok = checks.integer("max_retries", self.max_retries, 0, MAX_RETRIES)
-        codes = _items(checks, "auto_retry_for", self.auto_retry_for, 'write auto_retry_for=["SMTP_DOWN"]')
+        codes: tuple[Any, ...] = (
+            checks.listed("auto_retry_for", self.auto_retry_for, 'write auto_retry_for=["SMTP_DOWN"]') or ()
+        )
         for at, code in enumerate(codes):
             if isinstance(code, type) and issubclass(code, BaseException):
                 fix = f'map it, AppConfig(exception_mapper={{{code.__name__}: "SOME_CODE"}}), and list the code here'
@@ -158,7 +170,7 @@ class RetryPolicy:
         if retries_ok and self.max_retries > 0 and not codes and not _named(checks, "auto_retry_for"):
             why = f"is empty, so none of the {self.max_retries} retries could ever happen"
             checks.add("auto_retry_for", why, 'list error codes, such as ["SMTP_DOWN", "WORKER_CRASHED"]')
-        delays = _items(checks, "delays_ms", self.delays_ms, "give a list of milliseconds")
+        delays = checks.listed("delays_ms", self.delays_ms, "give a list of milliseconds") or ()
         object.__setattr__(self, "delays_ms", delays)
         one_only = self.strategy != RetryStrategy.INTERVALS
         if not 0 < len(delays) <= (1 if one_only else _MAX_LIST) and not _named(checks, "delays_ms"):
@@ -170,19 +182,22 @@ class RetryPolicy:
         if not _is_number(self.factor) or not 1 <= self.factor <= 100:
             checks.add("factor", f"must be a number from 1 to 100, got {shown(self.factor)}", "2 doubles every wait")
         else:
-            # 3 and 3.0 must be stored alike: the text of a policy is part of a send's fingerprint.
+            # 3 and 3.0 must be stored alike: the text of a policy was part of older fingerprints.
             object.__setattr__(self, "factor", float(self.factor))
         checks.integer("cap_ms", self.cap_ms, 1, MAX_DELAY_MS, unit="ms")
         checks.finish()
 
     def allows(self, error_code: str | BuiltInCode) -> bool:
-        """Is this error one that is tried again? Says nothing about the retries that are left."""
+        """True if errors with this code are retried, regardless of the number of retries left."""
         return str(error_code) in self.auto_retry_for
 
-    def check_codes(self, checks: Checks, mapper: Mapping[type[BaseException], str], default_code: str) -> None:
-        """Add every listed code that no attempt can end with in an app with this mapping of exceptions.
+    def check_codes(
+        self, checks: Checks, mapper: Mapping[type[BaseException], str], default_code: str, scope: Mapping[str, object]
+    ) -> None:
+        """Report every listed code that no attempt can end with in an app with this mapping of exceptions. `scope` has
+        the names of the task's module: an exception that the module knows was meant as an exception.
 
-        Not a part of the policy's own checks: a row may hold such a list, and then it only matches nothing.
+        Not a part of the policy's own checks: in a row such a code does no harm, it only matches nothing.
         """
         possible = {*mapper.values(), default_code}
         mapped = {exception.__name__: code for exception, code in mapper.items()}
@@ -193,17 +208,17 @@ class RetryPolicy:
             if name in mapped:
                 why = f"{code!r} is the name of an exception; its error code is {mapped[name]!r}"
                 checks.add("retry_policy", f"auto_retry_for: {why}", f"list {mapped[name]!r}")
-            elif _is_exception_name(code):
+            elif _is_exception_name(code, scope):
                 why = f"{code!r} is the name of an exception, not an error code, and can never match"
                 fix = f'map it, AppConfig(exception_mapper={{{name}: "SOME_CODE"}}), and list that code'
                 unmapped = f"an exception that is not mapped has the code {default_code!r}"
                 checks.add("retry_policy", f"auto_retry_for: {why}", f"{fix}; {unmapped}")
-            elif BUILT_IN_CODES.get(code) in _NEVER_OF_AN_ATTEMPT:
-                why = f"no attempt ends with {code}, so it can never match"
+            elif (built_in := BUILT_IN_CODES.get(code)) is not None and built_in not in _OF_ATTEMPTS:
+                why = f"no attempt ends with {code}, so it can never match: {_why_never(built_in)}"
                 checks.add("retry_policy", f"auto_retry_for: {why}", "remove it")
 
     def delay_ms(self, retry_number: int, random: Callable[[], float]) -> int:
-        """Wait before retry `retry_number` (1 is the first). `random` gives numbers in [0, 1)."""
+        """The delay before retry `retry_number` (from 1). `random` returns numbers in [0, 1)."""
         if retry_number < 1:
             raise ValueError(f"retries are counted from 1, got {retry_number}")
         delay = self._full_delay_ms(retry_number)
@@ -220,14 +235,14 @@ class RetryPolicy:
         if self.strategy is not RetryStrategy.EXPONENTIAL:
             return self.delays_ms[min(retry_number, len(self.delays_ms)) - 1]
         base = self.delays_ms[0]
-        # By logarithm first: 2.0 ** 1100 is an OverflowError, not infinity.
+        # Compare logarithms first: 2.0 ** 1100 raises OverflowError.
         steps = min(retry_number, 10**9) - 1
         if steps * math.log(self.factor) >= math.log(self.cap_ms / base):
             return self.cap_ms
         return min(self.cap_ms, round(base * self.factor**steps))
 
     def to_json(self) -> dict[str, Any]:
-        """Compact and in a fixed order, so that equal policies make equal text (and an equal `enqueue_sha`)."""
+        """The policy as JSON data in a fixed order, so that equal policies have equal text."""
         data: dict[str, Any] = {
             "strategy": self.strategy.value,
             "max_retries": self.max_retries,
@@ -241,7 +256,7 @@ class RetryPolicy:
 
     @classmethod
     def from_json(cls, data: object) -> Self:
-        """Read what `to_json` wrote; anything else is a ValueError."""
+        """Read the output of `to_json`; raises ValueError for other data."""
         if not isinstance(data, Mapping):
             raise ValueError(f"a retry policy is a JSON object, got {shown(data)}")
         fields = dict(cast("Mapping[object, object]", data))
@@ -256,17 +271,43 @@ class RetryPolicy:
         return cls(**cast("dict[str, Any]", fields))
 
 
-_NEVER_OF_AN_ATTEMPT: Final = frozenset({*RetrievalCode, *OutcomeCode} - {OutcomeCode.TASK_TIMEOUT})
-"""They say what became of a task or a workflow, or of the look for its result; a retry follows an attempt."""
+_OF_ATTEMPTS: Final = frozenset(
+    {
+        OperationalErrorCode.UNHANDLED_EXCEPTION,
+        OperationalErrorCode.WORKER_CRASHED,
+        OperationalErrorCode.WORKER_SERIALIZATION_ERROR,
+        OutcomeCode.TASK_TIMEOUT,
+        *ContractCode,
+    }
+)
+"""The built-in codes with which an attempt can end so that a retry may follow."""
 
 
-def _is_exception_name(code: str) -> bool:
-    """`TimeoutError`, `asyncio.TimeoutError`, `requests.ConnectionError`."""
+def _why_never(code: BuiltInCode) -> str:
+    match code:
+        case OperationalErrorCode.BROKER_ERROR | OperationalErrorCode.RESULT_DESERIALIZATION_ERROR | RetrievalCode():
+            return "it says that a reader could not get a result"
+        case OperationalErrorCode.WORKER_RESOLUTION_ERROR:
+            return "such a task never starts, because no worker knows its name"
+        case OutcomeCode.TASK_CANCELLED | OutcomeCode.TASK_EXPIRED:
+            return "such a task was ended for good"
+        case OperationalErrorCode.TASK_EXCEPTION | OperationalErrorCode.SUBWORKFLOW_LOAD_FAILED:
+            return "it is reserved, and nothing ends with it"
+        case _:
+            return "a workflow or a node without a task ends with it"
+
+
+def _is_exception_name(code: str, scope: Mapping[str, object]) -> bool:
+    """`TimeoutError`, `requests.ConnectionError`; `SMTPException` where the scope or a module in it has that class."""
     module, _, name = code.rpartition(".")
-    known = getattr(builtins, name, None)
-    if isinstance(known, type) and issubclass(known, BaseException):
-        return True
-    return bool(module) and name.isidentifier() and name.endswith(("Error", "Exception"))
+    if module:
+        places = [vars(sys.modules[module])] if module in sys.modules else []
+        if name.isidentifier() and name.endswith(("Error", "Exception")):
+            return True
+    else:
+        places = [scope, *(vars(known) for known in list(scope.values()) if isinstance(known, ModuleType))]
+    known = [place.get(name) for place in (vars(builtins), *places)]
+    return any(isinstance(one, type) and issubclass(one, BaseException) for one in known)
 
 
 def _is_number(value: object) -> bool:
@@ -277,7 +318,7 @@ def _is_number(value: object) -> bool:
 
 
 def _milliseconds(checks: Checks, field: str, value: object, lowest: int) -> int:
-    """1 after a problem: a stand-in that passes the later checks, so that one slip is reported once."""
+    """The value in milliseconds; after a problem 1, which passes the later checks: one report per mistake."""
     if not _is_number(value):
         checks.add(field, f"must be a number of seconds, got {shown(value)}", _FIX_SECONDS)
         return 1
@@ -286,14 +327,6 @@ def _milliseconds(checks: Checks, field: str, value: object, lowest: int) -> int
         checks.add(field, f"{shown(seconds)} seconds is out of range", _FIX_SECONDS)
         return 1
     return round(seconds * 1000)
-
-
-def _items(checks: Checks, field: str, value: object, fix: str) -> tuple[Any, ...]:
-    """A list's items; a lone string would otherwise count as a list of letters."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        checks.add(field, f"must be a list, got {shown(cast('object', value))}", fix)
-        return ()
-    return tuple(cast("Iterable[Any]", value))
 
 
 def _named(checks: Checks, field: str) -> bool:

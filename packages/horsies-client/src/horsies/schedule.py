@@ -1,7 +1,7 @@
-"""When tasks are to run by themselves: patterns and schedules as data, checked once.
+"""Schedules and their patterns as validated data.
 
-Nothing here computes a time: that is the scheduler's part (`horsies_worker.scheduler`), which also knows whether the
-task, the queue and the time zone exist. A web app that shares the configuration pays for none of it.
+The scheduler (`horsies_worker.scheduler`) computes the times and checks that task, queue and time zone exist. A web app
+that shares the configuration does not load that code.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, cast
 
 from horsies._checks import Checks, shown
+from horsies.options import check_name
 
 MAX_INTERVAL: Final = timedelta(days=366)
 MAX_JITTER: Final = timedelta(days=1)
@@ -35,29 +36,29 @@ class Weekday(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What happens when a slot is due and the task of the run before has not ended."""
+    """What happens when a slot is due and the task of the previous run has not ended."""
 
     ALLOW = "allow"
-    """It runs beside it."""
+    """Both run at the same time."""
     SKIP = "skip"
-    """The slot passes without a run, and the scheduler says so."""
+    """The slot is skipped, and the scheduler logs it."""
 
 
 class SkippedTime(StrEnum):
-    """What happens to a local time that does not exist, because the clock was put forward over it."""
+    """What happens to a local time that does not exist, because the clock was put forward."""
 
     FIRE = "fire"
-    """It runs at the first instant after the gap."""
+    """The schedule runs at the first instant after the gap."""
     SKIP = "skip"
-    """It does not run that day."""
+    """The schedule does not run that day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Every so often, by elapsed time: no time zone, no summer time.
+    """A fixed interval of elapsed time, independent of time zones.
 
-    Slots are the multiples of the interval since 1970-01-01 00:00 UTC, so every scheduler, whenever it was started,
-    means the same instants: 15 minutes are :00, :15, :30 and :45.
+    Slots are the multiples of the interval since 1970-01-01 00:00 UTC, so all schedulers agree on them: 15 minutes are
+    :00, :15, :30 and :45.
     """
 
     seconds: int = 0
@@ -138,7 +139,7 @@ class Weekly:
 
 @dataclass(frozen=True, slots=True)
 class Monthly:
-    """On this day of the month at this local time. Months that are too short are left out; -1 is the last day."""
+    """On this day of the month at this local time. Shorter months are left out; -1 is the last day."""
 
     day: int
     at: time | str
@@ -158,7 +159,7 @@ class Monthly:
 class Cron:
     """Five fields of cron, read on the local clock: minute, hour, day of month, month, day of week.
 
-    Here only its form is checked; the scheduler and `horsies check` have the library that knows the rest.
+    Only the form is checked here; the scheduler and `horsies check` validate the rest.
     """
 
     expression: str
@@ -189,14 +190,14 @@ _PATTERNS: Final = (Interval, Hourly, Daily, Weekly, Monthly, Cron)
 
 @dataclass(frozen=True, slots=True)
 class TaskSchedule:
-    """One task or workflow, started whenever its pattern says so. A task's retries, time-out and priority are its own.
+    """Starts a task or a workflow by a pattern. The task's registration decides retries, time-out and priority.
 
     `TaskSchedule("nightly", "report", Daily("02:30"))`, or `TaskSchedule("nightly", workflow="reports",
     pattern=Daily("02:30"))`.
     """
 
     name: str
-    """Unique, and kept: the state of a schedule is stored under it, and the ids of its tasks are made from it."""
+    """Unique and permanent: the state of a schedule is stored under this name, and its tasks' ids derive from it."""
 
     task_name: str | None = None
     """The task to enqueue; or give `workflow`."""
@@ -212,48 +213,40 @@ class TaskSchedule:
     """None: the task's own queue."""
 
     timezone: str = field(default="UTC", kw_only=True)
-    """The IANA name of the zone whose clock the pattern is read on, such as `Europe/Berlin`."""
+    """The time zone of the pattern by its IANA name, such as `Europe/Berlin`."""
 
     skipped_times: SkippedTime | Literal["fire", "skip"] = field(default=SkippedTime.FIRE, kw_only=True)
-    """What becomes of local times that a change of the clock leaves out: `fire` or `skip`."""
+    """What happens to local times that a change of the clock leaves out: `fire` or `skip`."""
 
     catch_up_missed: bool = field(default=False, kw_only=True)
-    """After a time without a scheduler: run the missed slots, up to `max_catch_up_runs`; else only the latest one."""
+    """After a time without a scheduler: run the missed slots, up to `max_catch_up_runs`; otherwise only the latest."""
 
     max_catch_up_runs: int = field(default=100, kw_only=True)
-    """How many missed slots are run at most: the latest ones, the oldest of them first. 1 to 1,000."""
+    """At most this many missed slots run: the latest ones, in order. 1 to 1,000."""
 
     enabled: bool = field(default=True, kw_only=True)
-    """False: runs only when somebody asks for it (`horsies schedules run-now`)."""
+    """False: the schedule runs only on request (`horsies schedules run-now`)."""
 
     overlap: Overlap | Literal["allow", "skip"] = field(default=Overlap.ALLOW, kw_only=True)
-    """`allow` or `skip` a run while the task of the run before has not ended."""
+    """`allow` or `skip` a run while the task of the previous run has not ended."""
 
     jitter: timedelta | float = field(default=0, kw_only=True)
-    """Each run's task starts later by up to so many seconds: as much as its slot's own, fixed draw says."""
+    """Delays each run's task by up to this many seconds. The delay is random, but fixed for a slot."""
 
     def __post_init__(self) -> None:
-        # those import the configuration, which imports this module
-        from horsies.config.queues import queue_name_problem
-        from horsies.options import check_task_name
-
         checks = Checks("TaskSchedule")
-        if checks.text("name", self.name):
+        if isinstance(self.name, str) and self.name:  # pyright: ignore[reportUnnecessaryIsInstance]
             checks.subject = f"TaskSchedule({self.name[:80]!r})"
-            if len(self.name) > 255 or not self.name.isprintable():
-                checks.add("name", "must be at most 255 printable characters", "give it a short, plain name")
+        check_name(checks, "name", self.name)
         if self.workflow is None:
-            check_task_name(checks, "task_name", self.task_name)
+            check_name(checks, "task_name", self.task_name)
         else:
             self._check_workflow(checks)
         if not isinstance(self.pattern, _PATTERNS):  # pyright: ignore[reportUnnecessaryIsInstance]
             names = ", ".join(kind.__name__ for kind in _PATTERNS)
             checks.add("pattern", f"{shown(self.pattern)} is not a pattern", f"give one of: {names}")
         self._check_kwargs(checks)
-        if self.queue_name is not None and (
-            problem := queue_name_problem(self.queue_name, f"{checks.subject}.queue_name")
-        ):
-            checks.problems.append(problem)
+        checks.queue_name("queue_name", self.queue_name, optional=True)
         if checks.text("timezone", self.timezone) and not _ZONE.match(self.timezone):
             checks.add("timezone", f"{shown(self.timezone)} is not the name of a zone", "give one like Europe/Berlin")
         for name, kind in (("skipped_times", SkippedTime), ("overlap", Overlap)):
@@ -267,11 +260,10 @@ class TaskSchedule:
         checks.finish()
 
     def _check_workflow(self, checks: Checks) -> None:
-        if not checks.text("workflow", self.workflow):
-            return
+        check_name(checks, "workflow", self.workflow)
         if self.task_name is not None:
             checks.add("workflow", f"a task ({shown(self.task_name)}) is given as well", "give one of the two")
-        # both belong to tasks; a workflow's nodes say for themselves where they go, and begin when it is started
+        # both are options of tasks: the nodes of a workflow have their own
         if self.queue_name is not None:
             checks.add("queue_name", "a workflow has none of its own", "set it on the workflow's nodes")
         if self.jitter:
@@ -279,7 +271,7 @@ class TaskSchedule:
 
     @property
     def target(self) -> str:
-        """What it runs, for people."""
+        """The task or workflow, for messages."""
         return f"workflow {self.workflow}" if self.workflow is not None else str(self.task_name)
 
     def _check_kwargs(self, checks: Checks) -> None:
@@ -289,7 +281,7 @@ class TaskSchedule:
                 "kwargs", f"must map names to values, got {shown(cast('object', given))}", 'write {"name": value}'
             )
             return
-        # a copy, so that nobody changes it behind the checks
+        # a copy, so that it cannot change after the checks
         object.__setattr__(self, "kwargs", dict(cast("Mapping[str, Any]", given)))
 
     def _check_jitter(self, checks: Checks) -> None:
@@ -310,7 +302,7 @@ class TaskSchedule:
 
     @property
     def config_hash(self) -> str:
-        """Of all that decides *when* it runs. What runs may change without the slots being counted anew."""
+        """The hash of the settings that decide *when* it runs. A change of other settings keeps the slots."""
         pattern = {name: _stored(getattr(self.pattern, name)) for name in _names(self.pattern)}
         told = [type(self.pattern).__name__, pattern, self.timezone, str(self.skipped_times), self.enabled]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -324,25 +316,10 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         checks = Checks("ScheduleConfig")
-        given = cast("object", self.schedules)
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-            checks.add(
-                "schedules", f"must be a list, got {shown(cast('object', given))}", "give a list of TaskSchedule(...)"
-            )
-            checks.finish()
-        listed = _listed(cast("object", given))
-        seen: set[str] = set()
-        for at, schedule in enumerate(listed):
-            if not isinstance(schedule, TaskSchedule):
-                checks.add(
-                    f"schedules[{at}]", f"must be a TaskSchedule, got {shown(schedule)}", "give TaskSchedule(...)"
-                )
-            elif schedule.name in seen:
-                checks.add(f"schedules[{at}]", f"the name {schedule.name!r} is taken", "give each a name of its own")
-            else:
-                seen.add(schedule.name)
+        listed = checks.listed("schedules", self.schedules, "give a list of TaskSchedule(...)") or ()
+        checks.named("schedules", listed, TaskSchedule, "...", "give each a name of its own")
         checks.finish()
-        object.__setattr__(self, "schedules", tuple(listed))
+        object.__setattr__(self, "schedules", listed)
 
 
 def _names(value: object) -> list[str]:
@@ -362,7 +339,7 @@ def _stored(value: object) -> object:
 
 
 def _clock_time(checks: Checks, given: object) -> time:
-    """The time that was meant; midnight, and a problem, when it cannot be told."""
+    """The time of day; after a problem midnight."""
     if isinstance(given, time):
         if given.tzinfo is None and not given.microsecond:
             return given.replace(fold=0)

@@ -1,7 +1,7 @@
-"""From a schedule to the row that each of its runs inserts: the same road as a send, walked once, at the start.
+"""Turns each schedule into the task or the workflow that its runs start, once, when the scheduler starts.
 
-Used by the scheduler and by `horsies check`. Everything that can be wrong is found here, for all schedules at once:
-an unknown task or queue, arguments that do not fit, a time zone that does not exist, a cron string that says nothing.
+Used by the scheduler and by `horsies check`. Reports the problems of all schedules together: an unknown task or queue,
+arguments that do not fit, an unknown time zone, an invalid cron expression.
 """
 
 from collections.abc import Callable
@@ -12,25 +12,23 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from horsies._checks import Checks, shown
 from horsies.codec import EncodeError
-from horsies.errors import ConfigurationError, HorsiesError, Problem
+from horsies.errors import ConfigurationError, Problem, TaskSendError
 from horsies.ids import derived_id, new_id
+from horsies.new_tasks import NewTasks, plan
 from horsies.options import SendOptions
 from horsies.schedule import Cron, TaskSchedule
-from horsies.send import NewTasks, TaskSendError, plan
-from horsies.workflow.defined import static_of
-from horsies.workflow.definition import builder_of
 from horsies.workflow.spec import WorkflowSpec
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
 
 CronProblem = Callable[[str], str | None]
-"""What a library that knows cron has against an expression."""
+"""Returns the problem of a cron expression, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledTask:
-    """A schedule that is ready to run: all but the id and the times of what it starts is settled."""
+    """A schedule that is ready to run: only the id and the times of each run are open."""
 
     schedule: TaskSchedule
     target: "NewTasks | WorkflowSpec[Any]"
@@ -41,14 +39,14 @@ class ScheduledTask:
         return self.schedule.name
 
     def id_of(self, slot: datetime) -> str:
-        """The id of this slot's task: the same for every scheduler, so that no slot can have two."""
+        """The id of this slot's task: the same in every scheduler, so a slot cannot have two."""
         return derived_id(slot, "schedule", self.name)
 
     def id_of_request(self, requested_at: datetime) -> str:
         return derived_id(requested_at, "run-now", self.name)
 
     def delay_of(self, slot: datetime) -> timedelta:
-        """The jitter of this slot: drawn once and for all from its id."""
+        """The jitter of this slot, derived from its id."""
         if not self.schedule.max_jitter:
             return timedelta(0)
         draw = int(self.id_of(slot)[-8:], 16) / 2**32
@@ -56,7 +54,7 @@ class ScheduledTask:
 
 
 def settle_schedules(app: "Horsies", cron_problem: CronProblem | None) -> list[ScheduledTask]:
-    """Every schedule of the app; raises ConfigurationError with everything that is wrong with any of them."""
+    """Settle all schedules of the app; raises ConfigurationError with the problems of all of them."""
     problems: list[Problem] = []
     settled = [_settle(app, schedule, cron_problem, problems) for schedule in app.config.schedule.schedules]
     if problems:
@@ -86,15 +84,19 @@ def _settle(
 
 
 def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks) -> "WorkflowSpec[Any] | None":
-    """Built once: what it is given does not change from slot to slot, nor with what else the app builds."""
+    """Build the workflow once for all slots; later builds of the app do not change it."""
     definition = app.workflows.definition(name)
-    builder = builder_of(definition) if definition is not None else None
     spec: object
-    if builder is not None and (schedule.kwargs or definition is None or static_of(definition) is None):
+    if definition is not None and definition.build_with and (schedule.kwargs or definition.static is None):
         try:
-            spec = cast("object", builder(**schedule.kwargs))
-        except (TypeError, HorsiesError) as error:
-            checks.add("kwargs", str(error), f"give what build_with of workflow {name!r} takes")
+            spec = cast("object", definition.build_with(**schedule.kwargs))
+        except Exception as error:  # user code
+            why = f"build_with of workflow {name!r} ({definition.location}) raised {type(error).__name__}: {error}"
+            checks.add("kwargs", why, "give what it takes, or correct it")
+            return None
+        if not isinstance(spec, WorkflowSpec):
+            why = f"build_with of workflow {name!r} ({definition.location}) returned {shown(spec)}"
+            checks.add("workflow", why, "let it return cls.workflow([...])")
             return None
     elif schedule.kwargs:
         checks.add("kwargs", f"workflow {name!r} takes none", "give its definition a build_with, or leave them out")
@@ -107,9 +109,6 @@ def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks)
         spec = app.workflows.get(name)
     if spec is None:
         checks.add("workflow", f"no workflow {name!r} is defined", "import the module that defines it, or rename")
-        return None
-    if not isinstance(spec, WorkflowSpec):
-        checks.add("workflow", f"build_with of {name!r} returned {shown(spec)}", "let it return cls.workflow([...])")
         return None
     found = cast("WorkflowSpec[Any]", spec)
     try:
@@ -131,9 +130,9 @@ def _row(app: "Horsies", schedule: TaskSchedule, task_name: str, checks: Checks)
         checks.add("kwargs", str(error), f"give what {task_name!r} ({definition.location}) takes")
         return None
     if checks.problems:
-        return None  # the plan would only repeat what is wrong with the queue
+        return None  # the plan would only report the queue again
     try:
-        settled = plan(app, task_name, definition, SendOptions(queue_name=schedule.queue_name))
+        settled = plan(app.config, task_name, definition, SendOptions(queue_name=schedule.queue_name))
     except TaskSendError as error:
         checks.add("task_name", str(error), "see the task's own options")
         return None

@@ -1,7 +1,7 @@
-"""The states of tasks, workflows and workflow nodes, and the legal moves between task states.
+"""The states of tasks, workflows and workflow nodes, and the legal transitions between task states.
 
-This file is the law; the table's CHECK constraints repeat it (a test compares the two) and every
-statement that moves a task names its edge (a test compares those as well). Nothing here does I/O.
+The CHECK constraints of the tables repeat these rules, and every statement that changes a task's state names its edge;
+tests compare both with this module.
 """
 
 from enum import StrEnum
@@ -9,27 +9,27 @@ from typing import Final, NamedTuple
 
 
 class TaskStatus(StrEnum):
-    """Where a task is in its life. Stored as text, never as a native enum."""
+    """The state of a task. Stored as text, never as a native enum."""
 
     PENDING = "PENDING"
-    """Waiting for its time (`enqueued_at`) and for a worker. A worker's claim moves it on."""
+    """The task waits for its time (`enqueued_at`) and for a worker to claim it."""
     CLAIMED = "CLAIMED"
-    """Held by one worker ahead of a free slot; user code has not run. Always safe to hand back."""
+    """A worker owns the task ahead of a free slot; user code has not run, so it can always be returned."""
     RUNNING = "RUNNING"
-    """Durably marked before user code starts. Only its owner, or the reaper, moves it on."""
+    """The state is committed before user code starts. Only the owning worker or the reaper changes it."""
     COMPLETED = "COMPLETED"
     """User code returned `TaskResult(ok=...)`."""
     FAILED = "FAILED"
-    """User code returned an err, raised, timed out, or its process died, and no retry is left; or no worker knows its
-    name."""
+    """User code returned an err, raised, timed out, or its process died, and no retry is left; or no worker knows the
+    task's name."""
     CANCELLED = "CANCELLED"
-    """Somebody asked for it to stop, before or during its run."""
+    """The task was cancelled, before or during its run."""
     EXPIRED = "EXPIRED"
-    """`good_until` passed before it could start."""
+    """`good_until` passed before the task could start."""
 
     @property
     def is_terminal(self) -> bool:
-        """True for the states that a task leaves only by an operator's retry."""
+        """True for the states that only an operator's retry can leave."""
         return self in TASK_TERMINAL_STATES
 
 
@@ -39,12 +39,23 @@ TASK_TERMINAL_STATES: Final[frozenset[TaskStatus]] = frozenset(
 
 
 class AttemptOutcome(StrEnum):
-    """How one attempt ended, as its immutable row in `horsies_task_attempts` says."""
+    """How an attempt ended, stored in its immutable row of `horsies_task_attempts`."""
 
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     WORKER_FAILURE = "WORKER_FAILURE"
-    """User code did not end this attempt itself: its process died or was taken away."""
+    """User code did not end this attempt: its process died or was terminated."""
+
+
+class CancelResult(StrEnum):
+    """The effect of a cancellation."""
+
+    CANCELLED = "CANCELLED"
+    """The task had not started and never will."""
+    REQUESTED = "REQUESTED"
+    """The task is running and its worker was asked to stop it. `get()` returns how it ends."""
+    ALREADY_ENDED = "ALREADY_ENDED"
+    NOT_FOUND = "NOT_FOUND"
 
 
 class WorkflowStatus(StrEnum):
@@ -66,7 +77,7 @@ WORKFLOW_TERMINAL_STATES: Final[frozenset[WorkflowStatus]] = frozenset(
 
 
 class NodeStatus(StrEnum):
-    """One node of a workflow."""
+    """The state of a workflow's node."""
 
     PENDING = "PENDING"
     READY = "READY"
@@ -87,7 +98,7 @@ NODE_TERMINAL_STATES: Final[frozenset[NodeStatus]] = frozenset(
 
 
 class Edge(NamedTuple):
-    """One legal move. `source` is None for the birth of a task."""
+    """A legal transition. `source` is None for a new task."""
 
     source: TaskStatus | None
     target: TaskStatus
@@ -103,14 +114,14 @@ def _edges(source: TaskStatus | None, *targets: TaskStatus) -> set[Edge]:
 _S = TaskStatus
 
 TRANSITIONS: Final[frozenset[Edge]] = frozenset(
-    # the client's send, also by a schedule or a workflow
+    # a send, a schedule or a workflow
     _edges(None, _S.PENDING)
-    # a claim may start the task in the same write when a slot is free, and ends what is overdue; FAILED: no live
-    # worker has known its name for the grace
+    # a claim may start the task in the same statement when a slot is free, and expires overdue tasks; FAILED: no live
+    # worker has known the name for the grace period
     | _edges(_S.PENDING, _S.CLAIMED, _S.RUNNING, _S.EXPIRED, _S.CANCELLED, _S.FAILED)
-    # PENDING: hand-back or a stale claim; user code never ran
+    # PENDING: returned, or a stale claim; user code never ran
     | _edges(_S.CLAIMED, _S.RUNNING, _S.PENDING, _S.EXPIRED, _S.CANCELLED)
-    # PENDING: a retry, or handed ahead and provably never started
+    # PENDING: a retry, or assigned ahead of time and provably never started
     | _edges(_S.RUNNING, _S.COMPLETED, _S.FAILED, _S.CANCELLED, _S.PENDING)
     # an operator's retry
     | _edges(_S.FAILED, _S.PENDING)

@@ -1,13 +1,12 @@
-"""The synchronous verbs: one background thread with an event loop, made on first use.
+"""Runs the synchronous methods: a background thread with an event loop, started at the first use.
 
-Every `send()`, `get()` or `cancel()` is its `_async` twin run over there. Works from any thread, after a
-fork (a child makes its own), in an atexit function, and inside a signal handler or a finalizer that interrupts
-another such call. On a thread that already runs an event loop a blocking call would stop
-that loop, so it is refused with a sentence that names the twin.
+Every `send()`, `get()` or `cancel()` runs its `_async` twin on that thread. This works from any thread, after a fork (a
+child starts its own thread), in an atexit function, and inside a signal handler or a finalizer that interrupts another
+such call. On a thread that runs an event loop a blocking call would stop that loop, so it is refused.
 
-A signal handler runs on top of the frame that it interrupts, with every lock that the frame holds still held. So
-nothing here waits for a lock that a caller can hold: shared state is changed by single dict and set operations,
-and the two threads meet in a raw lock that the background thread only releases.
+A signal handler runs on top of the frame that it interrupts, while the frame's locks are held. So this module never
+waits for a lock that a caller can hold: shared state is changed by single dict and set operations, and a caller waits
+for a raw lock that only the background thread releases.
 """
 
 import _thread
@@ -34,7 +33,7 @@ Work = Callable[[], Coroutine[Any, Any, R]]
 
 
 class BackgroundLoop:
-    """One per app."""
+    """The background thread of an app."""
 
     def __init__(self, on_close: Callable[[], Awaitable[None]]) -> None:
         self._on_close = on_close
@@ -42,10 +41,13 @@ class BackgroundLoop:
         _loops.add(self)
 
     def run(self, verb: str, work: Work[R]) -> R:
-        """Run `work()` there and wait for it. `verb` is what the caller called."""
+        """Run `work()` on the background thread and wait for it. `verb` names the method of the caller."""
         refuse_on_a_loop(verb)
         if sys.is_finalizing():
-            raise _exiting(verb)
+            raise UsageError(
+                f"{verb}() was called after the interpreter began to take itself apart, in which no thread runs any "
+                "more: call it before the program ends, or in an atexit function"
+            )
         while True:
             thread = None if _is_exiting else self._threads.get(os.getpid()) or self._start()
             if thread is None:
@@ -53,18 +55,18 @@ class BackgroundLoop:
             call = thread.run(work)
             if call.has_begun:
                 return call.result(verb)
-            # the app was closed at that very moment, or the thread has died: on another one, then
+            # the app was closed at that moment, or the thread has died: start another one
             if self._threads.get(os.getpid()) is thread:
                 self._threads.pop(os.getpid(), None)
 
     def close(self) -> None:
-        """End the thread; closes the connections that it held."""
+        """Stop the thread and close its connections."""
         thread = self._threads.pop(os.getpid(), None)
         if thread is not None and not sys.is_finalizing():
             thread.close(self._on_close)
 
     def _start(self) -> "_LoopThread | None":
-        """The thread of this process. Several callers may each start one; the first to be entered is kept."""
+        """Start the thread of this process. If several callers start one, the first in the dict is kept."""
         made = _LoopThread()
         try:
             if not made.start():
@@ -78,7 +80,7 @@ class BackgroundLoop:
         return kept
 
     def _run_here(self, work: Work[R]) -> R:
-        """Run it on this thread, with connections of its own, where no thread can be started: while the interpreter
+        """Run the work on this thread, with its own connections, where no thread can be started: while the interpreter
         exits, and in a handler that interrupted the start of another thread."""
         loop = _new_loop()
         try:
@@ -88,12 +90,12 @@ class BackgroundLoop:
             loop.close()
 
     def reset_after_fork(self) -> None:
-        """A forked child has none of its parent's threads."""
+        """Forget the threads of the parent process."""
         self._threads.clear()
 
 
 class _LoopThread:
-    """An event loop on a thread of its own, and the calls that wait for it."""
+    """A thread with an event loop, and the calls that wait for it."""
 
     def __init__(self) -> None:
         self._loop = _new_loop()
@@ -104,7 +106,7 @@ class _LoopThread:
         self._has_ended = False
 
     def start(self) -> bool:
-        """Start and wait until it serves; False when this cannot be had here and now."""
+        """Start the thread and wait until its loop runs; False when that is impossible now."""
         if _is_interrupted_in_threading():
             return False
         first = _Call(_nothing)
@@ -117,20 +119,20 @@ class _LoopThread:
             return False
         if first.wait(_START_S):
             return True
-        self._tell(self._loop.stop)  # should it ever come up
+        self._tell(self._loop.stop)  # in case it starts later
         return False
 
     def run(self, work: Work[R]) -> "_Call[R]":
-        """Run it and wait for its end, unless this thread is ending."""
+        """Run the work and wait for its end, unless this thread is ending."""
         call = _Call(work)
         self._calls.add(call)
         try:
-            # This order: a thread that ends marks itself first, and then ends the calls that it finds.
+            # The call is added before this check, because an ending thread first sets the flag, then ends all calls.
             if not self._has_ended and self._tell(partial(self._begin, call)):
                 try:
                     call.wait()
                 except BaseException:
-                    self._tell(call.cancel)  # Ctrl-C while waiting: do not go on in the background
+                    self._tell(call.cancel)  # Ctrl-C while waiting: do not continue in the background
                     raise
         finally:
             self._calls.discard(call)
@@ -139,7 +141,7 @@ class _LoopThread:
     def close(self, on_close: Callable[[], Awaitable[None]]) -> None:
         call = _Call(lambda: _finish(on_close))
         self._calls.add(call)
-        if threading.get_ident() == self._thread.ident:  # a finalizer that the collector runs there
+        if threading.get_ident() == self._thread.ident:  # in a finalizer that runs on that thread
             call.then(self._loop.stop)
             self._loop.call_soon(self._begin_last, call)
             return
@@ -155,7 +157,7 @@ class _LoopThread:
             self._thread.join(5)
 
     def _begin(self, call: "_Call[Any]") -> None:
-        if self._is_closing:  # it would open connections that no one closes
+        if self._is_closing:  # it would open connections that are never closed
             call.abandon()
         else:
             call.begin()
@@ -184,10 +186,10 @@ class _LoopThread:
 
 
 class _Call(Generic[R]):
-    """One call that a thread waits for.
+    """A call that a thread waits for.
 
-    Not a `concurrent.futures.Future`: that one has a lock for both sides. A handler that interrupts the waiting side
-    while it holds the lock would wait for a background thread that waits for the lock.
+    Not a `concurrent.futures.Future`, whose lock both threads take: a handler that interrupts the caller while it holds
+    the lock would wait for the background thread, which waits for the lock.
     """
 
     def __init__(self, work: Work[R]) -> None:
@@ -210,7 +212,7 @@ class _Call(Generic[R]):
     def result(self, verb: str) -> R:
         task = self._task
         if task is None or not task.done() or task.cancelled():
-            raise _closed(verb)
+            raise UsageError(f"the app was closed while {verb}() was under way")
         return task.result()
 
     # -- on the thread of the loop ---------------------------------------------------------------
@@ -227,25 +229,25 @@ class _Call(Generic[R]):
             self._task.cancel()
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Call this at its end."""
+        """Call this function when the call has ended."""
         self._then = callback
 
     def abandon(self) -> None:
-        """The loop has ended: wake the caller, if no result has."""
+        """Wake the caller without a result, because the loop has ended."""
         if self._done.locked():
             self._done.release()
 
     def _end(self, task: "asyncio.Future[R]") -> None:
         if not task.cancelled():
-            task.exception()  # the caller may be gone; asyncio would tell of an exception that no one has seen
+            task.exception()  # the caller may be gone; asyncio would log the exception as never retrieved
         self._done.release()
         if self._then is not None:
             self._then()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """A loop that looks up host names on a thread per call. The pool of the standard library takes locks that a frame
-    which was interrupted in it would keep, and takes no work while the interpreter exits."""
+    """An event loop that looks up host names on a new thread per call. The thread pool of the standard library takes
+    locks that an interrupted frame would keep, and accepts no work while the interpreter exits."""
     loop = asyncio.new_event_loop()
 
     def run_in_executor(executor: object, func: Callable[..., R], *args: Any) -> "asyncio.Future[R]":
@@ -253,58 +255,42 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
         def call() -> None:
             try:
-                end = partial(_set_result, future, func(*args))
+                end = partial(_settle, future, future.set_result, func(*args))
             except BaseException as error:
-                end = partial(_set_exception, future, error)
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+                end = partial(_settle, future, future.set_exception, error)
+            with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(end)
 
         try:
             _thread.start_new_thread(call, ())
-        except RuntimeError:  # no more threads: block the loop for as long as it takes
+        except RuntimeError:  # no more threads: block the loop instead
             call()
         return future
 
-    with suppress(AttributeError):  # a loop in C, such as uvloop's, has its own way
+    with suppress(AttributeError):  # a loop in C, such as uvloop's, has a fixed method
         loop.run_in_executor = run_in_executor
     return loop
 
 
-def _set_result(future: "asyncio.Future[R]", value: R) -> None:
+def _settle(future: "asyncio.Future[Any]", settle: Callable[[Any], None], end: object) -> None:
     if not future.done():
-        future.set_result(value)
-
-
-def _set_exception(future: "asyncio.Future[Any]", error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+        settle(end)
 
 
 def _is_interrupted_in_threading() -> bool:
-    """Whether this thread holds the lock that a new thread needs before it runs: then a signal handler or a finalizer
-    has interrupted the start of a thread, and waiting for another one would be for ever."""
+    """True if this thread holds the lock that a new thread needs before it runs: a signal handler or a finalizer has
+    interrupted the start of a thread, and would wait for ever for another one."""
     is_owned = getattr(getattr(threading, "_active_limbo_lock", None), "_is_owned", None)
     return is_owned is not None and is_owned()
 
 
 def refuse_on_a_loop(verb: str) -> None:
-    """Raise unless this thread may block."""
+    """Raise UsageError if this thread runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise UsageError(f"{verb}() blocks and was called on a running event loop: use `await {verb}_async(...)` here")
-
-
-def _closed(verb: str) -> UsageError:
-    return UsageError(f"the app was closed while {verb}() was under way")
-
-
-def _exiting(verb: str) -> UsageError:
-    return UsageError(
-        f"{verb}() was called after the interpreter began to take itself apart, in which no thread runs any more: "
-        "call it before the program ends, or in an atexit function"
-    )
 
 
 def _report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -317,11 +303,11 @@ async def _nothing() -> None:
 
 
 async def _finish(on_close: Callable[[], Awaitable[None]]) -> None:
-    """Close what is open, then end what still runs: its callers are told that the app was closed."""
+    """Close the connections, then cancel the remaining calls; their callers get a UsageError."""
     await on_close()
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     if rest:
-        await asyncio.wait(rest, timeout=_GRACE_S)  # most have just been told, and say so to their callers
+        await asyncio.wait(rest, timeout=_GRACE_S)  # most end with an error now, because their connections are closed
     for task in rest:
         task.cancel()
     await asyncio.gather(*rest, return_exceptions=True)
@@ -337,7 +323,7 @@ def _after_fork() -> None:
 
 
 def close_at_exit() -> None:
-    """End the threads of all apps. Calls that come later, from other atexit functions, run on their own thread."""
+    """Stop the threads of all apps. Later calls, from other atexit functions, run on the caller's thread."""
     global _is_exiting
     _is_exiting = True
     for loop in list(_loops):

@@ -1,5 +1,9 @@
-"""The verbs of a task: `send`, `schedule`, `send_many`, each with its `_async` twin, and `with_options`."""
+"""The methods of a task: `send`, `schedule` and `send_many`, each with its `_async` twin, `with_options` and `node`.
 
+They encode the call and resolve the options into `NewTasks` (`new_tasks.py`), which `send.py` writes.
+"""
+
+from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -7,17 +11,17 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from horsies._checks import Checks, shown
-from horsies._hints import SENDER, missing
+from horsies._hints import SENDER, known_options, missing
 from horsies._loading import CODEC, load
-from horsies.errors import ConfigurationError, HorsiesError
+from horsies.errors import ConfigurationError, HorsiesError, SendErrorCode, TaskSendError
 from horsies.handle import TaskHandle
-from horsies.options import SendOptions, check_task_name
+from horsies.new_tasks import NewTasks, Plan, plan
+from horsies.options import SendOptions, check_name
 from horsies.result import TaskError, TaskResult
-from horsies.send import Plan, SendErrorCode, TaskSendError, plan
-from horsies.sending import Sending
+from horsies.send import SendMany, SendOne
 
 if TYPE_CHECKING:
-    from horsies.app import Horsies
+    from horsies._runtime import AppRuntime
     from horsies.codec import EncodedCall
     from horsies.registry import TaskDefinition
     from horsies.workflow.nodes import Join, Node, NodeBuilder
@@ -25,9 +29,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+S = TypeVar("S")
 
 Seconds = float
 When = Seconds | timedelta | datetime
+
+_NO_OPTIONS = SendOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,41 +43,22 @@ class TaskCall(Generic[T_co]):
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    task_name: str | None = None
+    options: SendOptions = _NO_OPTIONS
+    """Those of the sender that made it; `send_many` has one set of options for all of its tasks."""
 
 
 CallLike = TaskCall[T] | tuple[Any, ...] | Mapping[str, Any]
 
 
-class Sender(Generic[P, T]):
-    """Sends one task with some options. `TaskFunction` is one with none."""
+class WithOptions(Generic[S]):
+    """Has the method `with_options`, which returns a sender of type S."""
 
-    def __init__(self, app: "Horsies", definition: "TaskDefinition", options: SendOptions) -> None:
-        self._app = app
-        self._definition = definition
-        self._options = options
-        self._settled: Plan | None = None
+    @abstractmethod
+    def _changed(self, **changes: Any) -> S:
+        """A sender with these options changed; None leaves an option as it is."""
 
-    @property
-    def name(self) -> str:
-        return self._definition.name
-
-    @property
-    def definition(self) -> "TaskDefinition":
-        """For our siblings: what stands behind the name."""
-        return self._definition
-
-    @property
-    def app(self) -> "Horsies":
-        return self._app
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-    if not TYPE_CHECKING:  # a type checker would take every name for known
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing(self, name, SENDER, _called(self))
-
+    @known_options(countdown="delay=...")
     def with_options(
         self,
         *,
@@ -82,49 +70,91 @@ class Sender(Generic[P, T]):
         unique_key: str | None = None,
         task_id: str | None = None,
         connection: Any = None,
-    ) -> "Sender[P, T]":
-        """The same task, sent differently.
+    ) -> S:
+        """A sender of the same task, or for `app.send` of any task, with these options.
 
-        `unique_key`: while a task of this name with that key is not ended, another send returns its handle.
-        `task_id`: an id of your own, to make a send that you may repeat. `connection`: your own connection or
-        session; the task exists if and only if your transaction commits.
+        `unique_key`: while a task of this name with that key has not ended, another send returns its handle.
+        `task_id`: an id of your own, for a send that you may repeat: a UUID in its canonical form, such as
+        `str(uuid.uuid5(namespace, key))`. `connection`: your own connection or session; the task exists if and only if
+        your transaction commits.
         """
-        options = merged(self._options, priority=priority, queue_name=queue_name, good_until=good_until, delay=delay,
-                         eta=eta, unique_key=unique_key, task_id=task_id, connection=connection)  # fmt: skip
-        return Sender(self._app, self._definition, options)
+        return self._changed(priority=priority, queue_name=queue_name, good_until=good_until, delay=delay, eta=eta,
+                             unique_key=unique_key, task_id=task_id, connection=connection)  # fmt: skip
+
+
+class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
+    """Sends one task with some options; a `TaskFunction` sends it without."""
+
+    def __init__(self, app: "AppRuntime", definition: "TaskDefinition", options: SendOptions) -> None:
+        self._app = app
+        self._definition = definition
+        self._options = options
+        self._plan: Plan | None = None
+
+    @property
+    def name(self) -> str:
+        return self._definition.name
+
+    @property
+    def definition(self) -> "TaskDefinition":
+        """The registered task; for the other horsies packages."""
+        return self._definition
+
+    @property
+    def app(self) -> "AppRuntime":
+        return self._app
+
+    @property
+    def has_options(self) -> bool:
+        """True for a sender that `with_options` has made."""
+        return self._options != _NO_OPTIONS
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, SENDER, _function_name(self))
+
+    def _changed(self, **changes: Any) -> "Sender[P, T]":
+        return Sender(self._app, self._definition, changed(self._options, **changes))
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Enqueue one call. Raises `TaskSendError`; where that is `.retryable`, its `.retry()` is safe."""
-        return self._sending(args, kwargs).send("send")
+        return self._send_one("send", self._current_plan(), args, kwargs).send()
 
     async def send_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """See `send`."""
-        return await self._sending(args, kwargs).send_async("send")
+        return await self._send_one("send", self._current_plan(), args, kwargs).send_async()
 
     def schedule(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
-        """Enqueue one call for later: in so many seconds, after a timedelta, or at an aware datetime.
+        """Enqueue one call for later: after a number of seconds, after a timedelta, or at an aware datetime.
 
         Seconds and timedeltas count on the database's clock.
         """
-        return self._sending(args, kwargs, when).send("schedule")
+        return self._send_one("schedule", self._plan_for(_later(self._options, when)), args, kwargs).send()
 
     async def schedule_async(self, when: When, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """See `schedule`."""
-        return await self._sending(args, kwargs, when).send_async("schedule")
+        return await self._send_one("schedule", self._plan_for(_later(self._options, when)), args, kwargs).send_async()
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]:
         """The arguments of one call, type-checked, for `send_many`."""
-        return TaskCall(args, kwargs)
+        return TaskCall(args, kwargs, self._definition.name, self._options)
 
     def send_many(self, calls: Iterable[CallLike[T]]) -> list[TaskHandle[T]]:
         """Enqueue many calls in one statement, all or none. A call is `task.call(...)`, a tuple of positional
         or a mapping of keyword arguments."""
-        return self._sending_many(calls).send_many("send_many")
+        tasks = self._encode_many(calls)
+        return self._send_many(tasks).send() if tasks.ids else []
 
     async def send_many_async(self, calls: Iterable[CallLike[T]]) -> list[TaskHandle[T]]:
         """See `send_many`."""
-        return await self._sending_many(calls).send_many_async("send_many")
+        tasks = self._encode_many(calls)
+        return await self._send_many(tasks).send_async() if tasks.ids else []
 
+    @known_options()
     def node(
         self,
         *,
@@ -142,110 +172,130 @@ class Sender(Generic[P, T]):
     ) -> "NodeBuilder[P, T]":
         """A node of a workflow: `task.node(...)(arguments)`, or `.map(items)` for one call per item.
 
-        `from_node(other)` among the arguments is the value that the other node returns. `args_from` does the same by
-        name. `join`: run when all, any, or `min_success` (quorum) of the nodes that it waits for have completed.
-        `allow_failed_deps`: run when all of them have ended, however. `good_until` as a timedelta counts from the
-        moment that the node is enqueued.
+        `from_node(other)` among the arguments is the value that the other node returns; `args_from` passes it by
+        parameter name. `join`: run when all, any, or `min_success` (quorum) of the nodes that it waits for have
+        completed. `allow_failed_deps`: run when all of them have ended, completed or not. `good_until` as a timedelta
+        counts from the moment at which the node is enqueued.
         """
-        from horsies.workflow.nodes import MAX_WIDTH, NodeBuilder
+        from horsies.workflow.nodes import MAX_WIDTH, NodeBuilder, listed
 
         options = {
-            "node_id": node_id, "waits_for": tuple(waits_for), "workflow_ctx_from": tuple(workflow_ctx_from),
+            "node_id": node_id, "waits_for": listed(waits_for) or waits_for,
+            "workflow_ctx_from": listed(workflow_ctx_from) or workflow_ctx_from,
             "join": join, "min_success": min_success, "allow_failed_deps": allow_failed_deps,
             "queue_name": queue_name, "priority": priority, "good_until": good_until,
             "max_width": MAX_WIDTH if max_width is None else max_width,
         }  # fmt: skip
         return NodeBuilder(self, args_from, options)
 
-    def _sending(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], when: When | None = None) -> Sending[T]:
-        settled = self._plan() if when is None else self._plan_for(_later(self._options, when))
+    def _send_one(self, verb: str, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SendOne[T]:
         try:
             call = self._definition.codec.encode_call(args, kwargs, limits=self._app.payload_limits)
-        except HorsiesError as error:  # EncodeError; importing that name costs as much as the encoding
-            raise _refused(str(error)) from error
-        return self._prepared(settled, [call])
+        except HorsiesError as error:  # an EncodeError; importing that name costs as much as the encoding
+            raise _invalid(str(error)) from error
+        return SendOne(self._app, verb, self._definition, plan.tasks([call]), self._options.connection)
 
-    def _sending_many(self, calls: Iterable[CallLike[T]]) -> Sending[T]:
+    def _send_many(self, tasks: NewTasks) -> SendMany[T]:
+        return SendMany(self._app, "send_many", self._definition, tasks, self._options.connection)
+
+    def _encode_many(self, calls: Iterable[CallLike[T]]) -> NewTasks:
         if self._options.task_id or self._options.unique_key:
-            raise _refused(
+            raise _invalid(
                 "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one"
             )
+        if not isinstance(calls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _invalid(f"send_many takes several calls, not {shown(calls)}: give a list of calls: [task.call(...)]")
         encode, limits = self._definition.codec.encode_call, self._app.payload_limits
         encoded: list[EncodedCall] = []
         for at, call in enumerate(calls):
-            args, kwargs = _unpack(call, at)
+            args, kwargs = self._unpack(call, at)
             try:
                 encoded.append(encode(args, kwargs, limits=limits))
             except HorsiesError as error:
-                raise _refused(f"send_many item {at}: {error}") from error
-        return self._prepared(self._plan(), encoded)
+                raise _invalid(f"send_many item {at}: {error}") from error
+        return self._current_plan().tasks(encoded)
 
-    def _prepared(self, settled: Plan, calls: "list[EncodedCall]") -> Sending[T]:
-        tasks, is_fresh = settled.tasks(calls), settled.task_id is None
-        return Sending(self._app, self._definition, tasks, self._options.connection, is_fresh)
+    def _unpack(self, call: object, at: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        if isinstance(call, TaskCall):
+            made = cast("TaskCall[Any]", call)
+            if made.task_name not in (None, self.name):
+                raise _invalid(
+                    f"send_many item {at} is a call of task {made.task_name!r}, and this is the send_many of "
+                    f"{self.name!r}: send the calls of each task with its own send_many"
+                )
+            if made.options not in (_NO_OPTIONS, self._options):
+                raise _invalid(
+                    f"send_many item {at} was made by with_options(...), and send_many has one set of options for all: "
+                    "call send_many on that sender, or send the item by itself"
+                )
+            return made.args, made.kwargs
+        if isinstance(call, tuple):
+            return cast("tuple[Any, ...]", call), {}
+        if isinstance(call, Mapping):
+            return (), cast("Mapping[str, Any]", call)
+        raise _invalid(
+            f"send_many item {at} is a {type(call).__name__}: give task.call(...), a tuple of positional arguments "
+            "or a mapping of keyword arguments"
+        )
 
-    def _plan(self) -> Plan:
-        """Settled once, for it costs more than the statement's encoding; a deadline is looked at each time."""
-        if self._settled is None or self._settled.good_until is not None:
-            self._settled = self._plan_for(self._options)
-        return self._settled
+    def _current_plan(self) -> Plan:
+        """Computed once, because it costs more than the encoding of a call; a deadline is checked at each send."""
+        if self._plan is None or self._plan.good_until is not None:
+            self._plan = self._plan_for(self._options)
+        return self._plan
 
     def _plan_for(self, options: SendOptions) -> Plan:
-        return plan(self._app, self._definition.name, self._definition, options)
+        return plan(self._app.config, self._definition.name, self._definition, options)
 
 
-class TaskFunction(Sender[P, T]):
-    """A registered task. Calling it runs the function itself, here and now: for unit tests."""
+class Registered(Sender[P, T]):
+    """A sender with the name, the docstring and the signature of the task's function."""
 
-    def __init__(self, app: "Horsies", definition: "TaskDefinition") -> None:
+    def __init__(self, app: "AppRuntime", definition: "TaskDefinition") -> None:
         super().__init__(app, definition, SendOptions())
-        update_wrapper(self, definition.fn)
+        update_wrapper(cast("Any", self), definition.fn)
+
+
+class TaskFunction(Registered[P, T]):
+    """A registered task. Calling it runs the function itself in this process, for unit tests."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         return cast("TaskResult[T, TaskError]", self._definition.fn(*args, **kwargs))
 
 
-class AsyncTaskFunction(Sender[P, T]):
-    """A registered `async def` task. Awaiting a call of it runs the function itself, here and now."""
-
-    def __init__(self, app: "Horsies", definition: "TaskDefinition") -> None:
-        super().__init__(app, definition, SendOptions())
-        update_wrapper(self, definition.fn)
+class AsyncTaskFunction(Registered[P, T]):
+    """A registered `async def` task. Awaiting a call runs the function itself in this process, for unit tests."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
         return cast("Coroutine[Any, Any, TaskResult[T, TaskError]]", self._definition.fn(*args, **kwargs))
 
 
-class TaskStub(Sender[P, T]):
+class TaskStub(Registered[P, T]):
     """A declared task: this process can send it, only the worker has its body."""
-
-    def __init__(self, app: "Horsies", definition: "TaskDefinition") -> None:
-        super().__init__(app, definition, SendOptions())
-        update_wrapper(cast("Any", self), definition.fn)
 
 
 class NamedSender:
-    """Sends tasks by name: the worker's code need not be importable here. `app.send` is one without options."""
+    """Sends tasks by name: the worker's code need not be importable here. `app.send` uses one without options."""
 
-    def __init__(self, app: "Horsies", options: SendOptions) -> None:
+    def __init__(self, app: "AppRuntime", options: SendOptions) -> None:
         self._app = app
         self._options = options
 
     def send(self, task_name: str, /, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
         """Enqueue one call of the task with this name."""
-        return self._sending(task_name, args, kwargs).send("send")
+        return self._send_one(task_name, args, kwargs).send()
 
     async def send_async(self, task_name: str, /, *args: Any, **kwargs: Any) -> TaskHandle[Any]:
         """See `send`."""
-        return await self._sending(task_name, args, kwargs).send_async("send")
+        return await self._send_one(task_name, args, kwargs).send_async()
 
-    def _sending(self, task_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sending[Any]:
+    def _send_one(self, task_name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SendOne[Any]:
         load("send", CODEC)
         from horsies.codec import EncodeError, encode_untyped_call
 
         limits = self._app.payload_limits
         checks = Checks("send")
-        check_task_name(checks, "task_name", task_name)
+        check_name(checks, "task_name", task_name, is_sent=True)
         try:
             checks.finish()
             definition = self._app.registry.get(task_name)
@@ -254,20 +304,19 @@ class NamedSender:
             else:
                 call = encode_untyped_call(args, kwargs, task_name=task_name, limits=limits)
         except (EncodeError, ConfigurationError) as error:
-            raise _refused(str(error)) from error
-        settled = plan(self._app, task_name, definition, self._options)
-        tasks, is_fresh = settled.tasks([call]), settled.task_id is None
-        return Sending(self._app, definition, tasks, self._options.connection, is_fresh)
+            raise _invalid(str(error)) from error
+        tasks = plan(self._app.config, task_name, definition, self._options).tasks([call])
+        return SendOne(self._app, "send", definition, tasks, self._options.connection)
 
 
-def _called(sender: "Sender[Any, Any]") -> str:
+def _function_name(sender: "Sender[Any, Any]") -> str:
     definition = vars(sender).get("_definition")
     name = getattr(definition.fn, "__name__", "") if definition is not None else ""
     return name if name.isidentifier() else "task"
 
 
-def merged(options: SendOptions, *, delay: Seconds | timedelta | None, **changes: Any) -> SendOptions:
-    """Options with what was given changed; None leaves a value as it is."""
+def changed(options: SendOptions, *, delay: Seconds | timedelta | None, **changes: Any) -> SendOptions:
+    """The options with these changes; None leaves an option as it is."""
     given = {name: value for name, value in changes.items() if value is not None}
     if delay is not None:
         given["delay"] = delay if isinstance(delay, timedelta) else _seconds(delay)
@@ -277,33 +326,17 @@ def merged(options: SendOptions, *, delay: Seconds | timedelta | None, **changes
 def _later(options: SendOptions, when: object) -> SendOptions:
     if isinstance(when, datetime):
         return replace(options, eta=when, delay=None)
-    if isinstance(when, timedelta):
-        return replace(options, delay=when, eta=None)
-    return replace(options, delay=_seconds(when), eta=None)
+    return replace(options, delay=when if isinstance(when, timedelta) else _seconds(when), eta=None)
 
 
 def _seconds(value: object) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _refused(f"a delay is a number of seconds, a timedelta or a datetime, not {shown(value)}")
+        raise _invalid(f"a delay is a number of seconds, a timedelta or a datetime, not {shown(value)}")
     try:
         return timedelta(seconds=value)
     except (OverflowError, ValueError):
-        raise _refused(f"a delay of {shown(value)} seconds is out of range") from None
+        raise _invalid(f"a delay of {shown(value)} seconds is out of range") from None
 
 
-def _unpack(call: object, at: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    if isinstance(call, TaskCall):
-        made = cast("TaskCall[Any]", call)
-        return made.args, made.kwargs
-    if isinstance(call, tuple):
-        return cast("tuple[Any, ...]", call), {}
-    if isinstance(call, Mapping):
-        return (), cast("Mapping[str, Any]", call)
-    raise _refused(
-        f"send_many item {at} is a {type(call).__name__}: give task.call(...), a tuple of positional arguments "
-        "or a mapping of keyword arguments"
-    )
-
-
-def _refused(why: str) -> TaskSendError:
+def _invalid(why: str) -> TaskSendError:
     return TaskSendError(SendErrorCode.VALIDATION_FAILED, why)

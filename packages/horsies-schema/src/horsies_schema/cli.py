@@ -1,6 +1,7 @@
 """`horsies-migrate`, also reachable as `horsies migrate`."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,9 @@ from horsies_schema import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, do one thing, answer with an exit code that a script can act on."""
     options = _parser().parse_args(argv)
-    from horsies_schema.migrate import ExitCode, MigrationError, check, current, downgrade, head, sql, upgrade
+    _log_to_stderr()
+    from horsies_schema.errors import ExitCode, MigrationError
+    from horsies_schema.migrate import check, current, downgrade, head, sql, upgrade
     from horsies_schema.roles import grants
 
     try:
@@ -30,8 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "current":
                 print(current(_url(options), schema=options.schema) or "none")
             case "check":
-                check(_url(options), schema=options.schema)
-                print(f"the database is at revision {head()}, as this package needs")
+                found = check(_url(options), schema=options.schema)
+                fit = (
+                    "as this package needs" if found == head() else f"newer than {head()} of this package, which works"
+                )
+                print(f"the database is at revision {found}, {fit}")
             case "sql":
                 print(sql(options.revision, since=options.since, schema=options.schema), end="")
             case _:
@@ -42,13 +48,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ExitCode.OK
 
 
+def _log_to_stderr() -> None:
+    """What a migration waits for; unless the program that calls this has its own logging."""
+    log = logging.getLogger("horsies.migrate")
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("horsies-migrate: %(message)s"))
+        log.addHandler(handler)
+
+
 def _url(options: argparse.Namespace) -> str:
-    from horsies_schema.migrate import ExitCode, MigrationError
+    from horsies_schema.errors import ExitCode, MigrationError
 
     url: str | None = options.url or os.environ.get("HORSIES_DATABASE_URL")
     if not url:
         raise MigrationError("no database: give --url or set HORSIES_DATABASE_URL", ExitCode.USAGE)
     return url
+
+
+def _given(text: str) -> str:
+    """Refuse an empty argument, such as an unset variable of a shell, instead of taking the default."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,27 +83,43 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"horsies-schema {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|current|check|sql|grants")
 
-    def verb(name: str, help_text: str, *, connects: bool = True) -> argparse.ArgumentParser:
+    def verb(
+        name: str, help_text: str, *, connects: bool = True, schema: str = "by search_path"
+    ) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=help_text, description=help_text)
-        sub.add_argument("--schema", help="the PostgreSQL schema that horsies lives in (default: by search_path)")
+        sub.add_argument(
+            "--schema", type=_given, help=f"the PostgreSQL schema that horsies lives in (default: {schema})"
+        )
         if connects:
             sub.add_argument(
                 "--url",
+                type=_given,
                 help="postgresql://... or embedded:///directory (default: the environment's HORSIES_DATABASE_URL)",
             )
         return sub
 
     up = verb("up", "upgrade the database, to the newest revision unless one is named")
-    up.add_argument("revision", nargs="?", default="head")
+    up.add_argument("revision", nargs="?", type=_given, default="head")
     down = verb("down", "downgrade the database; drops what the later revisions made")
-    down.add_argument("revision", help="the revision to go down to; 'base' removes everything")
+    down.add_argument("revision", type=_given, help="the revision to go down to; 'base' removes everything")
     down.add_argument("--yes", action="store_true", help="yes, drop the tables and their data")
     verb("current", "print the revision that the database is at")
-    verb("check", "succeed only if the database is at the revision that this package needs")
+    verb(
+        "check",
+        "succeed only if the database is at the revision that this package needs, or at a later fit one",
+    )
     offline = verb("sql", "print the upgrade as SQL, without a connection", connects=False)
-    offline.add_argument("revision", nargs="?", default="head")
-    offline.add_argument("--since", default="base", metavar="REVISION", help="the revision that the database is at")
-    roles = verb("grants", "print least-privilege roles and their grants as SQL", connects=False)
+    offline.add_argument("revision", nargs="?", type=_given, default="head")
+    offline.add_argument(
+        "--since", type=_given, default="base", metavar="REVISION", help="the revision that the database is at"
+    )
+    roles = verb(
+        "grants",
+        "print least-privilege roles and their grants as SQL, to be run by the owner of the tables, who needs "
+        "CREATEROLE where a role does not exist yet",
+        connects=False,
+        schema="public",
+    )
     roles.add_argument("--prefix", default="horsies_", help="beginning of the roles' names (default: %(default)s)")
     return parser
 

@@ -2,9 +2,10 @@
 
 from typing import Final
 
+from horsies_schema.connection import quote_identifier
 from horsies_schema.environment import VERSION_TABLE
-from horsies_schema.migrate import head, quote_identifier
 from horsies_schema.models import Base
+from horsies_schema.revisions import head
 
 # A viewer sees states, counts, codes and names: not what a task was told, what it answered, nor a message that quotes
 # either. A hash of arguments is no secret's cover: few values are tried quickly.
@@ -24,11 +25,37 @@ SENT_COLUMNS: Final = (
     "max_retries", "task_options", "unique_key", "enqueue_sha",
 )  # fmt: skip
 
+# What the operator's verbs write. Not among them: what a task is and was given, the claim's generation, which fences
+# workers, and `completed_at`, without which no task is COMPLETED.
+OPERATED_COLUMNS: Final = {
+    "horsies_tasks": (
+        "status", "claimed", "claimed_at", "claimed_by_worker_id", "claim_expires_at", "started_at", "failed_at",
+        "terminal_at", "cancel_requested_at", "result", "failed_reason", "error_code", "good_until", "enqueued_at",
+        "retry_count", "max_retries", "manual_retries", "next_retry_at", "progress", "worker_pid", "worker_hostname",
+        "worker_process_name", "finalizing_at", "finalizing_by_worker_id", "is_workflow_task", "former_node_id",
+        "withdrawn", "updated_at",
+    ),
+    "horsies_workflows": (
+        "status", "result", "error", "completed_at", "nodes_left", "paused_inside", "updated_at",
+    ),
+    "horsies_workflow_tasks": (
+        "status", "task_id", "result", "error", "started_at", "completed_at", "deps_left", "deps_ok", "updated_at",
+    ),
+    "horsies_queue_state": ("paused_at", "updated_at"),
+    "horsies_schedule_state": ("paused_at", "run_requested_at", "updated_at"),
+}  # fmt: skip
+# The attempt that an operator ends with a stale task.
+ATTEMPT_COLUMNS: Final = (
+    "task_id", "attempt", "outcome", "will_retry", "started_at", "finished_at", "error_code", "error_message",
+    "failed_reason", "worker_id", "worker_hostname", "worker_pid", "worker_process_name",
+)  # fmt: skip
+
 # Evaluated by every INSERT and UPDATE with the rights of the role that writes.
 CHECK_FUNCTION: Final = "horsies_task_is_sound"
 # They run with the rights of the owner of the tables.
 START: Final = "horsies_start_workflow(jsonb)"
 CANCEL: Final = ("horsies_cancel_tasks(text[])", "horsies_cancel_workflow(text)")
+PURGE: Final = "horsies_purge_tasks(text[])"
 # It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
 STOP: Final = "horsies_stop_workflows(text[], text, text, text, text)"
 
@@ -57,7 +84,8 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
     lines = [
         "-- Roles without login: grant them to the accounts that your services use,",
         f"-- for example: CREATE ROLE web LOGIN PASSWORD '...' IN ROLE {producer};",
-        "-- Run it as the owner of the tables, and again after every upgrade of the schema.",
+        "-- Run it as the owner of the tables, and again after every upgrade of the schema. Roles that do not exist",
+        "-- yet are created, for which that owner needs CREATEROLE; or an administrator creates these four first.",
         "BEGIN;",
         f"DO $$ BEGIN IF (SELECT version_num FROM {on(VERSION_TABLE)}) < '{head()}' THEN",
         f"    RAISE 'these grants are for revision {head()}, the database is behind: run `horsies-migrate up` first';",
@@ -73,7 +101,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "",
         "-- take back what an older release granted, columns included",
         f"REVOKE ALL ON {on(VERSION_TABLE, *tables)} FROM {everyone};",
-        f"REVOKE ALL ON FUNCTION {on(START, STOP, *CANCEL)} FROM PUBLIC, {everyone};",
+        f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, *CANCEL)} FROM PUBLIC, {everyone};",
         f"GRANT USAGE ON SCHEMA {place} TO {everyone};",
         f"GRANT SELECT ON {on(VERSION_TABLE)} TO {everyone};",
         "",
@@ -86,7 +114,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "-- worker: claim, run, finish, recover and prune; migrations need the owner, so either run",
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, *CANCEL)} TO {worker};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, *CANCEL)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
         *(f"--   ALTER ROLE <login account> SET {setting};" for setting in _CLAIM_SETTINGS),
@@ -102,12 +130,13 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "",
         "-- operator: sees everything; cancels, retries, requeues, purges ended tasks, pauses, asks a schedule to run",
         f"GRANT SELECT ON {on(*tables)} TO {operator};",
-        f"GRANT UPDATE ON {on('horsies_tasks', 'horsies_workflows', 'horsies_workflow_tasks')} TO {operator};",
-        f"GRANT DELETE ON {on('horsies_tasks')} TO {operator};",
-        f"GRANT INSERT ON {on('horsies_task_attempts')} TO {operator};",
-        f"GRANT INSERT, UPDATE ON {on('horsies_queue_state')} TO {operator};",
-        f"GRANT UPDATE (paused_at, run_requested_at, updated_at) ON {on('horsies_schedule_state')} TO {operator};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, *CANCEL)} TO {operator};",
+        *(
+            f"GRANT UPDATE ({', '.join(columns)}) ON {on(name)} TO {operator};"
+            for name, columns in OPERATED_COLUMNS.items()
+        ),
+        f"GRANT INSERT ({', '.join(ATTEMPT_COLUMNS)}) ON {on('horsies_task_attempts')} TO {operator};",
+        f"GRANT INSERT (queue_name, paused_at) ON {on('horsies_queue_state')} TO {operator};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, *CANCEL)} TO {operator};",
         "COMMIT;",
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Every action, once: footer, help, palette and confirmation read this table. No Textual here."""
+"""The table of actions, which footer, help, palette and confirmation read. This module does not import Textual."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,27 +8,27 @@ from horsies._text import plural
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that changes rows."""
+    """An action that changes rows."""
 
     id: str
     key: str
     label: str
-    """For the footer."""
+    """The label in the footer."""
     noun: str
-    """What it acts on, in the singular."""
+    """The kind of its targets, in the singular."""
     verb: str
-    """For the question: `Cancel 3 tasks?`"""
+    """The verb of the confirmation: `Cancel 3 tasks?`"""
     done: str
-    """For the report: `3 tasks cancelled`."""
+    """The participle of the report: `3 tasks cancelled`."""
     means: str
-    """What will happen, for who has to decide."""
+    """The consequences, for the confirmation."""
     right: str
     """The field of `Rights` that it needs."""
     screens: frozenset[str]
     states: frozenset[str]
-    """It applies to what is in one of these states."""
+    """The states of the targets that it applies to."""
     asked: str = ""
-    """When others carry it out: `the worker was asked`."""
+    """The report when a worker or a scheduler carries it out: `the worker was asked`."""
 
     def question(self, count: int) -> str:
         return f"{self.verb} {plural(count, self.noun)}?"
@@ -97,7 +97,7 @@ ACTIONS: Final = (
 
 BY_ID: Final = {action.id: action for action in ACTIONS}
 TYPE_ABOVE: Final = 20
-"""More rows than this and the operator types their number."""
+"""For more rows than this, the operator has to type their number."""
 
 
 def for_screen(name: str) -> list[Action]:

@@ -1,9 +1,8 @@
-"""The dashboard: modes, keys, themes, the feed. Holds no rows; the screen that is seen does."""
+"""The dashboard: screens, keys, themes and the feed. The rows are kept by the visible screen."""
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Final, cast
 
@@ -29,22 +28,18 @@ from horsies_tui.screens.tasks import TasksScreen
 from horsies_tui.screens.workers import WorkersScreen
 from horsies_tui.screens.workflows import WorkflowsScreen
 from horsies_tui.text import inert
-from horsies_tui.themes import CYCLE, DEFAULT_VARIABLES, THEMES, variable_of
-from horsies_tui.widgets.nav_bar import PLACES
-from horsies_tui.widgets.status_bar import Banner, BarState, StatusBar
+from horsies_tui.themes import CYCLE, DEFAULT_VARIABLES, THEMES
+from horsies_tui.widgets.bars import PLACES, Banner, BarState, StatusBar
 
-_SHEETS: Final = (
-    "overview", "tasks", "task", "workers", "worker", "stale", "workflows", "workflow", "schedules", "maintenance",
-    "confirm", "help",
-)  # fmt: skip
+_SHEETS: Final = ("overview", "tasks", "task", "worker", "stale", "workflow", "maintenance", "confirm", "help")
 
 
 class Dashboard(App[None]):
-    """Give it a source and run it."""
+    """The app over a source."""
 
     TITLE = "horsies"
     CSS_PATH: ClassVar[Any] = ["base.tcss", *(f"screens/{name}.tcss" for name in _SHEETS)]
-    """All at once: a sheet that comes with its screen makes Textual parse all of them again."""
+    """All style sheets at once: a sheet that is loaded with its screen makes Textual parse all of them again."""
     COMMANDS: ClassVar[set[Any]] = {DashboardCommands}
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
         "overview": OverviewScreen, "tasks": TasksScreen, "workers": WorkersScreen, "stale": StaleScreen,
@@ -80,7 +75,7 @@ class Dashboard(App[None]):
         self.source = source
         self.queries: dict[str, Query] = {}
         """The filters in use, by screen; kept for the session."""
-        self.session = Session("", "", "", Rights.none())
+        self.session = Session("", "", Rights.none())
         self._read_only = read_only
         self._refresh_s = refresh_s
         self._is_demo = is_demo
@@ -99,16 +94,14 @@ class Dashboard(App[None]):
 
     async def on_mount(self) -> None:
         self.theme_changed_signal.subscribe(self, lambda _theme: self._repaint())
-        self.run_worker(self._watch(), group="feed", exit_on_error=False)
+        feed = Feed(self.source, self._stale, self._live, slow_s=self._refresh_s)
+        self.run_worker(feed.run(), group="feed", exit_on_error=False)
         self.run_worker(self._find_session(), group="session", exit_on_error=False)
         self.set_interval(1.0, self.tell_screen)
 
     async def on_unmount(self) -> None:
         self.workers.cancel_all()
         await self.source.close()
-
-    async def _watch(self) -> None:
-        await Feed(self.source, self._stale, self._live, slow_s=self._refresh_s).run()
 
     async def _find_session(self) -> None:
         while True:
@@ -121,7 +114,7 @@ class Dashboard(App[None]):
         self.tell_screen()
 
     def _stale(self, kinds: Kinds) -> None:
-        screen = self._live_screen()
+        screen = self.live_screen()
         if screen is not None and not self._is_paused:
             screen.post_message(DataStale(kinds))
 
@@ -129,33 +122,26 @@ class Dashboard(App[None]):
         self._is_live = is_live
         self.tell_screen()
 
-    def _live_screen(self) -> LiveScreen[Any] | None:
-        """The one that is seen, also below a dialog."""
+    def live_screen(self) -> LiveScreen[Any] | None:
+        """The visible screen, also below a dialog."""
         for screen in reversed(self.screen_stack):
             if isinstance(screen, LiveScreen):
                 return cast("LiveScreen[Any]", screen)
         return None
 
-    # -- what screens ask ------------------------------------------------------------------------
+    # -- for the screens -------------------------------------------------------------------------
 
     @property
     def window(self) -> Window:
         return WINDOWS[self._window]
 
     def now(self) -> float:
-        """Of this process; only for how long ago something was asked."""
+        """The monotonic clock of this process, to measure how long ago a read was."""
         return self._clock()
 
     def may(self, action: Action) -> bool:
-        """Whether this action exists here: read-only mode and missing rights take it away everywhere."""
+        """Whether this action is allowed: read-only mode and missing rights forbid it on every screen."""
         return not self._read_only and self.session.rights.has(action.right)
-
-    def colour(self, state: str) -> str:
-        return self.theme_variables.get(variable_of(state), "")
-
-    @property
-    def muted(self) -> str:
-        return self.theme_variables.get("status-pending", "")
 
     def say(self, text: str, *, warn: bool = False) -> None:
         self.notify(inert(text, 300), severity="warning" if warn else "information", markup=False, timeout=6)
@@ -175,8 +161,8 @@ class Dashboard(App[None]):
         self.tell_screen()
 
     def tell_screen(self) -> None:
-        """Once a second, and whenever something changed: how old is what is seen."""
-        screen = self._live_screen()
+        """Show the age of the data, once a second and after every change."""
+        screen = self.live_screen()
         if screen is None or not screen.is_mounted:
             return
         now = self._clock()
@@ -190,7 +176,7 @@ class Dashboard(App[None]):
         window = self.window.name if screen.HAS_WINDOW else ""
         state = BarState(place, mode, age, window, looks_only, screen.note)
         for bar in screen.query(StatusBar):
-            bar.state = replace(state)
+            bar.state = state
         for banner in screen.query(Banner):
             banner.tell(self._banner(now))
 
@@ -217,9 +203,9 @@ class Dashboard(App[None]):
 
     def use_window(self, place: int) -> None:
         self._window = min(len(WINDOWS) - 1, max(0, place))
-        screen = self._live_screen()
+        screen = self.live_screen()
         if screen is not None and screen.HAS_WINDOW:
-            screen.reload()  # also while paused: it is another question
+            screen.reload()  # also while paused: the window has changed
         self.tell_screen()
 
     def action_theme(self) -> None:
@@ -228,14 +214,14 @@ class Dashboard(App[None]):
         self.theme = names[(place + 1) % len(names)]
 
     def _repaint(self) -> None:
-        screen = self._live_screen()
+        screen = self.live_screen()
         if screen is not None:
             screen.repaint()
 
     def action_help(self) -> None:
-        screen = self._live_screen()
+        screen = self.live_screen()
         if screen is not None:
-            self.push_screen(HelpScreen(screen.NAME, screen.ABOUT, keys_of(dict(screen.active_bindings))))
+            self.push_screen(HelpScreen(screen.NAME, screen.ABOUT, keys_of(screen.active_bindings)))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield SystemCommand("Quit", "Leave the dashboard", self.action_quit)

@@ -10,28 +10,29 @@ from horsies.errors import HorsiesError
 from horsies_tui.data.feed import SLOW_S
 
 DIRECT_URL_VARIABLE = "HORSIES_TUI_DIRECT_URL"
-"""From `--serve` to the dashboards that it starts; see `_serve`."""
+"""The variable by which `--serve` passes the URL to its dashboards; see `_serve`."""
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run(sys.argv[1:], prog="horsies-tui"))
 
 
 def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
-    """The command of `horsies`."""
+    """Run `horsies tui`."""
     parser = _parser(prog)
     options = parser.parse_args(argv)
     if not 0.5 <= options.refresh <= 3_600:  # NaN is not
         parser.error("--refresh must be 0.5 to 3600 seconds")
-    if not options.demo:
-        try:
-            config = _config(options)
-        except HorsiesError as error:
-            print(f"{prog}: {error}", file=sys.stderr)
-            return 2
-    else:
-        config = None
+    if options.serve is not None and not 1 <= options.serve <= 65_535:
+        parser.error("--serve must be a port, 1 to 65535")
+    if not all([options.host, *options.allowed_hosts]):
+        parser.error("--host and --allow-host must not be empty; --host 0.0.0.0 listens on every address")
+    try:
+        config = None if options.demo else _config(options)
+    except HorsiesError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
     if options.serve is not None:
         return _serve(options, config, prog)
     from horsies_tui.app import Dashboard
@@ -39,11 +40,12 @@ def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
     if config is None:
         from horsies_tui.demo import DemoSource
 
-        app = Dashboard(DemoSource(), read_only=options.read_only, refresh_s=options.refresh, is_demo=True)
+        source = DemoSource()
     else:
         from horsies_tui.data.postgres import PostgresSource
 
-        app = Dashboard(PostgresSource(config), read_only=options.read_only, refresh_s=options.refresh)
+        source = PostgresSource(config)
+    app = Dashboard(source, read_only=options.read_only, refresh_s=options.refresh, is_demo=options.demo)
     app.run()
     return app.return_code or 0
 
@@ -89,7 +91,7 @@ def _serve(options: argparse.Namespace, config: PostgresConfig | None, prog: str
     if options.read_only or not options.allow_actions:
         arguments.append("--read-only")
     if config is not None:
-        # by the environment: an argument would show the password to everybody who can list processes
+        # by the environment: the list of processes would show an argument, with its password, to every user
         os.environ[DATABASE_URL_VARIABLE] = config.url
         if config.direct_url is not None:
             os.environ[DIRECT_URL_VARIABLE] = config.direct_url
@@ -101,5 +103,9 @@ def _serve(options: argparse.Namespace, config: PostgresConfig | None, prog: str
             "encrypted: put a proxy with TLS in front of it",
             file=sys.stderr,
         )
-    serve(arguments, host=options.host, port=options.serve, allowed_hosts=options.allowed_hosts)
+    try:
+        serve(arguments, host=options.host, port=options.serve, allowed_hosts=options.allowed_hosts)
+    except OSError as error:
+        print(f"{prog}: --serve cannot listen on {options.host}, port {options.serve}: {error}", file=sys.stderr)
+        return 1
     return 0

@@ -1,4 +1,4 @@
-"""The palette: go somewhere, use a filter, act on what is selected. Depends on where one is and what one may."""
+"""The palette: change the screen, use a filter, act on the selection. It depends on the screen and on the rights."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -10,7 +10,7 @@ from horsies_tui.actions import for_screen
 from horsies_tui.data.filters import Query
 from horsies_tui.data.windows import WINDOWS
 from horsies_tui.themes import CYCLE
-from horsies_tui.widgets.nav_bar import PLACES
+from horsies_tui.widgets.bars import PLACES
 
 if TYPE_CHECKING:
     from horsies_tui.app import Dashboard

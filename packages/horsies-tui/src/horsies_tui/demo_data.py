@@ -1,6 +1,6 @@
-"""A made-up shop's queue: the same seed makes the same rows, at any moment that is called now.
+"""The rows of an invented shop; the same seed makes the same rows relative to now.
 
-Whatever a screen counts, lists or averages is computed from these rows, so that screens agree with each other.
+Every count, list and average of a screen is computed from these rows, so that the screens agree with each other.
 """
 
 import json
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from horsies.doctor import Finding, Severity
-from horsies.info import WorkerLiveness, WorkerStatus
+from horsies.operate.doctor import Finding, Severity
+from horsies.operate.views import WorkerLiveness, WorkerStatus
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
 from horsies_tui.data.models import ScheduleRow, TableFacts, WorkflowDetail, WorkflowNode, WorkflowRow
 
@@ -20,7 +20,7 @@ NAMES: Final = {
     "resize_image": "media", "transcode_video": "media", "rebuild_index": "default", "sync_inventory": "default",
 }  # fmt: skip
 ENDED: Final = 2_600
-"""Tasks of the last hour."""
+"""The number of tasks that ended in the last hour."""
 ERRORS: Final = {
     "mail": ("SMTP_DOWN", "connection refused by mx1"),
     "payments": ("CARD_DECLINED", "the bank declined the card"),
@@ -38,7 +38,7 @@ TRACEBACK: Final = (
 )
 PROCESSES: Final = 4
 RETRY_S: Final = 12.0
-"""From one attempt to the next."""
+"""The seconds from one attempt to the next."""
 _RECOVERY: Final = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
 _COMMON: Final = ["default", "mail", "payments"]
 _GRAPHS: Final[dict[str, tuple[tuple[str, tuple[int, ...]], ...]]] = {
@@ -83,14 +83,14 @@ class DemoTask:
 
     @property
     def claimed(self) -> float | None:
-        """A worker holds what it claimed for a moment before it starts it."""
+        """When it was claimed, a moment before its start."""
         if self.started is not None:
             return self.started + 0.01
         return self.enqueued - 1 if self.status is TaskStatus.CLAIMED else None
 
     @property
     def sent(self) -> float:
-        """Before its first attempt."""
+        """When it was sent, before its first attempt."""
         return self.enqueued + self.retries * RETRY_S
 
     @property
@@ -99,7 +99,7 @@ class DemoTask:
 
 
 class World:
-    """Everything that the demo shows. `began`: the moment that the ages count back from."""
+    """Everything that the demo shows. Ages count back from `began`."""
 
     def __init__(self, seed: int = 7, began: float = 0.0) -> None:
         self.random = random.Random(seed)
@@ -108,9 +108,9 @@ class World:
         self.paused = {"media"}
         self.workers = [self.new_id() for _ in range(3)]
         self.dead = self.new_id()
-        """Silent for a while, not judged yet: what it held is still its own."""
+        """A silent worker that was not declared dead yet and still holds its tasks."""
         self.lost = self.new_id()
-        """Died earlier; the others have ended what it ran."""
+        """A worker that died earlier; other workers have ended its tasks."""
         self.moved_workflows: dict[str, WorkflowStatus] = {}
         self.paused_schedules = {"weekly_newsletter"}
         self.asked: set[str] = set()
@@ -148,13 +148,13 @@ class World:
     # -- tasks -----------------------------------------------------------------------------------
 
     def _fill_ended(self) -> None:
-        """More at some times than at others, and a bad quarter of an hour for mail."""
+        """Add ended tasks at a varying rate, with many failures of mail in one quarter of an hour."""
         draw = self.random
         for _ in range(ENDED):
             ended = draw.uniform(2, 3_600)
             while draw.random() > 0.6 + 0.4 * math.sin(ended / 500):
                 ended = draw.uniform(2, 3_600)
-            # media is paused: nothing of it ended since
+            # no task of the paused queue media ended since
             name = draw.choice([one for one, queue in NAMES.items() if queue != "media" or ended > 1_300])
             queue = NAMES[name]
             started = ended + draw.uniform(0.02, 4)
@@ -181,7 +181,7 @@ class World:
             )  # fmt: skip
         for schedule, name, every, offset, _ in _PLAN:
             since = (self.began - offset) % every
-            since += every * (since < 3)  # one that is due just now has the run before
+            since += every * (since < 3)  # a schedule that is due now shows the run before
             self._runs[schedule] = self._add(
                 TaskStatus.COMPLETED, name, enqueued=since - 0.01, started=since - 0.03, ended=since - 2.4,
                 worker=self.workers[0],
@@ -191,7 +191,7 @@ class World:
         return self.random.choice([worker for worker in self.workers if queue in self.queues_of(worker)])
 
     def _fill_live(self) -> None:
-        """Every worker is full, so tasks wait for a moment; those of the paused queue for as long as it is paused."""
+        """Add live tasks. The workers are full, so tasks wait a moment, and those of the paused queue longer."""
         draw = self.random
         running = [task for task in self.tasks.values() if task.status is TaskStatus.RUNNING]
         open_names = [name for name, queue in NAMES.items() if queue != "media"]
@@ -218,42 +218,40 @@ class World:
     # -- workers ---------------------------------------------------------------------------------
 
     def worker_statuses(self, now: datetime) -> list[WorkerStatus]:
-        found: list[WorkerStatus] = []
-        for place, worker in enumerate(self.everyone):
-            is_lost = worker == self.lost
-            age = timedelta(seconds={self.dead: 113.0, self.lost: 1_590.0}.get(worker, 1.4 + place))
-            held = [task for task in self.tasks.values() if task.worker == worker]
-            running = sum(task.status is TaskStatus.RUNNING for task in held)
-            claimed = sum(task.status is TaskStatus.CLAIMED for task in held)
-            is_dead = worker in (self.dead, self.lost)
-            found.append(
-                WorkerStatus(
-                    worker_id=worker, snapshot_at=now - age, age=age, hostname=self.host(worker) or "",
-                    pid=self.pid(worker) or 0, processes=PROCESSES, queues=self.queues_of(worker),
-                    tasks_running=3 if is_lost else running, tasks_claimed=claimed, memory_usage_mb=61.0 + place,
-                    children_memory_mb=340.0 + 25 * place, cpu_percent=38.0 + 11 * place, memory_percent=21.0,
-                    max_claim_batch=100, max_claim_per_worker=None, cluster_wide_cap=None, queue_max_concurrency={},
-                    recovery_config=_RECOVERY, worker_started_at=now - timedelta(hours=30 + place),
-                    up_for=timedelta(hours=30 + place) - (age if is_dead else timedelta()), stopped_at=None,
-                    judged_dead_at=now - timedelta(seconds=1_570) if is_lost else None,
-                    judged_by=self.workers[0] if is_lost else None,
-                    liveness=WorkerLiveness.DEAD if is_dead else WorkerLiveness.ALIVE, holds_claimed=claimed,
-                    holds_running=running,
-                )
-            )  # fmt: skip
-        return found
+        return [self._worker_status(place, worker, now) for place, worker in enumerate(self.everyone)]
+
+    def _worker_status(self, place: int, worker: str, now: datetime) -> WorkerStatus:
+        is_lost = worker == self.lost
+        age = timedelta(seconds={self.dead: 113.0, self.lost: 1_590.0}.get(worker, 1.4 + place))
+        held = [task for task in self.tasks.values() if task.worker == worker]
+        running = sum(task.status is TaskStatus.RUNNING for task in held)
+        claimed = sum(task.status is TaskStatus.CLAIMED for task in held)
+        is_dead = worker in (self.dead, self.lost)
+        return WorkerStatus(
+            worker_id=worker, snapshot_at=now - age, age=age, hostname=self.host(worker) or "",
+            pid=self.pid(worker) or 0, processes=PROCESSES, queues=self.queues_of(worker),
+            tasks_running=3 if is_lost else running, tasks_claimed=claimed, memory_usage_mb=61.0 + place,
+            children_memory_mb=340.0 + 25 * place, cpu_percent=38.0 + 11 * place, memory_percent=21.0,
+            max_claim_batch=100, max_claim_per_worker=None, cluster_wide_cap=None, queue_max_concurrency={},
+            recovery_config=_RECOVERY, worker_started_at=now - timedelta(hours=30 + place),
+            up_for=timedelta(hours=30 + place) - (age if is_dead else timedelta()), stopped_at=None,
+            judged_dead_at=now - timedelta(seconds=1_570) if is_lost else None,
+            judged_by=self.workers[0] if is_lost else None,
+            liveness=WorkerLiveness.DEAD if is_dead else WorkerLiveness.ALIVE, holds_claimed=claimed,
+            holds_running=running,
+        )  # fmt: skip
 
     # -- workflows -------------------------------------------------------------------------------
 
     def _run(self, number: int) -> tuple[str, str, WorkflowStatus, float]:
-        """Id, name, state and age of a run: live ones since their start, others since their end."""
+        """The id, name, state and age of a run; from the start of a live run, from the end of another."""
         status = (WorkflowStatus.RUNNING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, WorkflowStatus.COMPLETED,
                   WorkflowStatus.FAILED)[min(number, 3 if number % 4 else 4)]  # fmt: skip
         name = "fulfil_orders" if number % 3 else "nightly_report"
         return f"0193f0a0-{number:04x}-7000-8000-{number:012x}", name, status, 20.0 + number * 240
 
     def _fill_runs(self) -> None:
-        """The tasks of nodes that have started; a node takes three seconds."""
+        """Add the tasks of started nodes; a node takes three seconds."""
         for number in range(14):
             run_id, name, status, age = self._run(number)
             graph = _GRAPHS[name]
@@ -288,17 +286,19 @@ class World:
                 took = timedelta(seconds=2.8) if task is not None and task.ended is not None else None
                 nodes.append(
                     WorkflowNode(
-                        index, node, node, "default", list(waits), "all", False, None, task.id if task else None,
-                        state, task.error if task else None, took,
+                        index, node, node, list(waits), "all", False, None, task.id if task else None, state, None,
+                        None, error_code=task.error if task else None, took=took,
                     )
                 )  # fmt: skip
             is_over = status in (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
             over = sum(one.status in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED) for one in nodes)
+            at = datetime.fromtimestamp(self.began - age, UTC)
             run = WorkflowRow(
-                run_id, name, status, "fail", None,
-                datetime.fromtimestamp(self.began - age, UTC) if is_over else None, timedelta(seconds=age),
-                timedelta(seconds=3.0 * len(graph)) if is_over else None, len(graph), over,
-                sum(one.status is NodeStatus.FAILED for one in nodes),
+                id=run_id, name=name, status=status, on_error="fail", definition_key=None, parent_workflow_id=None,
+                depth=0, nodes_left=len(graph) - over, sent_at=at, created_at=at, started_at=at,
+                completed_at=at if is_over else None, updated_at=at, age=timedelta(seconds=age),
+                took=timedelta(seconds=3.0 * len(graph)) if is_over else None, nodes=len(graph), ended=over,
+                failed=sum(one.status is NodeStatus.FAILED for one in nodes),
             )  # fmt: skip
             found.append(WorkflowDetail(run, tuple(nodes)))
         return found
@@ -307,16 +307,19 @@ class World:
 
     def schedules(self, now: datetime) -> tuple[ScheduleRow, ...]:
         rows: list[ScheduleRow] = []
-        for name, task_name, every, offset, runs in _PLAN:
+        for name, _, every, offset, runs in _PLAN:
             since = timedelta(seconds=(now.timestamp() - offset) % every)
             due = timedelta(seconds=every) - since
             task = self.tasks[self._runs[name]]
             rows.append(
                 ScheduleRow(
-                    name, now + due, now - since, task.id, runs,
-                    now - timedelta(days=2) if name in self.paused_schedules else None,
-                    now if name in self.asked else None, due, since, None, str(task.status), task_name, False,
-                    timedelta(milliseconds=10), timedelta(seconds=3), timedelta(seconds=3),
+                    schedule_name=name, next_run_at=now + due, last_run_at=now - since, last_task_id=task.id,
+                    last_task_status=task.status, last_workflow_status=None, run_count=runs,
+                    paused_at=now - timedelta(days=2) if name in self.paused_schedules else None,
+                    run_requested_at=now if name in self.asked else None, updated_at=now - timedelta(seconds=3),
+                    overdue_by=None, unlisted_for=timedelta(seconds=3), scheduler_seen=timedelta(seconds=3),
+                    due_in=due, last_age=since, last_status=str(task.status), is_workflow=False,
+                    drift=timedelta(milliseconds=10),
                 )
             )  # fmt: skip
         return tuple(rows)
@@ -354,7 +357,7 @@ class World:
             Finding("vacuum", Severity.WARN, f"horsies_tasks has {DEAD_ROWS:,} dead rows",
                     "every claim walks past them", "look for an old transaction, or vacuum it: VACUUM horsies_tasks"),
             Finding("server", Severity.OK, "PostgreSQL 18.1, UTF8"),
-            Finding("schema", Severity.OK, "at revision 0015"),
+            Finding("schema", Severity.OK, "at revision 0017"),
             Finding("notify", Severity.OK, "a notification takes 1.2 ms"),
             Finding("connections", Severity.OK, "41 of 300 in use"),
             Finding("workers", Severity.OK,

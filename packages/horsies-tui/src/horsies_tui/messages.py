@@ -1,40 +1,39 @@
-"""What the rooms of the dashboard tell each other."""
+"""The messages between the feed, the screens and the app."""
+
+from dataclasses import dataclass
 
 from textual.message import Message
 
+from horsies.operate.actions import Outcome
 from horsies_tui.data.feed import Kinds
-from horsies_tui.data.source import Outcome, Target
+from horsies_tui.data.source import Target
 
 
+@dataclass
 class DataStale(Message):
-    """Something of these kinds may have changed; the screen that is seen looks again."""
+    """Rows of these kinds may have changed; the visible screen reads again."""
 
-    def __init__(self, kinds: Kinds) -> None:
-        super().__init__()
-        self.kinds = kinds
+    kinds: Kinds
 
 
+@dataclass
 class SourceState(Message):
-    """Whether an answer came, and why not."""
+    """Whether a read succeeded; otherwise why it failed."""
 
-    def __init__(self, error: str | None) -> None:
-        super().__init__()
-        self.error = error
+    error: str | None
 
 
+@dataclass
 class ActionRequested(Message):
-    """The operator has said yes."""
+    """The operator has confirmed an action."""
 
-    def __init__(self, action: str, targets: tuple[Target, ...]) -> None:
-        super().__init__()
-        self.action = action
-        self.targets = targets
+    action: str
+    targets: tuple[Target, ...]
 
 
+@dataclass
 class ActionDone(Message):
-    """What became of it."""
+    """The outcome of an action."""
 
-    def __init__(self, action: str, outcome: Outcome) -> None:
-        super().__init__()
-        self.action = action
-        self.outcome = outcome
+    action: str
+    outcome: Outcome

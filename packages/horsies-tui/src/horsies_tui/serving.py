@@ -1,10 +1,11 @@
 """The dashboard in a browser: textual-serve starts one dashboard per visitor and shows it there.
 
 Every page that the operator's browser opens can send requests to this machine, and a name that its owner points at
-127.0.0.1 makes such a page look like ours. So every request, whatever its route and method, must name this server in
+127.0.0.1 makes such a page look like ours. So every request, on any route and with any method, must name this server in
 its Host header, come from one of its own pages (Origin), and bring the token that is printed at the start.
 """
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -20,7 +21,7 @@ from aiohttp import web
 from textual_serve.server import Server, to_int
 
 TOKEN: Final = "token"
-"""The query parameter of the printed URL. A page that was opened with it has a cookie from then on."""
+"""The query parameter of the printed URL. Opening the page with it sets a cookie."""
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST: Final = re.compile(r"(\[(?P<v6>[0-9a-f:.]{2,45})\]|(?P<name>[a-z0-9._-]{1,253}))(:\d{1,5})?", re.IGNORECASE)
 _HEADERS: Final = {
@@ -37,8 +38,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def serve(arguments: Sequence[str], *, host: str, port: int, allowed_hosts: Collection[str] = ()) -> None:
-    """Until it is interrupted."""
-    command = shlex.join([sys.executable, "-m", "horsies_tui", *arguments])
+    """Serve until interrupted."""
+    # textual-serve runs the command by a shell, in an environment with another driver
+    driver = "TEXTUAL_DRIVER=horsies_tui.served_driver:ServedDriver"
+    command = "exec " + shlex.join(["env", driver, sys.executable, "-m", "horsies_tui", *arguments])
     GuardedServer(command, host, port, Guard(host, port, allowed_hosts)).serve()
 
 
@@ -57,12 +60,12 @@ def _is_every_address(host: str) -> bool:
 
 
 class Guard:
-    """Decides on a request; knows nothing of what is served."""
+    """Decides whether a request is allowed."""
 
     def __init__(self, host: str, port: int, allowed_hosts: Collection[str] = (), token: str | None = None) -> None:
         self.token = token or secrets.token_urlsafe(32)
         self.cookie = f"horsies_tui_{port}"
-        """With the port: cookies do not know it, and there may be a second dashboard on this machine."""
+        """The name of the cookie, with the port: cookies ignore ports, and there may be a second dashboard here."""
         self._every_address = _is_every_address(host)
         names = {_plain(name) for name in allowed_hosts}
         if self._every_address or is_loopback(host):
@@ -72,7 +75,7 @@ class Guard:
         self._names = frozenset(names)
 
     def problem(self, request: web.Request) -> tuple[int, str] | None:
-        """Why a request is refused, as a status and a sentence."""
+        """The status and the reason with which a request is refused; None when it is allowed."""
         hosts = request.headers.getall("Host", [])
         if len(hosts) != 1 or not self._is_ours(hosts[0], request):
             return 403, "This address is not one of the dashboard's. --allow-host NAME allows another name.\n"
@@ -89,7 +92,7 @@ class Guard:
         return None
 
     def _is_ours(self, host: str, request: web.Request) -> bool:
-        """A name of this server; of one that listens on every address, also the address that was connected to."""
+        """Whether this is a name of the server, or the connected address of a server that listens on every address."""
         found = _HOST.fullmatch(host)
         if found is None:
             return False
@@ -107,7 +110,7 @@ class Guard:
 
 
 def _plain(name: str) -> str:
-    """As names are compared: `LOCALHOST.` is localhost, and an address has one spelling."""
+    """The normal form of a host name: `LOCALHOST.` is localhost, and an address has one spelling."""
     name = name.strip("[]").rstrip(".").lower()
     try:
         return str(ipaddress.ip_address(name))
@@ -128,14 +131,15 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 class GuardedServer(Server):
-    """textual-serve's server behind a guard."""
+    """textual-serve's server with a check of every request."""
 
     def __init__(self, command: str, host: str, port: int, guard: Guard) -> None:
         super().__init__(command, host=host, port=port, title="horsies")  # pyright: ignore[reportUnknownMemberType]
         self._guard = guard
+        self._open = set[web.WebSocketResponse]()
 
     def initialize_logging(self) -> None:
-        """Without local variables in tracebacks and without a line per request: both can hold secrets."""
+        """Log without local variables in tracebacks and without request lines: both can contain secrets."""
         logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 
     async def on_startup(self, app: web.Application) -> None:
@@ -147,10 +151,21 @@ class GuardedServer(Server):
 
     @property
     def address(self) -> str:
-        """What the operator opens, token included."""
+        """The URL that the operator opens, with the token."""
         name = "localhost" if _is_every_address(self.host) else self.host
         name = f"[{name}]" if ":" in name else name
         return f"http://{name}:{self.port}/?{TOKEN}={self._guard.token}"
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        """Close the visitors' connections, which ends their dashboards; otherwise the end waits a minute for them."""
+        await asyncio.gather(*(socket.close() for socket in self._open))
+
+    async def _process_messages(self, websocket: web.WebSocketResponse, app_service: Any) -> None:
+        self._open.add(websocket)
+        try:
+            await super()._process_messages(websocket, app_service)
+        finally:
+            self._open.discard(websocket)
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
@@ -173,7 +188,7 @@ class GuardedServer(Server):
         return guarded
 
     def _welcome(self, request: web.Request) -> web.Response:
-        """The token goes into a cookie and out of the address, where history and screenshots would show it."""
+        """Move the token from the address, which history and screenshots show, into a cookie."""
         rest = urlencode([(key, value) for key, value in request.query.items() if key != TOKEN])
         response = web.Response(status=303, headers={**_HEADERS, "Location": f"/?{rest}" if rest else "/"})
         response.set_cookie(
@@ -182,7 +197,7 @@ class GuardedServer(Server):
         return response
 
     async def handle_index(self, request: web.Request) -> Any:
-        """The page, with addresses under the name that the visitor uses: a cookie belongs to one name."""
+        """The page with addresses under the host name that the visitor uses, because a cookie belongs to one name."""
         scheme, socket = ("https", "wss") if _is_https(request) else ("http", "ws")
         context = {
             "font_size": to_int(request.query.get("fontsize", "16"), 16),
@@ -194,5 +209,5 @@ class GuardedServer(Server):
 
 
 def _is_https(request: web.Request) -> bool:
-    """Also of a proxy in front that speaks TLS; a forged header only breaks the page of the one who forged it."""
+    """The scheme, also behind a proxy with TLS; a forged header breaks only the forger's own page."""
     return request.scheme == "https" or request.headers.get("X-Forwarded-Proto") == "https"

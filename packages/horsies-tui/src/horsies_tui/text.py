@@ -1,24 +1,25 @@
-"""Text from rows, made inert, and numbers made short. Rows are hostile input: escapes, markup, bidi, megabytes.
+"""Text from rows without control characters, and short numbers. Rows are hostile input: escapes, markup, megabytes.
 
-`inert` spells out every control character; whoever renders must also keep the result away from markup (plain `Text`
+`inert` spells out every control character; the caller must also keep the result away from markup (plain `Text`
 and `Content`, `markup=False`).
 """
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from horsies._text import plural, printable
 from horsies_tui.data.models import Count
 
+T = TypeVar("T")
 MAX_CELL: Final = 200
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 
 
 def inert(value: object, limit: int = MAX_CELL) -> str:
-    """One line, without anything that a terminal obeys, cut to `limit` characters."""
+    """One line without control characters, cut to `limit` characters."""
     text = str(value)
     cut = text[: limit + 1]
     shown = printable(cut.replace("\r\n", "\n")).replace("\n", "⏎").replace("\t", "⇥")
@@ -27,14 +28,14 @@ def inert(value: object, limit: int = MAX_CELL) -> str:
 
 
 def block(value: object, limit: int) -> str:
-    """Several lines, likewise; tabs are spaces, a long text says how much of it is missing."""
+    """The same for several lines; tabs become spaces, and a cut text says how much is missing."""
     text = str(value)
     shown = printable(text[:limit].replace("\r\n", "\n").replace("\t", "    "))
     return shown if len(text) <= limit else f"{shown}\n… {plural(len(text) - limit, 'more character')}"
 
 
 def pretty_json(text: str | None, chars: int | None) -> str:
-    """JSON for people; a text that is none (or was cut) as it is."""
+    """Indented JSON; a text that is not JSON (or was cut) is returned unchanged."""
     if text is None:
         return ""
     if chars is not None and chars > len(text):
@@ -47,7 +48,7 @@ def pretty_json(text: str | None, chars: int | None) -> str:
 
 
 def fit(text: str, width: int) -> str:
-    """Cut to a width, with an ellipsis."""
+    """The text cut to a width, with an ellipsis."""
     return text if len(text) <= width else (text[: max(0, width - 1)] + "…")
 
 
@@ -85,7 +86,7 @@ def number(value: float) -> str:
 
 
 def counted(count: Count) -> str:
-    """With what is known of it: `≈1.2M` is an estimate, `1,500+` was seen before counting stopped, `–` nothing was."""
+    """A count: `≈1.2M` is an estimate, `1,500+` a lower bound, `–` means that nothing was counted."""
     if count.is_least and not count.value:
         return "–"
     return f"{'≈' if count.is_estimate else ''}{number(count.value)}{'+' if count.is_least else ''}"
@@ -108,7 +109,7 @@ def percent(value: float | None) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """The time of day with milliseconds, UTC; with the date, since nobody knows which day a stale row is from."""
+    """The date and time in UTC with milliseconds; a stale row may be days old."""
     return "–" if value is None else value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
@@ -129,11 +130,16 @@ def bar(done: int, total: int, width: int) -> str:
     return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width, "░")[:width]
 
 
+def dotted(value: T | None, shown: Callable[[T], str] = str) -> str:
+    """The value as text, or a dot for None and 0."""
+    return "·" if value is None or value == 0 else shown(value)
+
+
 def short_id(value: str) -> str:
-    """The start of an id tells when, the end tells which one."""
+    """The start of an id, which is its time, and its end, which tells it from others."""
     return value if len(value) <= 17 else f"{value[:8]}…{value[-8:]}"
 
 
 def as_json(value: Any) -> str:
-    """For the clipboard."""
+    """Indented JSON for the clipboard."""
     return json.dumps(value, indent=2, default=str, ensure_ascii=True)

@@ -1,4 +1,4 @@
-"""Colours. Every status has one, and one glyph, the same everywhere; the glyph is for who does not see the colour."""
+"""Colours. Every status has a colour and a glyph, the same on every screen; the glyph helps without the colour."""
 
 from typing import Final
 
@@ -21,12 +21,12 @@ _LIGHT: Final = {
     "cancelled": "#7a3fd1", "expired": "#b0550f",
 }  # fmt: skip
 
-_ALIASES: Final = {
-    "PENDING": "pending", "CLAIMED": "claimed", "RUNNING": "running", "COMPLETED": "completed", "FAILED": "failed",
-    "CANCELLED": "cancelled", "EXPIRED": "expired", "READY": "claimed", "ENQUEUED": "claimed", "SKIPPED": "pending",
-    "PAUSED": "expired", "alive": "completed", "late": "claimed", "dead": "failed", "stopped": "pending",
-    "ok": "completed", "warn": "claimed", "problem": "failed", "hidden": "pending", "WORKER_FAILURE": "failed",
+_ALIASES: Final = {name.upper(): name for name in _DARK} | {
+    "READY": "claimed", "ENQUEUED": "claimed", "PAUSED": "expired", "alive": "completed", "late": "claimed",
+    "dead": "failed", "ok": "completed", "warn": "claimed", "problem": "failed", "WORKER_FAILURE": "failed",
 }  # fmt: skip
+MUTED: Final = "muted"
+"""Passes for a state where a text is less important than its neighbours."""
 
 
 def _variables(colours: dict[str, str]) -> dict[str, str]:
@@ -34,7 +34,7 @@ def _variables(colours: dict[str, str]) -> dict[str, str]:
 
 
 DEFAULT_VARIABLES: Final = _variables(_DARK)
-"""For themes that know nothing of ours."""
+"""The colours for themes that do not define these variables."""
 
 THEMES: Final = (
     Theme(
@@ -54,5 +54,10 @@ CYCLE: Final = ("horsies-dark", "horsies-light", "nord", "gruvbox", "catppuccin-
 
 
 def variable_of(state: str) -> str:
-    """The theme variable that colours a state."""
+    """The theme variable that colours a state; that of PENDING for others."""
     return f"status-{_ALIASES.get(state, 'pending')}"
+
+
+def badge(state: str, word: str = "") -> str:
+    """The glyph of a state, and its name or another word."""
+    return f"{GLYPHS.get(state, '·')} {word or state.lower()}"

@@ -5,22 +5,20 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from horsies._checks import Checks
+from horsies.app import Horsies
 from horsies.errors import HorsiesError
-from horsies.locate import LocatorError, full_locator, load_app
+from horsies.locate import full_locator, load_app
+from horsies_worker import signals
 from horsies_worker.child.template import descriptors
 from horsies_worker.exit_codes import ExitCode
-from horsies_worker.health import HealthError, default_health_file, read_mark
-from horsies_worker.options import (
-    LOG_FORMATS,
-    LOG_LEVELS,
-    MAX_SHUTDOWN_S,
-    ProcessOptions,
-    SchedulerOptions,
-    WorkerOptions,
-)
-from horsies_worker.running import complain, run_worker
+from horsies_worker.health import HealthError, default_health_file, is_other_than_file, read_mark
+from horsies_worker.options import LOG_FORMATS, LOG_LEVELS, MAX_SHUTDOWN_S, SchedulerOptions, WorkerOptions
+from horsies_worker.process import complain, run_worker
 
+_Options = TypeVar("_Options", WorkerOptions, SchedulerOptions)
 _EXIT_CODES = (
     "exit codes: 0 stopped cleanly; 2 usage; 3 configuration; 4 schema; 5 the database refuses this process or stayed "
     "away; 6 children cannot start; 1 anything else"
@@ -33,14 +31,15 @@ def worker_main(argv: Sequence[str] | None = None) -> int:
         prog="horsies worker", description="Claim tasks and run them in child processes.", epilog=_EXIT_CODES
     )
     _add_worker_arguments(parser)
-    given = parser.parse_args(argv)
+    options = _options(WorkerOptions, parser.parse_args(argv))
+    _refuse(parser, options.values())
+    signals.exit_on_signal(ExitCode.CLEAN)
     found_open = descriptors()
-    try:
-        app = load_app(given.app)
-    except (LocatorError, HorsiesError) as error:
-        complain(str(error))
+    if (app := _load(options.locator)) is None:
         return ExitCode.CONFIGURATION
-    return run_worker(app, _options(given), found_open=found_open)
+    _refuse(parser, options.values(app))
+    options.locator = full_locator(options.locator)
+    return run_worker(app, options, found_open=found_open)
 
 
 def scheduler_main(argv: Sequence[str] | None = None) -> int:
@@ -50,28 +49,15 @@ def scheduler_main(argv: Sequence[str] | None = None) -> int:
         description="Enqueue scheduled tasks when they are due. Any number may run: each slot is fired once.",
         epilog=_EXIT_CODES,
     )
-    parser.add_argument("app", help="where the app is: module:attribute, such as shop.tasks:app")
     _add_process_arguments(parser, SchedulerOptions())
-    given = parser.parse_args(argv)
-    try:
-        app = load_app(given.app)
-    except (LocatorError, HorsiesError) as error:
-        complain(str(error))
+    options = _options(SchedulerOptions, parser.parse_args(argv))
+    _refuse(parser, options.values())
+    signals.exit_on_signal(ExitCode.CLEAN)
+    if (app := _load(options.locator)) is None:
         return ExitCode.CONFIGURATION
     from horsies_worker.scheduler.process import run_scheduler
 
-    return run_scheduler(
-        app,
-        SchedulerOptions(
-            locator=given.app,
-            database_timeout_s=given.database_timeout,
-            shutdown_timeout_s=given.shutdown_timeout,
-            log_level=given.loglevel,
-            log_format=given.log_format,
-            health_file=given.health_file,
-        ),
-        owns_process=True,
-    )
+    return run_scheduler(app, options, owns_process=True)
 
 
 def dev_main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +72,11 @@ def dev_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--watch", action="append", metavar="DIR", help="directory to watch (default: the current one)")
     parser.add_argument("--no-scheduler", action="store_true", help="do not serve the app's schedules")
     given = parser.parse_args(argv)
+    _refuse(parser, _options(WorkerOptions, given).values())
+    watched = [Path(item) for item in given.watch or ["."]]
+    for item in watched:
+        if not item.is_dir():
+            parser.error(f"argument --watch: {str(item)!r} is not a directory")
     from horsies_worker.dev import run_dev
 
     ours = ("--no-reload", "--no-scheduler", "--with-scheduler")
@@ -94,9 +85,9 @@ def dev_main(argv: Sequence[str] | None = None) -> int:
         arguments.append("--with-scheduler")
     return run_dev(
         _without_watch(arguments),
-        [Path(item) for item in given.watch or ["."]],
+        watched,
         reload=not given.no_reload,
-        shutdown_timeout_s=given.shutdown_timeout,
+        shutdown_timeout_s=given.shutdown_timeout_s,
     )
 
 
@@ -109,12 +100,15 @@ def health_main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--max-age", type=float, default=60.0, metavar="SECONDS", help="default: %(default)s")
     parser.add_argument("--scheduler", action="store_true", help="ask for the scheduler, not for the worker")
-    parser.add_argument("--health-file", type=Path, help=f"default: {default_health_file()}")
+    parser.add_argument("--health-file", metavar="FILE", help=f"default: {default_health_file()}")
     given = parser.parse_args(argv)
     if not 0 <= given.max_age <= MAX_SHUTDOWN_S:  # NaN is not
         parser.error(f"--max-age must be 0 to {MAX_SHUTDOWN_S} seconds")
     role = "scheduler" if given.scheduler else "worker"
-    problem = _health_problem(given.health_file or default_health_file(role), given.max_age, role)
+    file = default_health_file(role) if given.health_file is None else Path(given.health_file)
+    if is_other_than_file(file):
+        parser.error(f"argument --health-file: {str(given.health_file or file)!r} is not a file")
+    problem = _health_problem(file, given.max_age, role)
     print(f"unhealthy: {problem}" if problem else "healthy")
     return ExitCode.FAILED if problem else ExitCode.CLEAN
 
@@ -131,8 +125,8 @@ def _health_problem(file: Path, max_age: float, role: str) -> str | None:
     except ProcessLookupError:
         return f"the {role} (pid {pid}) is gone"
     except PermissionError:
-        pass  # alive, and somebody else's
-    query = "claim query" if role == "worker" else "look"
+        pass  # alive, and owned by another user
+    query = "claim query" if role == "worker" else "check"
     return f"the last successful {query} was {age:.0f} s ago" if age > max_age else None
 
 
@@ -152,61 +146,73 @@ def _without_watch(arguments: list[str]) -> list[str]:
 def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     default = WorkerOptions(locator="")
     add = parser.add_argument
-    add("app", help="where the app is: module:attribute, such as shop.tasks:app")
     add("--processes", type=int, default=default.processes, metavar="N", help="child processes (default: %(default)s)")
     add(
         "--async-concurrency", type=int, default=default.async_concurrency, metavar="M",
         help="async def tasks at once in each child (default: %(default)s)",
     )  # fmt: skip
-    add("--queues", metavar="a,b", help="serve only these queues (default: all)")
+    add("--queues", type=_names, metavar="a,b", help="serve only these queues (default: all)")
     add("--max-claim-batch", type=int, metavar="N", help="tasks per claim statement (default: the app's, 500)")
-    add("--max-claim-per-worker", type=int, metavar="N", help="tasks held by this worker at once")
+    add("--max-claim-per-worker", type=int, metavar="N", help="tasks owned by this worker at once")
     add("--max-tasks-per-child", type=int, metavar="N", help="replace a child after so many tasks")
     add("--max-memory-per-child-mb", type=int, metavar="MB", help="replace a child above this resident size")
-    add("--max-child-age", type=float, metavar="SECONDS", help="replace a child after so long")
-    add("--no-run-ahead", action="store_true", help="never hand very short tasks to a child ahead of time")
+    add("--max-child-age", dest="max_child_age_s", type=float, metavar="SECONDS", help="replace a child after so long")
+    add(
+        "--no-run-ahead",
+        dest="run_ahead",
+        action="store_false",
+        help="never hand very short tasks to a child ahead of time",
+    )
     add("--with-scheduler", action="store_true", help="serve the app's schedules too, in this process")
     _add_process_arguments(parser, default)
 
 
-def _add_process_arguments(parser: argparse.ArgumentParser, default: ProcessOptions) -> None:
+def _add_process_arguments(parser: argparse.ArgumentParser, default: WorkerOptions | SchedulerOptions) -> None:
     add = parser.add_argument
+    add("locator", metavar="app", help="where the app is: module:attribute, such as shop.tasks:app")
     add(
-        "--database-timeout",
-        type=float,
-        metavar="SECONDS",
+        "--database-timeout", dest="database_timeout_s", type=float, metavar="SECONDS",
         help="give up when the database is away at start for so long",
-    )
+    )  # fmt: skip
     add(
-        "--shutdown-timeout", type=float, default=default.shutdown_timeout_s, metavar="SECONDS",
+        "--shutdown-timeout", dest="shutdown_timeout_s", type=float, metavar="SECONDS",
+        default=default.shutdown_timeout_s,
         help="time for the whole stop after the first signal; a second one hurries (default: %(default)s)",
     )  # fmt: skip
-    add("--loglevel", default=default.log_level, choices=LOG_LEVELS, type=str.upper, help="default: %(default)s")
+    add(
+        "--loglevel", dest="log_level", default=default.log_level, choices=LOG_LEVELS, type=str.upper,
+        help="default: %(default)s",
+    )  # fmt: skip
     add("--log-format", default=default.log_format, choices=LOG_FORMATS, help="default: %(default)s")
     add(
-        "--health-file",
-        type=Path,
-        default=default.health_file,
+        "--health-file", metavar="FILE", default=default.health_file,
         help="written for `horsies health` (default: %(default)s)",
-    )
+    )  # fmt: skip
 
 
-def _options(given: argparse.Namespace) -> WorkerOptions:
-    return WorkerOptions(
-        locator=full_locator(given.app),
-        processes=given.processes,
-        async_concurrency=given.async_concurrency,
-        queues=[name.strip() for name in given.queues.split(",") if name.strip()] if given.queues else None,
-        max_claim_batch=given.max_claim_batch,
-        max_claim_per_worker=given.max_claim_per_worker,
-        max_tasks_per_child=given.max_tasks_per_child,
-        max_memory_per_child_mb=given.max_memory_per_child_mb,
-        max_child_age_s=given.max_child_age,
-        run_ahead=not given.no_run_ahead,
-        with_scheduler=given.with_scheduler,
-        shutdown_timeout_s=given.shutdown_timeout,
-        database_timeout_s=given.database_timeout,
-        log_level=given.loglevel,
-        log_format=given.log_format,
-        health_file=given.health_file,
-    )
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _refuse(parser: argparse.ArgumentParser, checks: Checks) -> None:
+    """End the process with code 2 and the names of the flags whose values are wrong."""
+    said = [
+        f"argument --{problem.where.split('.', 1)[1].replace('_', '-')}: {problem.why}: "
+        + problem.fix.removesuffix(", or None")
+        for problem in checks.problems
+    ]
+    if said:
+        parser.error("; ".join(said))
+
+
+def _options(kind: type[_Options], given: argparse.Namespace) -> _Options:
+    """The flags are stored by the names of the options."""
+    return kind(**{name: value for name, value in vars(given).items() if name in kind.__dataclass_fields__})
+
+
+def _load(locator: str) -> Horsies | None:
+    try:
+        return load_app(locator)
+    except HorsiesError as error:
+        complain(str(error))
+        return None

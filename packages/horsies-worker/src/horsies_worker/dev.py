@@ -1,6 +1,6 @@
-"""`horsies dev`: the worker as a subprocess, started again when a Python file changes.
+"""`horsies dev`: runs the worker as a subprocess and starts it again when a Python file changes.
 
-The database outlives the restarts: this process is a user of the embedded server for as long as it runs.
+The embedded server runs for as long as this process uses it, across restarts of the worker.
 """
 
 import os
@@ -15,17 +15,18 @@ from pathlib import Path
 from types import FrameType
 
 from horsies.errors import HorsiesError
+from horsies_worker import signals
 from horsies_worker.exit_codes import ExitCode
-from horsies_worker.running import OWNER_PIPE, complain
-from horsies_worker.stopping import HURRY_S, SHORTEST_S
+from horsies_worker.process import OWNER_PIPE, complain
+from horsies_worker.stop import HURRY_S, SHORTEST_S
 
-_LOOK_EVERY_S = 0.5
+_CHECK_EVERY_S = 0.5
 _LATE_S = 2.0
 _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache"})
 
 
 def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bool, shutdown_timeout_s: float) -> int:
-    """Run `horsies worker <arguments>` with a database, again and again, until Ctrl-C."""
+    """Run `horsies worker <arguments>` with a database until Ctrl-C, restarting it after changes."""
     if not os.environ.get("HORSIES_DATABASE_URL"):
         from horsies_schema import embedded
 
@@ -40,7 +41,8 @@ def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bo
         )
     runner = _Runner([sys.executable, "-m", "horsies_worker", *arguments], shutdown_timeout_s)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, runner.on_signal)
+        if signals.may_handle(number):
+            signal.signal(number, runner.on_signal)
     try:
         return runner.run(directories if reload else ())
     except HorsiesError as error:
@@ -63,7 +65,7 @@ class _Runner:
         self._tell_to_stop(hurry=hurry)
 
     def _tell_to_stop(self, *, hurry: bool = False) -> None:
-        """The worker bounds its own stop; one that does not keep the bound is killed a little later."""
+        """The worker bounds its own stop; if it exceeds the bound, it is killed a little later."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGQUIT if hurry else signal.SIGTERM)
             left = HURRY_S if hurry else max(self._shutdown_timeout_s, SHORTEST_S)
@@ -73,12 +75,12 @@ class _Runner:
         seen = _fingerprint(directories)
         self._start()
         while True:
-            code = self._wait(_LOOK_EVERY_S)
+            code = self._wait(_CHECK_EVERY_S)
             if self._leaving:
                 code = self._wait_ended() or ExitCode.CLEAN
                 if code == -signal.SIGKILL:
                     return ExitCode.FAILED
-                return max(code, ExitCode.CLEAN)  # our own signal ends a worker that has not taken it over yet
+                return max(code, ExitCode.CLEAN)  # the signal kills a worker that has not installed its handlers yet
             if not directories:
                 if code is not None:
                     return code
@@ -95,8 +97,8 @@ class _Runner:
                 self._process = None
 
     def _start(self) -> None:
-        # its own session: Ctrl-C reaches us, and we tell it once. If we are killed, the pipe tells it: only we hold the
-        # end that keeps it open.
+        # In a session of its own, the worker gets one signal from this process instead of Ctrl-C. If this process is
+        # killed, the worker sees the end of the pipe.
         theirs, ours = os.pipe()
         with os.fdopen(theirs, "rb"):
             self._process = subprocess.Popen(
@@ -113,7 +115,7 @@ class _Runner:
 
     def _wait_ended(self) -> int | None:
         while self._process is not None:
-            code = self._wait(_LOOK_EVERY_S)
+            code = self._wait(_CHECK_EVERY_S)
             if code is not None:
                 return code
             if time.monotonic() > self._kill_at:
@@ -138,9 +140,9 @@ def _fingerprint(directories: Iterable[Path]) -> set[tuple[str, float]]:
             folders[:] = [name for name in folders if name not in _SKIPPED]
             for name in files:
                 if name.endswith(".py"):
-                    path = os.path.join(root, name)  # noqa: PTH118  (os.walk speaks strings)
+                    path = os.path.join(root, name)  # noqa: PTH118  (os.walk returns strings)
                     try:
                         found.add((path, os.stat(path).st_mtime))  # noqa: PTH116
                     except OSError:
-                        continue  # saved by an editor that replaces files; the next look sees it
+                        continue  # an editor is replacing the file; the next check sees it
     return found

@@ -5,9 +5,9 @@ from enum import IntEnum
 
 class ExitCode(IntEnum):
     CLEAN = 0
-    """Stopped by a signal, everything written. Start it again when you like."""
+    """Stopped by a signal, all results written."""
     FAILED = 1
-    """Something that should not happen; the log has it. Start it again."""
+    """An unexpected error, which the log shows. Start it again."""
     USAGE = 2
     """The command line is wrong. Do not start it again unchanged."""
     CONFIGURATION = 3

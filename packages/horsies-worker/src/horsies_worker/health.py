@@ -1,10 +1,9 @@
-"""The mark that `horsies health` reads: a file whose age says when the database last answered.
+"""The health file that `horsies health` reads: its age shows when the database last answered.
 
-The default lies in a directory that only this user can write to. In a shared one such as /tmp another user could put a
-symbolic link at its name, and have this process overwrite a file of its own user's.
+By default it is in a directory that only this user can write to. In a shared directory such as /tmp, another user could
+place a symbolic link at its path and make this process overwrite one of its own files.
 """
 
-import contextlib
 import logging
 import os
 import stat
@@ -17,22 +16,27 @@ from typing import Final
 _log = logging.getLogger("horsies.worker")
 
 VARIABLE: Final = "HORSIES_HEALTH_FILE"
-_EVERY_S: Final = 1.0
+TOUCH_EVERY_S: Final = 1.0
 
 
 class HealthError(Exception):
-    """Why there is no mark to go by, for a person."""
+    """Why the health file cannot be used."""
 
 
 def default_health_file(role: str = "worker") -> Path:
-    """One process of a kind per container is the rule; several on one machine name their own.
+    """The default path, for one worker and one scheduler per container; further ones need paths of their own.
 
-    Worker and scheduler never share one: the scheduler's has a suffix where the variable names the worker's.
+    Worker and scheduler never share a file: the scheduler's path has a suffix where the variable names the worker's.
     """
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given if role == "worker" else f"{given}-{role}")
     return _private_directory() / role
+
+
+def is_other_than_file(path: Path) -> bool:
+    """Whether something else is there, such as a directory or a device. An empty path is the current directory."""
+    return os.path.exists(path) and not os.path.isfile(path)  # noqa: PTH110, PTH113  (no error in a closed directory)
 
 
 def _private_directory() -> Path:
@@ -41,42 +45,53 @@ def _private_directory() -> Path:
 
 @dataclass(slots=True)
 class HealthFile:
-    """`touch` it whenever the database has answered."""
+    """Call `touch` whenever the database has answered."""
 
     path: Path | None
     _touched: float = field(default=float("-inf"), init=False)
+    _failing: bool = field(default=False, init=False)
 
     def touch(self) -> None:
-        """At most once a second; a file that cannot be written is given up, with a word in the log."""
+        """Write the file, at most once a second. Log the first of several failures, and the success after them."""
         now = time.monotonic()
-        if self.path is None or now - self._touched < _EVERY_S:
+        if self.path is None or now - self._touched < TOUCH_EVERY_S:
             return
         self._touched = now
         try:
             write_mark(self.path)
         except (OSError, HealthError) as error:
-            _log.warning("no health file: %s; `horsies health` will find this process unhealthy", error)
-            self.path = None
+            if not self._failing:
+                _log.warning(
+                    "the health file cannot be written, trying again every second: %s; `horsies health` will find this "
+                    "process unhealthy",
+                    error,
+                )
+            self._failing = True
+        else:
+            if self._failing:
+                _log.warning("the health file %s is written again", self.path)
+            self._failing = False
 
 
 def write_mark(path: Path) -> None:
-    """Put a new file in the place of the old one: readers see a whole one, and a symbolic link is not followed."""
+    """Replace the file atomically, without following a symbolic link."""
     if path.parent == _private_directory():
         path.parent.mkdir(mode=0o700, exist_ok=True)
         _require_private(path.parent)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        fresh.unlink()
+    fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     try:
-        os.write(descriptor, f"{os.getpid()}\n".encode())
-    finally:
-        os.close(descriptor)
-    fresh.replace(path)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(f"{os.getpid()}\n".encode())
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def read_mark(path: Path) -> tuple[int, float]:
-    """Process id and age in seconds. FileNotFoundError, OSError or HealthError when there is nothing to go by."""
+    """Process id and age in seconds. Raises FileNotFoundError, OSError or HealthError."""
     if path.parent == _private_directory() and path.parent.exists():
         _require_private(path.parent)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""Who this worker is, in every row that it writes."""
+"""The id, host and process id that a worker writes into its rows."""
 
 import os
 import socket
@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`worker_id` is minted per process start: a restarted worker is another one, and the fence tells them apart."""
+    """`worker_id` is new at each start: the fences of the statements tell a restarted worker from the former one."""
 
     worker_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     hostname: str = field(default_factory=lambda: socket.gethostname()[:255])
     pid: int = field(default_factory=os.getpid)
-
-    @property
-    def process_name(self) -> str:
-        return f"horsies-worker-{self.pid}"

@@ -1,4 +1,4 @@
-"""What a worker or a scheduler is told on its command line, checked."""
+"""The options of workers and schedulers, and their checks."""
 
 import os
 from collections.abc import Sequence
@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from horsies._checks import MANY, Checks
+from horsies._text import short
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
-from horsies_worker.health import HealthFile, default_health_file
-from horsies_worker.jobs import ChildSpec
+from horsies_worker.child.jobs import ChildSpec
+from horsies_worker.health import HealthFile, default_health_file, is_other_than_file
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOG_FORMATS = ("text", "json")
@@ -19,14 +20,14 @@ MAX_DATABASE_WAIT_S = 7 * 86_400
 
 @dataclass(slots=True, kw_only=True)
 class ProcessOptions:
-    """What every long-running process of ours is told."""
+    """Options of both workers and schedulers."""
 
     database_timeout_s: float | None = None
     shutdown_timeout_s: float = 30.0
     """Bound on the whole stop."""
     log_level: str = "INFO"
     log_format: str = "text"
-    health_file: Path | None = field(default_factory=default_health_file)
+    health_file: Path | str | None = field(default_factory=default_health_file)
     _health: HealthFile | None = None
 
     def check_process(self, checks: Checks) -> None:
@@ -34,11 +35,13 @@ class ProcessOptions:
         checks.word("log_format", self.log_format, LOG_FORMATS)
         checks.seconds("shutdown_timeout", self.shutdown_timeout_s, 0, MAX_SHUTDOWN_S)
         checks.seconds("database_timeout", self.database_timeout_s, 0, MAX_DATABASE_WAIT_S, optional=True)
+        if self.health_file is not None and is_other_than_file(Path(self.health_file)):
+            checks.add("health_file", f"{str(self.health_file)!r} is not a file", "name a file that it may replace")
 
     def touch_health_file(self) -> None:
-        """The mark that `horsies health` reads: the database answered just now."""
+        """Record for `horsies health` that the database has just answered."""
         if self._health is None:
-            self._health = HealthFile(self.health_file)
+            self._health = HealthFile(None if self.health_file is None else Path(self.health_file))
         self._health.touch()
 
 
@@ -46,12 +49,17 @@ class ProcessOptions:
 class SchedulerOptions(ProcessOptions):
     locator: str = "app.run_scheduler()"
     """For the banner."""
-    health_file: Path | None = field(default_factory=lambda: default_health_file("scheduler"))
+    health_file: Path | str | None = field(default_factory=lambda: default_health_file("scheduler"))
 
-    def check(self, app: Horsies) -> None:
-        """Raise ConfigurationError with everything that is wrong, the schedules included."""
+    def values(self) -> Checks:
+        """Check all that does not depend on the app."""
         checks = Checks("scheduler")
         self.check_process(checks)
+        return checks
+
+    def check(self, app: Horsies) -> None:
+        """Raise ConfigurationError with all problems, those of the schedules included."""
+        checks = self.values()
         if not app.config.schedule.schedules:
             checks.add("app", "it has no schedules", "give AppConfig(schedule=ScheduleConfig([TaskSchedule(...)]))")
         check_schedules(app, checks)
@@ -59,7 +67,7 @@ class SchedulerOptions(ProcessOptions):
 
 
 def check_schedules(app: Horsies, checks: Checks) -> None:
-    """Add everything that is wrong with the app's schedules."""
+    """Add all problems of the app's schedules."""
     if not app.config.schedule.schedules:
         return
     from horsies_worker.scheduler.scheduler import settled_schedules
@@ -97,8 +105,8 @@ class WorkerOptions(ProcessOptions):
             log_format=self.log_format,
         )
 
-    def check(self, app: Horsies) -> None:
-        """Raise ConfigurationError with everything that is wrong."""
+    def values(self, app: Horsies | None = None) -> Checks:
+        """Check all that does not depend on the app, and with an app the names of its queues."""
         checks = Checks("worker")
         checks.integer("processes", self.processes, 1, 1_000)
         checks.integer("async_concurrency", self.async_concurrency, 1, 100_000)
@@ -108,10 +116,17 @@ class WorkerOptions(ProcessOptions):
         checks.integer("max_memory_per_child_mb", self.max_memory_per_child_mb, 1, 16_777_216, optional=True)
         checks.seconds("max_child_age", self.max_child_age_s, 0.1, 31_536_000, optional=True)
         self.check_process(checks)
-        known = app.config.queue_names
+        if self.queues is not None and not self.queues:
+            checks.add("queues", "it names no queue", "name at least one, or leave it out to serve all")
+        known = app.config.queue_names if app is not None else self.queues or ()
         for name in self.queues or ():
             if name not in known:
-                checks.add("queues", f"{name!r} is not a queue of this app", f"choose among: {', '.join(known)}")
+                checks.add("queues", f"{short(name)!r} is not a queue of this app", f"choose among: {', '.join(known)}")
+        return checks
+
+    def check(self, app: Horsies) -> None:
+        """Raise ConfigurationError with all problems."""
+        checks = self.values(app)
         if not any(not task.is_stub for task in app.registry):
             checks.add("app", "no task with a body is registered", "import the modules with your @app.task functions")
         if self.with_scheduler:

@@ -1,48 +1,59 @@
-"""A loop that does one thing every so often: `run_once`, jittered, woken early on request, never ended by an error."""
+"""The bases of services: a loop that calls `run_once` and survives its errors."""
 
 import asyncio
 import logging
 import random
 
 from horsies._pg.backoff import Backoff
+from horsies._pg.refusals import worded
 from horsies._pg.transient import is_refusal, is_transient
 from horsies.config import ResilienceConfig
+from horsies_worker.database.session import Session
 
 _log = logging.getLogger("horsies.worker")
 
 
 def tell_trouble(what: str, error: Exception, delay: float) -> None:
-    """One line for what passes by itself or is in an administrator's hands; a traceback for what should not happen."""
+    """Log an error of a service: one line for an outage or a refused role, a traceback for the unexpected."""
     if is_transient(error) or is_refusal(error):
-        _log.warning("%s: %s: %s; trying again in %.1f s", what, type(error).__name__, error, delay)
+        _log.warning("%s: %s; trying again in %.1f s", what, worded(error), delay)
     else:
         _log.error("%s failed unexpectedly; trying again in %.1f s", what, delay, exc_info=error)
 
 
-class Service:
-    """Subclasses say what `run_once` does."""
+class _Loop:
+    """Subclasses implement `run_once`."""
 
     name = "service"
 
-    def __init__(self, interval_s: float, resilience: ResilienceConfig) -> None:
-        self._interval_s = interval_s
+    def __init__(self, session: Session, resilience: ResilienceConfig) -> None:
+        self._session = session
+        self._queries = session.queries
         self._backoff = Backoff(resilience)
-        self._longest_delay_s: float | None = None
         self._wake = asyncio.Event()
-
-    def wake(self) -> None:
-        """Do it now."""
-        self._wake.set()
-
-    def pause_s(self) -> float:
-        """How long to wait after a `run_once` that went well."""
-        return self._interval_s * random.uniform(0.9, 1.1)
 
     async def run_once(self) -> None:
         raise NotImplementedError
 
+
+class Service(_Loop):
+    """Calls `run_once` at a jittered interval, or on request."""
+
+    def __init__(self, session: Session, resilience: ResilienceConfig, interval_s: float) -> None:
+        super().__init__(session, resilience)
+        self._interval_s = interval_s
+        self._longest_delay_s: float | None = None
+
+    def wake(self) -> None:
+        """Call `run_once` now."""
+        self._wake.set()
+
+    def pause_s(self) -> float:
+        """Seconds to wait after a `run_once` without error."""
+        return self._interval_s * random.uniform(0.9, 1.1)
+
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             self._wake.clear()
             try:
@@ -53,7 +64,43 @@ class Service:
                 delay = min(self._backoff.next(), self._longest_delay_s or float("inf"))
                 tell_trouble(self.name, error, delay)
             try:
-                async with asyncio.timeout(delay):  # wait_for would swallow a cancel that meets the wake-up
+                async with asyncio.timeout(delay):  # wait_for would swallow a cancel at the moment of the wake-up
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+
+class BacklogService(_Loop):
+    """Calls `run_once` while it has a backlog, and sleeps otherwise. Subclasses implement `has_backlog` as well, and
+    call `backlog_added`."""
+
+    def __init__(self, session: Session, resilience: ResilienceConfig) -> None:
+        super().__init__(session, resilience)
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def has_backlog(self) -> bool:
+        raise NotImplementedError
+
+    def backlog_added(self) -> None:
+        self._idle.clear()
+        self._wake.set()
+
+    async def drained(self) -> None:
+        """Wait until the backlog is empty."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self.has_backlog():
+                try:
+                    await self.run_once()
+                    self._backoff.reset()
+                except Exception as error:
+                    delay = self._backoff.next()
+                    tell_trouble(self.name, error, delay)
+                    await asyncio.sleep(delay)
+            self._idle.set()

@@ -1,33 +1,65 @@
-"""What each signal does to a worker or a scheduler; `docs/guides/workers.md` has the same as a table."""
+"""The signals of workers and schedulers; `docs/guides/workers.md` has them as a table."""
 
 import asyncio
 import io
 import logging
+import os
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import FrameType
+from typing import Final
 
 from horsies._text import Lines
 
 _log = logging.getLogger("horsies.worker")
 
 
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
 def handle(loop: asyncio.AbstractEventLoop, *, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
-    """Take the signals over, for as long as the loop lives."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    # A handler that the app has installed stays; and a process under nohup was told to outlive its terminal.
+    """Install the handlers, for as long as the loop lives."""
     ours: dict[signal.Signals, Callable[[], None]] = {
+        signal.SIGTERM: stop,
+        signal.SIGINT: stop,
         signal.SIGHUP: stop,
         signal.SIGQUIT: hurry,
         signal.SIGUSR1: log_stacks,
         signal.SIGUSR2: _ignored,
     }
     for number, action in ours.items():
-        if signal.getsignal(number) == signal.SIG_DFL:
+        if may_handle(number):
             loop.add_signal_handler(number, action)
+
+
+def exit_on_signal(code: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    """From now on a signal that stops the process ends it at once with this code: before `handle` there is no work yet,
+    and at the end all work is done."""
+    for number in _STOPPING:
+        if loop is not None:
+            loop.remove_signal_handler(number)
+        if may_handle(number):
+            signal.signal(number, _Exit(code))
+
+
+class _Exit:
+    def __init__(self, code: int) -> None:
+        self._code = code
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        os._exit(self._code)
+
+
+def may_handle(number: signal.Signals) -> bool:
+    """Keep a handler that the app has installed, and the ignored SIGHUP of a process under nohup. But shells ignore
+    SIGINT and SIGQUIT for every command that they start with `&`."""
+    if number in (signal.SIGTERM, signal.SIGINT):
+        return True
+    found = signal.getsignal(number)
+    return found == signal.SIG_DFL or isinstance(found, _Exit) or (found == signal.SIG_IGN and number != signal.SIGHUP)
 
 
 def _ignored() -> None:
@@ -35,7 +67,7 @@ def _ignored() -> None:
 
 
 def log_stacks() -> None:
-    """Where every thread and every asyncio task of this process is, into the log."""
+    """Log the stack of every thread and every asyncio task of this process."""
     text = io.StringIO()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage] # documented

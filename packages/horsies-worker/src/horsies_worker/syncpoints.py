@@ -1,8 +1,8 @@
-"""Named moments at which a test may stop, freeze or kill this process. In production a name is looked up in an
-empty dict, no more.
+"""Named points at which a test may stop, freeze or kill this process. In production, a point costs one lookup in an
+empty dict.
 
 HORSIES_SYNC_POINTS="after_claim=/path" makes the process create /path when it first reaches `after_claim` and wait
-there until the file /path.go exists: a test sees the one, does its harm, and creates the other (or never).
+until the file /path.go exists.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 
 NAMES: Final = (
     "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
-    "before_hand_back", "in_sweep", "before_verdict", "after_verdict", "before_fire", "after_enqueue",
+    "before_hand_back", "in_sweep", "before_declared_dead", "after_declared_dead", "before_fire", "after_enqueue",
     "before_fire_commit", "after_fire", "before_workflow_phase", "workflow_locked", "workflow_settled",
     "workflow_enqueued", "before_workflow_commit", "after_workflow_commit",
 )  # fmt: skip
@@ -27,7 +27,7 @@ _points = _from_environment()
 
 
 async def reached(name: str) -> None:
-    """Called where it happens."""
+    """The process has come to this point."""
     path = _points.get(name)
     if path is None:
         return

@@ -1,7 +1,7 @@
-"""One worker: builds the services, starts them in order, ends them in order. No SQL, no decisions.
+"""One worker: builds the services, starts them in order, stops them in order. No SQL, no decisions.
 
 listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows
-beside: upkeep, reaper, names, judge, pruner, reporter
+beside: heartbeats, cancel requests, reaper, dead workers, unknown names, reporter, pruner, scheduler
 """
 
 import asyncio
@@ -9,71 +9,58 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from horsies._pg import channels
+from horsies._pg.backoff import Backoff
 from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.errors import HorsiesError
-from horsies_worker.child.logs import about
-from horsies_worker.claim_settings import claim_settings
-from horsies_worker.claimer import Claimer
-from horsies_worker.clock import DatabaseClock
-from horsies_worker.database import DatabaseGone, connect_listener, connect_ready, refusals_told
-from horsies_worker.decide import decide
-from horsies_worker.finalizer import Finalizer
-from horsies_worker.held import Held
+from horsies_worker.child.jobs import Job
+from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.children.pool import ChildPool
+from horsies_worker.claim.buffer import Buffer
+from horsies_worker.claim.claimed_task import OwnedTasks
+from horsies_worker.claim.claimer import Claimer
+from horsies_worker.claim.dispatch import Dispatcher
+from horsies_worker.claim.plan import Plan
+from horsies_worker.claim.reconcile import Reconciler
+from horsies_worker.claim.settings import claim_settings, task_kinds
+from horsies_worker.claim.unknown_names import TaskNames
+from horsies_worker.database.clock import DatabaseClock
+from horsies_worker.database.connect import DatabaseGone, ListenTest, connect_listener, connect_ready, refusals_told
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Sessions, close
+from horsies_worker.finish.decide import decide
+from horsies_worker.finish.finalizer import Finalizer
 from horsies_worker.identity import Identity
-from horsies_worker.instance import WorkerInstance
-from horsies_worker.jobs import Job, Outcome, OutcomeKind
-from horsies_worker.judge import Judge
-from horsies_worker.names import TaskNames
+from horsies_worker.liveness.cancels import CancelRequests
+from horsies_worker.liveness.dead_workers import DeadWorkers
+from horsies_worker.liveness.heartbeats import Heartbeats
+from horsies_worker.liveness.instance import WorkerInstance
+from horsies_worker.liveness.progress import Progress
+from horsies_worker.liveness.reaper import Reaper
+from horsies_worker.liveness.recovery import Recovery
+from horsies_worker.liveness.reporter import Reporter
 from horsies_worker.options import WorkerOptions
-from horsies_worker.pool import ChildPool
-from horsies_worker.pruner import Pruner
-from horsies_worker.queries import Queries
-from horsies_worker.reaper import Reaper
-from horsies_worker.reconciler import Reconciler
-from horsies_worker.recovery import Recovery
-from horsies_worker.reporter import Reporter
-from horsies_worker.session import CLAIM_SETTINGS, Session, close
-from horsies_worker.starter import Starter
-from horsies_worker.stopping import StopDeadlines
-from horsies_worker.upkeep import Upkeep
+from horsies_worker.output.log_context import about, log
+from horsies_worker.retention.pruner import Pruner
+from horsies_worker.stop import Stop
 from horsies_worker.workflows.advance import Advancer
 
 if TYPE_CHECKING:
     from horsies_worker.scheduler.scheduler import Scheduler
 
-_log = logging.getLogger("horsies.worker")
-
-SELF_TEST_CHANNEL = "horsies_self_test"
-SELF_TEST_S = 5.0
 LAST_STEPS_S = 5.0
-"""At most, within the deadline of the stop: for the workflows of tasks that ended at the last moment, which else
-another worker's reaper moves on, and for the row of this worker."""
+"""The longest wait of a stop for the last steps of workflows, and for the last write to this worker's row."""
 
 
 class ChildrenCannotStart(HorsiesError):
     """The pool gave up: the app does not import in a child, or the machine has no room for processes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sessions:
-    claim: Session
-    finalize: Session
-    upkeep: Session
-    reaper: Session
-    pruner: Session
-    scheduler: Session
-    workflows: Session
 
 
 class Worker:
@@ -82,28 +69,22 @@ class Worker:
     def __init__(
         self, app: Horsies, options: WorkerOptions, *, on_deadline: Callable[[float], None] = lambda _: None
     ) -> None:
-        """`on_deadline`: called with the moment at which a stop must be over, when one begins or is hurried."""
+        """`on_deadline` is called with the time at which a stop must be over, when it begins and when it is hurried."""
         self.app = app
         self.options = options
         self.identity = Identity()
-        self.held = Held()
+        self.owned = OwnedTasks()
         self.clock = DatabaseClock()
-        self.last_contact = time.monotonic()
-        self._started_at: datetime | None = None
-        self.deadlines = StopDeadlines(options.shutdown_timeout_s)
-        self._on_deadline = on_deadline
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._stop = Stop(options.shutdown_timeout_s, on_deadline)
         self._fatal: HorsiesError | None = None
-        self._self_test = asyncio.Event()
+        self._listen_test = ListenTest(self.identity.worker_id)
         self._is_up = False
         self._ended_here = deque[str](maxlen=100)
-        self.is_judged = False
-        """Other workers have declared this one dead and taken its tasks: it must go on as another one."""
+        self.is_declared_dead = False
+        """Other workers have declared this one dead and taken its tasks: the process continues as another worker."""
         self._broker = app.config.broker
         self.queries = Queries(app.schema, self.identity)
         self.instance = WorkerInstance(
-            self.identity,
             self.queries,
             app.config.recovery.worker_state_interval_ms,
             queues=options.queues or app.config.queue_names,
@@ -112,32 +93,24 @@ class Worker:
         self.pool = ChildPool(
             options.child_spec(),
             on_outcome=self._on_outcome,
-            on_unstarted=self._on_unstarted,
-            on_room=self._on_room,
-            on_progress=self._on_progress,
+            on_unstarted=lambda jobs: self.finalizer.give_back([(job.task_id, job.generation) for job in jobs]),
+            on_room=lambda: self.claimer.on_room(),  # noqa: PLW0108  (built later)
+            on_progress=lambda job, text: self.progress.on_progress(job, text),  # noqa: PLW0108
             on_fatal=self._on_fatal,
         )
 
     # -- life ------------------------------------------------------------------------------------
 
     def stop(self, *, hurry: bool = False) -> None:
-        """Finish what runs and leave; a second call, or `hurry`, interrupts what runs."""
-        hurry = hurry or self._stop.is_set()
-        self._begin_stop()
-        if hurry:
-            self.deadlines.hurry(time.monotonic())
-            self._on_deadline(self.deadlines.end)
-            _log.warning("hurried stop: interrupting what still runs")
+        """Finish running tasks and leave. A second call, or `hurry`, interrupts them."""
+        if hurry or self._stop.has_begun:
+            self._stop.hurry()
+            log.warning("hurried stop: interrupting running tasks")
             self._interrupt()
-
-    def _begin_stop(self) -> None:
-        if not self._stop.is_set():
-            self._stop.set()
-            self.deadlines.begin(time.monotonic())
-            self._on_deadline(self.deadlines.end)
+        else:
+            self._stop.begin()
 
     def _interrupt(self) -> None:
-        self._hurry.set()
         if self._is_up:
             self.pool.hurry()
 
@@ -147,7 +120,7 @@ class Worker:
         return self.finalizer.backlog if self._is_up else 0
 
     async def run(self) -> None:
-        """Start, work until stopped, drain. Raises what makes further work impossible."""
+        """Start, work until stopped, drain. Raises an error that makes further work impossible."""
         self._broker = await resolve_async(self.app.config.broker)
         if not await self._unless_stopped(self._prepare_database()):
             return
@@ -165,40 +138,31 @@ class Worker:
         services = {name: asyncio.create_task(work, name=name) for name, work in self._services().items()}
         for service in services.values():
             service.add_done_callback(self._service_ended)
-        _log.info("worker %s is up", self.identity.worker_id)
+        log.info("worker %s is up", self.identity.worker_id)
         try:
             await self._stop.wait()
             if "scheduler" in services:
-                services["scheduler"].cancel()  # a slot is fired whole or not at all, by whoever comes next
+                services["scheduler"].cancel()  # a slot is fired whole or not at all; another scheduler fires it
             await self._drain(services["claimer"])
-            # a claim that still waits for its answer may take tasks: then others must find this worker to be gone
+            # a claim without an answer may still take tasks: then the other workers must find this one dead
             if self._fatal is None and services["claimer"].done():
                 await self._leave()
         finally:
             for service in services.values():
                 service.cancel()
-            await self._wait(set(services.values()), lambda: self.deadlines.end)
+            await self._stop.finished(*services.values(), until=lambda: self._stop.deadlines.end)
             await self._close_sessions()
-        if self._fatal is not None and not self.is_judged:
+        if self._fatal is not None and not self.is_declared_dead:
             raise self._fatal
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """A part of the start, which may wait for long; a signal ends it. False when one did."""
-        started = asyncio.ensure_future(work)
-        stopped = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait({started, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if started.done():
-                await started
-                return True
-            if self._fatal is not None:  # the pool gave up, and tells it this way first
-                raise self._fatal
-            _log.info("stopped before it was up")
-            return False
-        finally:
-            for task in (started, stopped):
-                task.cancel()
-            await asyncio.gather(started, stopped, return_exceptions=True)
+        """Run a part of the start, which may take long. False when the worker was stopped first."""
+        if await self._stop.unless_begun(work):
+            return True
+        if self._fatal is not None:  # the pool gave up, and reports it this way first
+            raise self._fatal
+        log.info("stopped before it was up")
+        return False
 
     def _build(self) -> None:
         config = self.app.config
@@ -211,48 +175,35 @@ class Worker:
             run_ahead=self.options.run_ahead,
         )
         self.settings = settings
-        self.sessions = _Sessions(
-            Session(broker, "claim", settings=CLAIM_SETTINGS),
-            Session(broker, "finalize", settings=CLAIM_SETTINGS),
-            Session(broker, "upkeep", settings=CLAIM_SETTINGS),
-            Session(broker, "reaper", settings=CLAIM_SETTINGS),
-            Session(broker, "pruner", settings=CLAIM_SETTINGS),
-            Session(broker, "scheduler", settings=CLAIM_SETTINGS),
-            Session(broker, "workflows", settings=CLAIM_SETTINGS),
-        )
-        self.advancer = Advancer(config, self.sessions.workflows)
-        self.finalizer = Finalizer(self.sessions.finalize, self.queries, config.resilience, on_done=self._on_done)
-        self.starter = Starter(
-            self.sessions.claim, self.queries, self.pool, self.held, on_workflow_task_ended=self.advancer.tasks_ended
-        )
-        reconciler = Reconciler(self.sessions.claim, self.queries, self.held, self.finalizer)
+        self.sessions = sessions = Sessions(broker, self.queries)
+        self.advancer = Advancer(sessions.workflows, config)
+        tasks_ended = self.advancer.tasks_ended
+        self.finalizer = Finalizer(sessions.finalize, config.resilience, on_done=self._on_done)
+        self.starter = Buffer(sessions.claim, self.pool, self.owned, tasks_ended=tasks_ended)
+        dispatcher = Dispatcher(
+            self.app.registry, self.pool, self.owned, self.starter, self.finalizer, run_ahead=settings.run_ahead,
+            tasks_ended=tasks_ended,
+        )  # fmt: skip
         self.claimer = Claimer(
-            settings, config, self.app.registry, self.sessions.claim, self.queries, self.pool, self.held, self.starter,
-            self.finalizer, reconciler, on_contact=self._on_contact,
-            on_workflow_task_ended=self.advancer.tasks_ended,
+            Plan(settings, task_kinds(self.app.registry)), sessions.claim, dispatcher, self.starter,
+            Reconciler(sessions.claim, self.owned, self.finalizer), Backoff(config.resilience),
+            on_contact=self.options.touch_health_file,
         )  # fmt: skip
-        self.upkeep = Upkeep(
-            config, self.sessions.upkeep, self.queries, self.pool, self.held, self.starter, self.finalizer,
-            worker_pid=self.identity.pid, lease_ms=settings.lease_ms, on_lost=lambda job: self.held.drop([job]),
+        self.progress = Progress(sessions.heartbeat, self.owned)
+        self.cancels = CancelRequests(sessions.heartbeat, config.resilience, self.pool, self.owned)
+        self.heartbeats = Heartbeats(
+            sessions.heartbeat, config, self.pool, self.owned, self.starter, self.finalizer, lease_ms=settings.lease_ms,
+            afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
         )  # fmt: skip
-        recovery = Recovery(self.app.registry, self.queries)
-        self.reaper = Reaper(
-            config, recovery, self.sessions.reaper, self.queries, on_halted=self.advancer.look_at,
-            on_ended=self.advancer.tasks_ended,
-        )  # fmt: skip
-        self.names = TaskNames(
-            config, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended
-        )
-        self.judge = Judge(
-            config, recovery, self.sessions.reaper, self.queries, self.identity, on_ended=self.advancer.tasks_ended,
-            on_dead=self.reaper.look_at_workflows,
-        )  # fmt: skip
-        self.pruner = Pruner(config, self.sessions.pruner, self.queries)
+        recovery = Recovery(self.queries, self.app.registry, tasks_ended)
+        self.reaper = Reaper(sessions.reaper, config, recovery, check_workflows=self.advancer.check)
+        self.names = TaskNames(sessions.reaper, config, tasks_ended=tasks_ended)
+        # the workflows of a dead worker may have stopped half-way
+        self.dead_workers = DeadWorkers(sessions.reaper, config, recovery, on_dead=self.reaper.find_halted_workflows)
+        self.pruner = Pruner(sessions.pruner, config)
         self.reporter = Reporter(
-            config, self.sessions.upkeep, self.queries, self.pool, self.identity, settings, self.instance,
-            on_judged=self._on_judged,
-            counts=lambda: (len(self.held) - len(self.starter), len(self.starter)),
-            started_at=self._start_time,
+            sessions.heartbeat, config, self.pool, settings, self.instance, on_declared_dead=self._on_declared_dead,
+            counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)),
         )  # fmt: skip
         self.scheduler = self._find_scheduler()
         self.listener = Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact)
@@ -260,9 +211,10 @@ class Worker:
     def _find_scheduler(self) -> "Scheduler | None":
         if not (self.options.with_scheduler and self.app.config.schedule.schedules):
             return None
-        from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules  # half a megabyte that few need
+        # half a megabyte, only where it is used
+        from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 
-        return Scheduler(self.app, settled_schedules(self.app), self.sessions.scheduler)
+        return Scheduler(self.sessions.scheduler, self.app, settled_schedules(self.app))
 
     def _services(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         news = (
@@ -272,27 +224,27 @@ class Worker:
         )
         heard: dict[str, OnNotify] = {
             **news,
-            channels.TASK_CANCEL: self.upkeep.on_cancel,
+            channels.TASK_CANCEL: self.cancels.on_cancel,
             channels.QUEUE_STATE: self.claimer.on_queue_state,
             channels.WORKFLOW_STEP: self.advancer.on_step,
-            SELF_TEST_CHANNEL: self._on_self_test,
+            self._listen_test.channel: self._listen_test.on_notify,
         }
         if self._has_caps:
             heard[channels.TASK_DONE] = self._on_task_done
-        planning: dict[str, Coroutine[Any, Any, None]] = {}
+        optional: dict[str, Coroutine[Any, Any, None]] = {}
         if self.scheduler is not None:
             heard[channels.SCHEDULE_STATE] = self.scheduler.on_news
-            planning["scheduler"] = self.scheduler.run()
-        # who must not fail what runs must not call anybody dead either
-        judging = {"judge": self.judge.run()} if self.app.config.recovery.auto_fail_stale_running else {}
+            optional["scheduler"] = self.scheduler.run()
+        if self.app.config.recovery.auto_fail_stale_running:  # declaring a worker dead fails its running tasks
+            optional["dead workers"] = self.dead_workers.run()
         return {
-            **judging,
-            **planning,
+            **optional,
             "listener": self.listener.run(heard, on_live=self._on_listening),
             "claimer": self.claimer.run(),
             "finalizer": self.finalizer.run(),
             "workflows": self.advancer.run(),
-            "upkeep": self.upkeep.run(),
+            "heartbeats": self.heartbeats.run(),
+            "cancel requests": self.cancels.run(),
             "reaper": self.reaper.run(),
             "names": self.names.run(),
             "reporter": self.reporter.run(),
@@ -300,24 +252,25 @@ class Worker:
         }
 
     async def _drain(self, claiming: "asyncio.Task[None]") -> None:
-        drain_s = max(0.0, self.deadlines.drain_until - time.monotonic())
-        _log.info("stopping: no new claims, running tasks have %.3g s", drain_s)
+        deadlines = self._stop.deadlines
+        drain_s = max(0.0, deadlines.drain_until - time.monotonic())
+        log.info("stopping: no new claims, running tasks have %.3g s", drain_s)
         self.claimer.stop()
-        draining = asyncio.ensure_future(self.pool.stop(drain_s))
-        # a claim may be on its way: what it brings must be handed back, or it would look like a crash
-        await self._wait({claiming}, lambda: self.deadlines.drain_until)
+        draining = asyncio.ensure_future(self.pool.stop(drain_s, (deadlines.write_until - deadlines.drain_until) / 2))
+        # tasks of a claim that is under way must be handed back, or the worker would seem to have crashed
+        await self._stop.finished(claiming, until=lambda: deadlines.drain_until)
         self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
-        await self._wait({draining}, lambda: self.deadlines.write_until)
-        # results exist only here now; a database that is away gets the rest of the time to come back
+        await self._stop.finished(draining, until=lambda: deadlines.write_until)
+        # results exist only in this process now; wait for a database that is away until the deadline
         written = asyncio.ensure_future(self.finalizer.drained())
-        if not await self._wait({written}, lambda: self.deadlines.write_until):
+        if not await self._stop.finished(written, until=lambda: deadlines.write_until):
             written.cancel()
             self._fatal = self._fatal or DatabaseGone(self.told_unwritten())
             return
-        # what ended here should not have to wait for the reaper of another worker; but no result depends on it
+        # advance the workflows of tasks that ended here; otherwise the reaper of another worker does it later
         advanced = asyncio.ensure_future(self.advancer.drained())
         latest = time.monotonic() + LAST_STEPS_S
-        await self._wait({advanced}, lambda: min(latest, self.deadlines.write_until))
+        await self._stop.finished(advanced, until=lambda: min(latest, deadlines.write_until))
         advanced.cancel()
 
     def told_unwritten(self) -> str:
@@ -326,104 +279,62 @@ class Worker:
             "another worker will recover the tasks"
         )
 
-    async def _wait(self, work: "Collection[asyncio.Future[Any]]", until: Callable[[], float]) -> bool:
-        """Wait for all of these, until a moment that a second signal may bring nearer. False when it came first."""
-        while pending := {one for one in work if not one.done()}:
-            left = until() - time.monotonic()
-            if left <= 0:
-                return False
-            hurried = asyncio.ensure_future(self._hurry.wait())
-            await asyncio.wait(
-                pending if self._hurry.is_set() else {*pending, hurried},
-                timeout=None if left == inf else left,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            hurried.cancel()
-        return True
-
     async def _leave(self) -> None:
-        """Everything is written: nobody needs to watch for us. If this is not told, we are found to be gone."""
+        """Record that this worker has left. If that fails, the other workers find it dead."""
         latest = time.monotonic() + LAST_STEPS_S
-        told = asyncio.ensure_future(self.sessions.upkeep.run(self.instance.close))
-        await self._wait({told}, lambda: min(latest, self.deadlines.write_until))
-        if not told.cancel() and not told.cancelled() and (error := told.exception()) is not None:
-            _log.debug("the end of this worker could not be recorded: %s", error)
+        recorded = asyncio.ensure_future(self.sessions.heartbeat.run(self.instance.close))
+        await self._stop.finished(recorded, until=lambda: min(latest, self._stop.deadlines.write_until))
+        if not recorded.cancel() and not recorded.cancelled() and (error := recorded.exception()) is not None:
+            log.debug("the end of this worker could not be recorded: %s", error)
 
     async def _close_sessions(self) -> None:
-        """All at once: each may be the one whose server does not answer."""
-        sessions = [getattr(self.sessions, field.name) for field in fields(self.sessions)]
-        left = max(0.1, min(2.0, self.deadlines.end - time.monotonic() - 0.2))
-        closing = [asyncio.ensure_future(session.close(left)) for session in sessions]
-        await asyncio.wait(closing, timeout=left)
-        for session in sessions:
-            session.drop()
+        await self.sessions.close(max(0.1, min(2.0, self._stop.deadlines.end - time.monotonic() - 0.2)))
 
     def _service_ended(self, service: "asyncio.Task[None]") -> None:
-        if service.cancelled() or self._stop.is_set():
+        if service.cancelled() or self._stop.has_begun:
             return
         error = service.exception()
-        _log.critical("service %s ended: %r", service.get_name(), error)
+        log.critical("service %s ended: %r", service.get_name(), error)
         self._fatal = DatabaseGone(f"service {service.get_name()} ended: {error!r}")
-        self._begin_stop()
+        self._stop.begin()
 
     # -- the database ----------------------------------------------------------------------------
 
     async def _prepare_database(self) -> None:
-        """Reach it, bring its schema up to date, read its clock. Waits for a server that is not up yet."""
+        """Connect, upgrade the schema, read the clock, register this worker. Waits for a server that is not up yet."""
         connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
         try:
             with refusals_told(self._broker, "worker"):
                 await self.clock.read(connection)
                 await self.instance.register(connection)
-                self._started_at = await connection.fetchval("SELECT clock_timestamp()")
         finally:
             await close(connection)
 
     async def _on_listening(self, connection: Any) -> None:
-        """LISTEN is in force: prove that notifications arrive here, then look at what was missed."""
+        """LISTEN is in force: catch up with missed notifications, and test that they arrive."""
         self.claimer.on_queue_state()
-        self.reaper.look_at_workflows()
+        self.reaper.find_halted_workflows()
         if self.scheduler is not None:
             self.scheduler.wake()
-        self._self_test.clear()
-        # From another session: a pooler does pass on what a session tells itself.
-        told = "SELECT pg_notify($1, $2)"
-        await self.sessions.upkeep.run(lambda c: c.execute(told, SELF_TEST_CHANNEL, self.identity.worker_id))
-        try:
-            async with asyncio.timeout(SELF_TEST_S):
-                await self._self_test.wait()
-        except TimeoutError:
-            _log.error(
+        if not await self._listen_test.passes(self.sessions.heartbeat):
+            log.error(
                 "LISTEN does not work on this connection (a transaction-mode pooler?): work is found by polling every "
                 "%.1f s only. Set PostgresConfig.direct_url to the server itself.",
                 self.app.config.resilience.notify_poll_interval_ms / 1000,
             )
             return
         await self.instance.take_lock(connection)
-        self.reporter.wake()  # others see the lock from now on; and we hear at once if we were judged meanwhile
-
-    def _on_self_test(self, payload: str) -> None:
-        if payload == self.identity.worker_id:
-            self._self_test.set()
-
-    def _on_contact(self) -> None:
-        self.last_contact = time.monotonic()
-        self.options.touch_health_file()
-
-    def _start_time(self) -> datetime:
-        if self._started_at is None:
-            raise RuntimeError("the worker has not started")
-        return self._started_at
+        self.reporter.wake()  # publishes the lock, and finds out at once if this worker was declared dead meanwhile
 
     # -- what the pool reports -------------------------------------------------------------------
 
     def _on_outcome(self, job: Job, outcome: Outcome) -> None:
-        task = self.held.find(job.task_id, job.generation)
+        task = self.owned.find(job.task_id, job.generation)
         if task is None:
-            return  # lost meanwhile: nobody wants to hear of it
+            return  # the task was lost meanwhile
         level = logging.DEBUG if outcome.kind is OutcomeKind.OK else logging.WARNING
-        if _log.isEnabledFor(level):
-            _log.log(
+        if log.isEnabledFor(level):
+            log.log(
                 level, "task %s (%s) attempt %d: %s %s", job.task_id, job.task_name, job.attempt, outcome.kind,
                 outcome.failed_reason or outcome.error_message or "",
                 extra=about(job.task_id, job.task_name, job.attempt),
@@ -443,22 +354,12 @@ class Worker:
             )
         )
 
-    def _on_unstarted(self, jobs: Sequence[Job]) -> None:
-        self.finalizer.give_back([(job.task_id, job.generation) for job in jobs])
-
-    def _on_progress(self, job: Job, text: str) -> None:
-        self.upkeep.on_progress(job, text)
-
-    def _on_room(self) -> None:
-        self.claimer.on_room()
-
     def _on_done(self, keys: Sequence[tuple[str, int]]) -> None:
-        tasks = self.held.take(keys)
-        # or went back to the queue: a step looks for itself
+        tasks = self.owned.take(keys)
         self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
         if self._has_caps:
             self._ended_here.extend(key[0] for key in keys)
-            self.claimer.look_everywhere()  # a place under a cap came free: the queue that looked empty may not be
+            self.claimer.want_scan()  # a place under a cap came free
         else:
             self.claimer.on_room()
 
@@ -467,18 +368,18 @@ class Worker:
         return bool(self.settings.cluster_cap or self.settings.queue_caps)
 
     def _on_task_done(self, task_id: str) -> None:
-        """Some worker's task ended; `_on_done` tells of our own."""
-        if self.held.get(task_id) is None and task_id not in self._ended_here:
+        """A task ended in another worker; `_on_done` handles this worker's own."""
+        if self.owned.get(task_id) is None and task_id not in self._ended_here:
             self.claimer.on_place_freed()
 
-    def _on_judged(self) -> None:
-        if self.is_judged or self._stop.is_set():
+    def _on_declared_dead(self) -> None:
+        if self.is_declared_dead or self._stop.has_begun:
             return
-        _log.error("this worker was judged dead by another one, and its tasks were taken: going on under a new id")
-        self.is_judged = True
-        self._begin_stop()
-        self._interrupt()  # nothing that it runs is its own any more
+        log.error("another worker declared this one dead and took its tasks: continuing under a new worker id")
+        self.is_declared_dead = True
+        self._stop.begin()
+        self._interrupt()  # it owns none of its running tasks any more
 
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)
-        self._begin_stop()
+        self._stop.begin()

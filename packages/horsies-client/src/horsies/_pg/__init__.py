@@ -1,4 +1,4 @@
-"""The mailroom: everything that talks to PostgreSQL. For our sibling packages only, not for users.
+"""Everything that talks to PostgreSQL. For the other horsies packages, not for users.
 
-Empty on purpose: importing one room must not load the driver for all of them.
+This file stays empty: importing one module must not load the driver for all of them.
 """

@@ -1,4 +1,4 @@
-"""Waiting between tries: doubling, bounded, and jittered so that a fleet does not come back as a herd."""
+"""Exponential backoff with a bound, and with jitter so that many processes do not reconnect at the same moment."""
 
 import random
 
@@ -6,7 +6,7 @@ from horsies.config.resilience import ResilienceConfig
 
 
 class Backoff:
-    """Delays in seconds for one run of failures; `reset` after a success."""
+    """The delays, in seconds, between consecutive failures; call `reset` after a success."""
 
     __slots__ = ("_config", "_failures")
 
@@ -15,7 +15,7 @@ class Backoff:
         self._failures = 0
 
     def next(self) -> float:
-        """How long to wait now."""
+        """The next delay."""
         bound = self._config.reconnect_initial_ms * 2 ** min(self._failures, 30)
         delay = min(bound, self._config.reconnect_max_ms) / 1000
         self._failures += 1

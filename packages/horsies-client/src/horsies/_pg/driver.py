@@ -1,15 +1,19 @@
-"""The one place that opens asyncpg connections, for the client and for the worker.
+"""Opens all asyncpg connections of client and worker.
 
-It adds three things to asyncpg (read in 0.32): transactions that end at once when their task is cancelled, array types
-without a look-up on the server, and failures that do not carry the password in their traceback.
+It adds four things to asyncpg (read in 0.32): transactions that end at once when their task is cancelled, array types
+without a look-up on the server, times that Python cannot hold (`times`), and failures that do not carry the password in
+their traceback.
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
+
+from horsies._pg import times
 
 if TYPE_CHECKING:  # generic in its stubs only
     _Connection = asyncpg.Connection[asyncpg.Record]
@@ -72,7 +76,7 @@ class Transaction:
         else:
             try:
                 await self._block.rollback()
-            except Exception:  # the connection broke meanwhile; what happened first is the news
+            except Exception:  # the connection broke in the meantime; the first error is raised
                 self._connection.terminate()
 
 
@@ -86,13 +90,38 @@ async def connect(arguments: Mapping[str, Any]) -> Connection:
     try:
         connection: Connection = await asyncpg.connect(**given, connection_class=Connection)
     except BaseException as error:
+        _name_places(error, arguments)
         raise _without_frames(error)  # noqa: B904  (itself, with its own cause)
-    _learn_arrays(connection)
+    _learn_types(connection)
     return connection
 
 
+def told_silent(arguments: Mapping[str, Any]) -> str:
+    """The message for a server that accepts connections and says nothing, or an address that swallows packets."""
+    where = ", ".join(_places(arguments)) or "the server of the environment (PGHOST) or of this machine"
+    return f"{where} has not answered within {arguments['timeout'] * 1000:.0f} ms (connect_timeout_ms)"
+
+
+def _places(arguments: Mapping[str, Any]) -> list[str]:
+    hosts: list[str] = arguments.get("host", [])
+    ports = arguments.get("port") or [os.environ.get("PGPORT") or 5432] * len(hosts)
+    return [
+        f"{host}/.s.PGSQL.{port}" if host.startswith("/") else f"{host}:{port}"
+        for host, port in zip(hosts, ports, strict=True)
+    ]
+
+
+def _name_places(error: BaseException, arguments: Mapping[str, Any]) -> None:
+    """Name the silent server, or the Unix socket in the system's error, which names only addresses of TCP."""
+    places = _places(arguments)
+    if isinstance(error, TimeoutError) and not str(error):
+        error.args = (told_silent(arguments),)  # not another error, whose context would keep asyncpg's frames
+    elif isinstance(error, OSError) and error.errno and places and all(place.startswith("/") for place in places):
+        error.filename = error.filename or ", ".join(places)
+
+
 def _without_frames(error: BaseException) -> BaseException:
-    """asyncpg's own frames hold the password as plain text while it connects, and explain nothing."""
+    """Remove asyncpg's frames, which hold the password as plain text while it connects."""
     found: BaseException | None = error
     seen: set[int] = set()
     while found is not None and id(found) not in seen:
@@ -102,8 +131,11 @@ def _without_frames(error: BaseException) -> BaseException:
     return error
 
 
-def _learn_arrays(connection: Any) -> None:
+def _learn_types(connection: Any) -> None:
     try:
-        connection._protocol.get_settings().register_data_types(_TYPES)
+        settings = connection._protocol.get_settings()
+        for name, oid, encode, decode in times.CODECS:  # before the arrays, which look up the codec of their elements
+            settings.add_python_codec(oid, name, "pg_catalog", [], "scalar", encode, decode, "tuple")
+        settings.register_data_types(_TYPES)
     except (AttributeError, TypeError, KeyError):
-        pass  # another release of asyncpg: it looks them up by itself, which costs round trips and nothing else
+        pass  # another release of asyncpg: it looks up arrays by itself, and a time out of range fails its whole batch

@@ -1,15 +1,15 @@
-"""The door to `horsies_schema.embedded`, opened only for an `embedded://` URL."""
+"""Resolves an `embedded://` URL by `horsies_schema.embedded`, which is imported only then."""
 
 import asyncio
 from dataclasses import replace
 
-from horsies._pg.dsn import is_embedded
+from horsies.config.dsn import is_embedded
 from horsies.config.postgres import PostgresConfig
 from horsies.errors import ConfigurationError, Problem
 
 
 def resolve(config: PostgresConfig) -> PostgresConfig:
-    """The same configuration with a real URL. Starts the server if nobody has; blocks while it does."""
+    """The configuration with the server's real URL. Starts the server if it is not running, and blocks meanwhile."""
     if not is_embedded(config.url):
         return config
     try:
@@ -28,5 +28,5 @@ def resolve(config: PostgresConfig) -> PostgresConfig:
 
 
 async def resolve_async(config: PostgresConfig) -> PostgresConfig:
-    """The same; a thread waits for the server, where there is one to start."""
+    """See `resolve`; a thread waits for the server."""
     return await asyncio.to_thread(resolve, config) if is_embedded(config.url) else config

@@ -1,14 +1,14 @@
-"""Writing tasks, independent of who carries the statements.
+"""Writes new tasks by `execute(sql, *values)`: of the app's pool, or of the caller's own connection.
 
-`execute(sql, *values)` does: of the app's own pool, of an asyncpg or SQLAlchemy session of the caller, or of a
-synchronous psycopg or Django connection, where nothing that is awaited ever waits (`at_once`).
+A synchronous connection (psycopg, Django) is driven by `at_once`, where no `await` ever suspends.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from horsies._pg.statements import load
-from horsies.send import NewTasks, SendErrorCode, TaskSendError
+from horsies.errors import SendErrorCode, TaskSendError
+from horsies.new_tasks import NewTasks
 
 R = TypeVar("R")
 Rows = Sequence[Sequence[Any]]
@@ -17,19 +17,20 @@ ExecuteAsync = Callable[..., Awaitable[Rows]]
 Write = Callable[[ExecuteAsync], Coroutine[Any, Any, R]]
 
 _RACES = 5
-"""A look after a lost race sees the winner; only a transaction that cannot see it loses five in a row."""
+"""After a lost race the next statement sees the winner's row; only a transaction whose snapshot is older loses five
+times."""
 
 
 class Written(NamedTuple):
-    """Where the task is. `is_duplicate`: another live task holds the unique key, and this is its id."""
+    """The id of the task. `is_duplicate`: the id is that of another live task with the same unique key."""
 
     task_id: str
     is_duplicate: bool
 
 
 async def write_task(execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool) -> Written:
-    """The first of them, in one statement unless the id or the key is taken. `fresh` promises that the id is not,
-    because it was minted a moment ago and never sent."""
+    """Write the first of the tasks, in one statement unless the id or the unique key is taken. `fresh` says that no row
+    can have the id yet: it was made for this send and never sent."""
     statements = load("horsies._pg", "tasks.sql", schema)
     plan, task_id, sha = tasks.plan, tasks.ids[0], tasks.shas[0]
     values = (
@@ -63,13 +64,13 @@ async def write_task(execute: ExecuteAsync, tasks: NewTasks, schema: str | None,
 
 
 async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool) -> None:
-    """All or none, in one statement. Ids that exist already must be the same tasks; `fresh` promises that none
-    does."""
+    """Write all tasks or none, in one statement. Rows that exist already must be the same tasks; `fresh` says that no
+    row can have one of the ids yet."""
     statements = load("horsies._pg", "tasks.sql", schema)
     plan = tasks.plan
     written = await execute(
         statements["insert_fresh_task_batch" if fresh else "insert_task_batch"].sql,
-        # nearly always nobody has positional-only arguments, and a column of nothing need not be encoded
+        # few tasks have positional-only arguments: NULL instead of an array of NULLs need not be encoded
         tasks.ids, tasks.args if any(tasks.args) else None, tasks.kwargs, tasks.shas, plan.task_name, plan.queue_name,
         plan.priority, tasks.sent_at, plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries,
         plan.task_options,
@@ -93,7 +94,7 @@ def _require_same(tasks: NewTasks, at: int, found: object) -> None:
 
 
 def at_once(write: Write[R], execute: Execute) -> R:
-    """Write on a synchronous connection."""
+    """Run `write` on a synchronous connection."""
 
     async def answered(sql: str, *values: Any) -> Rows:
         return execute(sql, *values)
@@ -104,4 +105,4 @@ def at_once(write: Write[R], execute: Execute) -> R:
     except StopIteration as end:
         return end.value
     work.close()
-    raise AssertionError("it awaited something else than its statements")
+    raise AssertionError("the write awaited something other than its statements")

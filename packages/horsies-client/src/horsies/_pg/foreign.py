@@ -1,15 +1,14 @@
-"""The caller's own connection: the task exists if and only if the caller's transaction commits.
+"""Runs statements on the caller's own connection: the task exists if and only if the caller's transaction commits.
 
-No library is imported here that the caller has not imported; a connection is known by the module and the
-name of its class. Our statements say `$1`; each library gets them in its own spelling. Cursor and row
-classes that the caller has set on the connection change nothing. Commit, rollback and closing stay with
-the caller.
+A connection is recognised by the module and the name of its class, so no library is imported that the caller has not
+imported. The placeholders `$1` are translated for each library. Cursor and row classes that the caller has set on the
+connection have no effect. The caller commits, rolls back and closes.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from horsies._pg.enqueue import Execute, ExecuteAsync, Rows
@@ -20,7 +19,7 @@ _PARAMETER: Final = re.compile(r"\$(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """How to run a statement there, `execute(sql, *values)`; exactly one of the two is set."""
+    """The caller's connection: `execute(sql, *values)` runs a statement. Exactly one of the two functions is set."""
 
     library: str
     execute: Execute | None = None
@@ -28,8 +27,8 @@ class Foreign:
 
 
 def adapt(connection: Any) -> Foreign:
-    """Recognise the caller's connection, or say which ones are understood."""
-    # __class__, not type(): a traced connection or a LocalProxy names the class that it stands for
+    """Recognise the caller's connection, or raise an error that lists the supported ones."""
+    # __class__, not type(): a traced connection or a LocalProxy returns the class of its target
     for cls in connection.__class__.__mro__:
         build = _ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
         if build is not None:
@@ -67,7 +66,7 @@ def _asyncpg(connection: Any) -> Foreign:
 
 def _sqlalchemy_session(session: Any) -> Foreign:
     def execute(sql: str, *values: Any) -> Rows:
-        return _on_sqlalchemy(session.connection(), sql, values)
+        return _on_sqlalchemy(session.connection(), sql, *values)
 
     return Foreign("SQLAlchemy", execute=execute)
 
@@ -75,27 +74,21 @@ def _sqlalchemy_session(session: Any) -> Foreign:
 def _sqlalchemy_async_session(session: Any) -> Foreign:
     async def execute(sql: str, *values: Any) -> Rows:
         connection = await session.connection()
-        return await connection.run_sync(_on_sqlalchemy, sql, values)
+        return await connection.run_sync(_on_sqlalchemy, sql, *values)
 
     return Foreign("SQLAlchemy", execute_async=execute)
 
 
 def _sqlalchemy_connection(connection: Any) -> Foreign:
-    def execute(sql: str, *values: Any) -> Rows:
-        return _on_sqlalchemy(connection, sql, values)
-
-    return Foreign("SQLAlchemy", execute=execute)
+    return Foreign("SQLAlchemy", execute=partial(_on_sqlalchemy, connection))
 
 
 def _sqlalchemy_async_connection(connection: Any) -> Foreign:
-    async def execute(sql: str, *values: Any) -> Rows:
-        return await connection.run_sync(_on_sqlalchemy, sql, values)
-
-    return Foreign("SQLAlchemy", execute_async=execute)
+    return Foreign("SQLAlchemy", execute_async=partial(connection.run_sync, _on_sqlalchemy))
 
 
-def _on_sqlalchemy(connection: Any, sql: str, values: tuple[Any, ...]) -> Rows:
-    # straight to the driver: SQLAlchemy's own parameters would guess types (a datetime without a zone, for one)
+def _on_sqlalchemy(connection: Any, sql: str, *values: Any) -> Rows:
+    # directly to the driver: SQLAlchemy would guess parameter types, such as a datetime without time zone
     if connection.dialect.name != "postgresql":
         raise UsageError(f"connection= needs PostgreSQL, this SQLAlchemy connection speaks {connection.dialect.name}")
     style = connection.dialect.paramstyle
@@ -132,32 +125,30 @@ def _psycopg_cursor(connection: Any) -> Any:
 
 def _for_psycopg(cursor: Any, sql: str, values: tuple[Any, ...]) -> tuple[str, Any]:
     if any(cls.__name__ == "RawCursorMixin" for cls in cursor.__class__.__mro__):
-        return sql, values  # the caller's cursor_factory: it says $1 as we do
+        return sql, values  # the caller's cursor_factory takes $1
     return _pyformat(sql, values)
 
 
 def _psycopg2(connection: Any) -> Foreign:
     from psycopg2.extensions import cursor as plain_cursor
 
-    def execute(sql: str, *values: Any) -> Rows:
-        with connection.cursor(cursor_factory=plain_cursor) as cursor:
-            cursor.execute(*_pyformat(sql, values))
-            return cursor.fetchall()
-
-    return Foreign("psycopg2", execute=execute)
+    return Foreign("psycopg2", execute=_on_cursor(lambda: connection.cursor(cursor_factory=plain_cursor)))
 
 
 def _django(connection: Any) -> Foreign:
-    vendor = getattr(connection, "vendor", "no database")  # Django has the same kind of proxy for its caches
+    vendor = getattr(connection, "vendor", "no database")  # Django uses the same proxy class for its caches
     if vendor != "postgresql":
         raise UsageError(f"connection= needs PostgreSQL, this Django connection is {vendor}")
+    return Foreign("Django", execute=_on_cursor(connection.cursor))
 
+
+def _on_cursor(cursor: Callable[[], Any]) -> Execute:
     def execute(sql: str, *values: Any) -> Rows:
-        with connection.cursor() as cursor:
-            cursor.execute(*_pyformat(sql, values))
-            return cursor.fetchall()
+        with cursor() as opened:
+            opened.execute(*_pyformat(sql, values))
+            return opened.fetchall()
 
-    return Foreign("Django", execute=execute)
+    return execute
 
 
 # -- spellings -----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Log lines of code that also runs on the thread of the synchronous verbs.
+"""Logging for code that also runs on the background thread of the synchronous methods.
 
-A caller of such a verb may be a signal handler that interrupted `logging` itself, with the lock of a log handler
-held; were the background thread to wait for that lock, both would wait for ever. So a line from there is written
-by a short-lived thread. Everywhere else it is written at once.
+The caller of such a method may be a signal handler that interrupted `logging` while it held the lock of a log handler.
+If the background thread waited for that lock, both would wait for ever. So its lines are written by a short-lived
+thread. Other threads write directly.
 """
 
 import _thread
@@ -19,7 +19,7 @@ _threads: Final[set[int]] = set()
 
 @contextmanager
 def from_a_thread_of_its_own() -> Generator[None]:
-    """While this holds, lines of the calling thread are written by another one."""
+    """Inside this context, lines of the calling thread are written by another thread."""
     me = threading.get_ident()
     _threads.add(me)
     try:

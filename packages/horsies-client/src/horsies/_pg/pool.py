@@ -1,7 +1,7 @@
-"""Connections of one app on one event loop: a lazy pool, checked once, with bounded retries.
+"""The connections of an app: a pool per event loop, a schema check at the first use, and bounded retries.
 
-Nothing is opened before the first statement. A pool belongs to the loop and the process it was made in;
-`Database` keeps one per loop, and a forked child starts with none (it must never touch its parent's sockets).
+Nothing is opened before the first statement. A pool belongs to the loop and the process in which it was made;
+`Database` keeps one per loop, and a forked child starts without any (it must never use its parent's sockets).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from horsies._pg import log
 from horsies._pg.backoff import Backoff
 from horsies._pg.connections import ConnectionPool
-from horsies._pg.driver import Connection, connect
+from horsies._pg.driver import Connection, connect, told_silent
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve_async
 from horsies._pg.enqueue import Write
@@ -45,10 +45,10 @@ class LoopDatabase:
         self.waiters = Waiters(self, resilience, schema=config.schema)
 
     async def run(self, action: Action[R], doubt: Doubt | None = None) -> R:
-        """Run `action(connection)`, again after transient errors, within the bounds of the configuration.
+        """Run `action(connection)`, and repeat it after transient errors within the bounds of the configuration.
 
-        Only for actions that may run twice: a statement whose answer was lost may have been committed. `doubt` is told
-        what is known of them.
+        Only for actions that may run twice: a statement whose answer was lost may have been committed. `doubt` records
+        what is known about it.
         """
         give_up = time.monotonic() + self._resilience.send_retry_budget_ms / 1000
         backoff: Backoff | None = None
@@ -67,7 +67,7 @@ class LoopDatabase:
                 await asyncio.sleep(delay)
 
     def write(self, write: Write[R], doubt: Doubt) -> Awaitable[R]:
-        """Write something of `enqueue`, from its start after a transient error."""
+        """Run a write of `enqueue`, again from its start after a transient error."""
         return self.run(lambda connection: write(connection.fetch), doubt)
 
     async def run_once(self, action: Action[R], doubt: Doubt | None = None) -> R:
@@ -89,7 +89,7 @@ class LoopDatabase:
                 doubt.note(error)
                 raise
         except (asyncio.CancelledError, TimeoutError):
-            connection.terminate()  # an answer is still to come, and nobody will read it
+            connection.terminate()  # its answer is still to come, and must not be read by the next user
             raise
         except Exception as error:
             if pool.is_overdue(connection):
@@ -99,7 +99,7 @@ class LoopDatabase:
             pool.release(connection)
 
     async def connect(self, *, direct: bool = False) -> Connection:
-        """A connection outside the pool; its user closes it. `direct`: for LISTEN, past a pooler if there is one."""
+        """Open a connection outside of the pool; the caller closes it. `direct`: for LISTEN, past a pooler."""
         return await connect(connect_arguments(await self._resolve(), direct=direct))
 
     def listener(self) -> Listener:
@@ -114,7 +114,7 @@ class LoopDatabase:
 
     async def _open(self) -> ConnectionPool:
         async with self._opening:
-            if self._closed:  # a retry that slept through the close must not open everything again
+            if self._closed:  # a retry that slept during close() must not open a new pool
                 raise UsageError("the app was closed while this was under way")
             if self._pool is None:
                 arguments = connect_arguments(await self._resolve())
@@ -122,7 +122,8 @@ class LoopDatabase:
                     lambda: connect(arguments),
                     min_size=self._config.pool_min_size,
                     max_size=self._config.pool_max_size,
-                    patience_s=arguments.pop("command_timeout", None),  # for the pool to keep
+                    patience_s=arguments.pop("command_timeout", None),  # the pool bounds the time itself
+                    late=partial(told_silent, arguments),
                 )
             return self._pool
 
@@ -133,49 +134,50 @@ class LoopDatabase:
 
 
 class Database:
-    """One app's database, from whichever loop or process it is used."""
+    """The database of an app, for all its event loops and processes."""
 
     def __init__(self, config: PostgresConfig, resilience: ResilienceConfig) -> None:
         self._config = config
         self._resilience = resilience
         self._loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
-        self._roads: set[str] = set()
+        self._checked: set[str] = set()
         _databases.add(self)
 
-    def is_new_road(self, library: str) -> bool:
-        """Whether callers' connections of this library were never looked at. With a schema of its own every statement
-        names it, and there is nothing to look at."""
-        return self._config.schema is None and library not in self._roads
+    def is_unchecked(self, library: str) -> bool:
+        """True until a caller's connection of this library was found to see the right tables. With a configured schema
+        every statement names it, and there is nothing to check."""
+        return self._config.schema is None and library not in self._checked
 
-    def trust_road(self, library: str) -> None:
-        """The tables that such connections find are the right ones."""
-        self._roads.add(library)
+    def mark_checked(self, library: str) -> None:
+        self._checked.add(library)
 
     def here(self) -> LoopDatabase:
         """The connections of the running loop."""
         loop = asyncio.get_running_loop()
         found = self._loops.get(loop)
         if found is None:
-            # a loop that was closed without aclose() took its connections along; only the entry is left
-            for stale in [known for known in list(self._loops) if known.is_closed()]:  # other threads come here too
+            # remove the entries of loops that were closed without aclose(); their connections are gone
+            for stale in [
+                known for known in list(self._loops) if known.is_closed()
+            ]:  # a copy, because other threads change it
                 self._loops.pop(stale, None)
             found = self._loops[loop] = LoopDatabase(self._config, self._resilience)
         return found
 
     async def close_here(self) -> None:
-        """Close what the running loop holds."""
+        """Close the connections of the running loop."""
         found = self._loops.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.close()
 
     def forget(self) -> None:
-        """In a forked child: the parent's connections are not ours to use, nor to close."""
+        """In a forked child: drop the parent's connections without closing them."""
         _inherited.append(dict(self._loops))
         self._loops.clear()
 
 
 _databases: "weakref.WeakSet[Database]" = weakref.WeakSet()
-# kept for ever on purpose: a destructor would talk on sockets that belong to the parent
+# never freed: a destructor would write to sockets that belong to the parent
 _inherited: Final[list[object]] = []
 
 

@@ -1,4 +1,4 @@
-"""What to do about a database that does not let this program work, by what it said. Never with a password."""
+"""Remedies for errors with which the database refuses a connection or a statement. They never show a password."""
 
 from typing import Final
 
@@ -14,19 +14,31 @@ _FIXES: Final = {
     "the database refuses the connection itself, GRANT CONNECT ON DATABASE",
     "53300": "end idle sessions, lower pool sizes, raise max_connections, or put a pooler in front (pooler=True)",
     "57P03": "the server is starting or stopping: try again in a moment",
-    # prepared statements that another client of the same pooled session made, or did not make
+    # prepared statements of another client in the same pooled session
     "26000": POOLER_FIX,
     "42P05": POOLER_FIX,
 }
 
 
 def is_undeclared_pooler(error: BaseException) -> bool:
-    """A pooler that was not told of, which refuses the settings that a session of ours begins with."""
+    """True if a pooler refused the start-up settings: the configuration lacks `pooler=True`."""
     return "unsupported startup parameter" in str(error)
 
 
+def worded(error: BaseException) -> str:
+    """The error as text, also if it has none of its own."""
+    silent = "no answer in time" if isinstance(error, TimeoutError) else "no reason was given"
+    return f"{type(error).__name__}: {str(error) or silent}"
+
+
+def and_remedy(error: BaseException) -> str:
+    """The end of a sentence about the error: `; ` and the remedy, or nothing when none is known."""
+    fix = remedy(error)
+    return f"; {fix}" if fix else ""
+
+
 def remedy(error: BaseException) -> str | None:
-    """What to do, or None when the message itself has to do."""
+    """The remedy for an error, or None when none is known."""
     if is_undeclared_pooler(error):
         return POOLER_FIX
     return _FIXES.get(getattr(error, "sqlstate", None) or "")

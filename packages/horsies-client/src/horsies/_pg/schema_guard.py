@@ -1,5 +1,5 @@
-"""Is the database at a revision that this code can work with, and is there only one place that it can mean? Asked once
-per pool; never runs DDL."""
+"""Checks, once per pool, that the database is at a revision that this release supports and that its tables are found in
+one schema only. Never runs DDL."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
@@ -7,17 +7,19 @@ from typing import Any, Final, NamedTuple, Protocol
 from horsies._pg.statements import FUNCTIONS, TABLES, load, qualify
 from horsies.errors import SchemaError
 
-REQUIRED_REVISION: Final = "0015"
+MINIMUM_SERVER: Final = 14
+"""The oldest major version of PostgreSQL."""
+REQUIRED_REVISION: Final = "0017"
 """The oldest schema revision that this release works with."""
-HEAD_REVISION: Final = "0015"
-"""The newest one that this release knows; a test compares it with horsies-schema. A worker with `auto_migrate` brings a
-database there that is behind. Newer ones are fine unless they say that they break older code."""
+HEAD_REVISION: Final = "0017"
+"""The newest revision that this release knows; a test compares it with horsies-schema. A worker with `auto_migrate`
+upgrades an older database to it. Newer revisions are accepted unless they are marked as breaking for older code."""
 
 VERSION_TABLE: Final = "horsies_alembic_version"
 
 
 class Revision(NamedTuple):
-    """What the version table says."""
+    """The row of the version table."""
 
     number: str
     breaking: str | None
@@ -29,12 +31,18 @@ class _Connection(Protocol):
 
 
 async def require_schema(connection: _Connection, schema: str | None) -> str:
-    """The revision that the database is at. Raises `SchemaError`, with what to do, when tables are missing, are too old
-    or too new, or are found in two places."""
+    """Return the database's revision. Raises `SchemaError`, with a remedy, when tables are missing, are too old or too
+    new, or are found in two schemas."""
+    statements = load("horsies._pg", "schema.sql", schema)
+    # before all others: without a right the tables would seem to be missing
+    for role, right in await connection.fetch(statements["missing_rights"].sql, schema, VERSION_TABLE):
+        raise SchemaError(no_right(role, right))
     await require_one_place(connection.fetch, schema)
-    rows = await connection.fetch(load("horsies._pg", "schema.sql", schema)["revisions"].sql)
+    rows = await connection.fetch(statements["revisions"].sql)
     if not rows:
         raise SchemaError(missing(schema))
+    if problem := rows_problem([str(row["version_num"]) for row in rows]):
+        raise SchemaError(problem)
     found = Revision(str(rows[0]["version_num"]), rows[0]["breaking"])
     if problem := revision_problem(found, schema):
         raise SchemaError(problem)
@@ -44,8 +52,8 @@ async def require_schema(connection: _Connection, schema: str | None) -> str:
 async def require_one_place(
     fetch: Callable[..., Awaitable[Sequence[Sequence[Any]]]], schema: str | None, *, or_none: bool = False
 ) -> None:
-    """Raises `SchemaError` when this session finds the tables in two schemas, or others of their names, or (unless
-    `or_none`) nowhere."""
+    """Raise `SchemaError` when this session finds the tables in two schemas, or foreign tables of the same names, or
+    (unless `or_none`) no tables."""
     statement = load("horsies._pg", "schema.sql", schema)["places"]
     rows = await fetch(statement.sql, *places_values(schema))
     problem = places_problem(((row[0], row[1]) for row in rows), schema)
@@ -53,11 +61,11 @@ async def require_one_place(
         raise SchemaError(problem)
 
 
-# -- decisions and words -------------------------------------------------------------------------
+# -- problems and their messages -----------------------------------------------------------------
 
 
 def places_values(schema: str | None) -> tuple[list[str], list[str], str]:
-    """Of the statement `places`."""
+    """The parameters of the statement `places`."""
     return (
         [qualify(name, schema) for name in TABLES],
         [qualify(name, schema) for name in FUNCTIONS],
@@ -66,7 +74,7 @@ def places_values(schema: str | None) -> tuple[list[str], list[str], str]:
 
 
 def places_problem(places: Iterable[tuple[str, str]], schema: str | None) -> str | None:
-    """Why the tables that were found, as pairs of a schema and a name, cannot be used; None when all are in one."""
+    """Why the tables that were found (pairs of schema and name) cannot be used; None when all are in one schema."""
     found = {name: place for place, name in places}
     if (home := found.pop(qualify(VERSION_TABLE, schema), None)) is None:
         tables = {name.rpartition(".")[2]: place for name, place in found.items() if not name.endswith(")")}
@@ -99,8 +107,18 @@ def revision_problem(found: Revision, schema: str | None) -> str | None:
     return behind(found.number, schema) if found.number < REQUIRED_REVISION else None
 
 
+def rows_problem(numbers: Sequence[str]) -> str | None:
+    """In the words of `horsies-migrate`."""
+    if len(numbers) < 2:
+        return None
+    return (
+        f"the table {VERSION_TABLE} has {len(numbers)} rows ({', '.join(sorted(numbers))}), not one: delete all but "
+        "that of the revision which the tables are at"
+    )
+
+
 def behind(found: str, schema: str | None) -> str:
-    """In the words of `horsies-migrate check`."""
+    """The same message as `horsies-migrate check` prints."""
     return f"{state(found)}: {remedy(schema)}"
 
 
@@ -114,11 +132,18 @@ def missing(schema: str | None) -> str:
 
 
 def taken(place: str, tables: Sequence[str]) -> str:
-    """In the words of `horsies-migrate up`."""
+    """The same message as `horsies-migrate up` prints."""
     return (
         f"schema {place!r} holds tables of these names that horsies-migrate did not make ({', '.join(tables)}): they "
         "are left as they are; use a schema of its own with `horsies-migrate up --schema NAME` and "
         "PostgresConfig(schema=NAME)"
+    )
+
+
+def no_right(role: str, right: str) -> str:
+    return (
+        f"the connection works, but role {role!r} has no {right}: let the owner of the tables run what "
+        "`horsies-migrate grants` prints, and grant one of its roles to this one"
     )
 
 

@@ -1,17 +1,18 @@
-"""Loads named statements from `.sql` files: SQL is written as SQL, and its text never changes at run time.
+"""Loads named statements from `.sql` files. Their text is constant at run time.
 
     -- name: start_task :one
     -- edge: CLAIMED -> RUNNING
     -- params: task_id, worker_id
-    -- Why it is as it is, for the reader.
-    UPDATE ... ;
+    -- A comment for the reader.
+    UPDATE ... WHERE id = $1 AND ... ;
 
 `:one` returns a row or none, `:many` rows, `:value` the first column of the first row. With a schema of
 its own, every `horsies_*` table and function is qualified once, at load: the text stays constant for the driver's
 statement cache, needs no session setting (which a pooler would lose), and works on a caller's own connection.
 
-`{{last_sign}}` in a statement stands for the expression under `-- fragment: last_sign` at the top of `recover.sql`, so
-that a rule which several statements apply is written once. `t` is the row of horsies_tasks there.
+`{{last_sign}}` stands for the text under `-- fragment: last_sign`, so that statements can share a condition or a
+list of columns: in `_pg/sql/fragments.sql` for every package, or at the top of a file for that file. A fragment may use
+others, and may stand in a list of parameters. `$row_limit` in a statement is the parameter of that name.
 """
 
 import re
@@ -31,12 +32,14 @@ FUNCTIONS: Final = (
     "horsies_start_workflow(jsonb)",
     "horsies_stop_workflows(text[], text, text, text, text)",
     "horsies_cancel_workflow(text)",
+    "horsies_purge_tasks(text[])",
 )
-"""What statements call, by signature."""
+"""The functions that statements call, by signature."""
 _NAMES: Final = "|".join((*TABLES, *(function.partition("(")[0] for function in FUNCTIONS)))
 _TABLE: Final = re.compile(rf"(?<![\w.\"])(?:{_NAMES})\b")
 _FRAGMENT: Final = re.compile(r"^-- fragment: (?P<name>\w+)$", re.MULTILINE)
 _USE: Final = re.compile(r"\{\{(?P<name>\w+)\}\}")
+_PARAMETER: Final = re.compile(r"\$(?P<name>[a-z]\w*)")
 _HEADER: Final = re.compile(r"^-- name: (?P<name>\w+) :(?P<kind>one|many|value|none)$", re.MULTILINE)
 
 
@@ -54,7 +57,7 @@ class Statement:
 @cache
 def load(package: str, file: str, schema: str | None = None) -> Mapping[str, Statement]:
     """The statements of one file, by name."""
-    from importlib import resources  # brings zipfile and tempfile along, for which a definition of tasks need not wait
+    from importlib import resources  # loads zipfile and tempfile, which defining tasks does not need
 
     text = resources.files(package).joinpath("sql", file).read_text(encoding="utf-8")
     found = {statement.name: statement for statement in _parse(text, schema)}
@@ -72,10 +75,14 @@ def qualify(sql: str, schema: str | None) -> str:
 
 
 @cache
-def _fragments() -> Mapping[str, str]:
+def _shared_fragments() -> Mapping[str, str]:
     from importlib import resources
 
-    text = resources.files("horsies._pg").joinpath("sql", "recover.sql").read_text(encoding="utf-8")
+    return _fragments(resources.files("horsies._pg").joinpath("sql", "fragments.sql").read_text(encoding="utf-8"))
+
+
+def _fragments(text: str) -> dict[str, str]:
+    """The fragments before the first statement."""
     parts = _FRAGMENT.split(_HEADER.split(text, maxsplit=1)[0])[1:]
     return {
         name: "\n".join(line for line in block.splitlines() if line and not line.startswith("--"))
@@ -84,18 +91,29 @@ def _fragments() -> Mapping[str, str]:
 
 
 def _parse(text: str, schema: str | None) -> Iterator[Statement]:
+    fragments = {**_shared_fragments(), **_fragments(text)}
+
+    def expanded(part: str) -> str:
+        return _USE.sub(lambda use: expanded(fragments[use["name"]]), part)
+
     headers = list(_HEADER.finditer(text))
     for header, following in zip(headers, [*headers[1:], None], strict=True):
         block = text[header.end() : following.start() if following else len(text)]
         notes = [line.removeprefix("--").strip() for line in block.splitlines() if line.startswith("--")]
         body = "\n".join(line for line in block.splitlines() if not line.startswith("--")).strip().removesuffix(";")
+        params = _listed([expanded(note) for note in notes if note.startswith("params:")], "params:", ",")
         yield Statement(
             name=header["name"],
             kind=header["kind"],
-            sql=qualify(_USE.sub(lambda use: _fragments()[use["name"]], body), schema),
-            params=_listed(notes, "params:", ","),
+            sql=qualify(_numbered(expanded(body), params), schema),
+            params=params,
             edges=_listed(notes, "edge:", ";"),
         )
+
+
+def _numbered(sql: str, params: tuple[str, ...]) -> str:
+    numbers = {name: f"${number}" for number, name in enumerate(params, 1)}
+    return _PARAMETER.sub(lambda use: numbers.get(use["name"], use[0]), sql)
 
 
 def _listed(notes: list[str], label: str, separator: str) -> tuple[str, ...]:

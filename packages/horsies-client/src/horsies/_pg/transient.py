@@ -1,4 +1,4 @@
-"""Which database errors pass by themselves. Everything else is somebody's mistake and is told at once."""
+"""Tells transient database errors, after which a statement may be repeated, from permanent ones."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ _SQLSTATES: Final = frozenset(
 )
 _NEVER: Final = frozenset(
     {
-        "57014",  # query_canceled: somebody's statement_timeout or cancel, not an outage
+        "57014",  # query_canceled: a statement_timeout or a cancel, not an outage
         "53400",  # configuration_limit_exceeded
     }
 )
@@ -34,48 +34,48 @@ def is_transient(error: BaseException) -> bool:
     from asyncpg import InterfaceError, InternalClientError
     from asyncpg.exceptions import TargetServerAttributeNotMatched
 
-    if isinstance(error, TargetServerAttributeNotMatched):  # several hosts, none of them the primary: a failover
+    if isinstance(error, TargetServerAttributeNotMatched):  # none of several hosts is the primary: a failover
         return True
-    # asyncpg's own complaint about a connection that went away under it; it has no SQLSTATE
+    # asyncpg's own error for a lost connection has no SQLSTATE
     return isinstance(error, InterfaceError | InternalClientError) and any(
         word in str(error) for word in ("closed", "connection was", "another operation", "lost", "terminated")
     )
 
 
 def is_refusal(error: BaseException) -> bool:
-    """True when the server does not let this role in, or not do this: a changed password, a role that may no longer log
-    in, a right that was revoked."""
+    """True when the server denies this role the connection or the statement: a changed password, a role without LOGIN,
+    a revoked right."""
     sqlstate = getattr(error, "sqlstate", None)
     return isinstance(sqlstate, str) and (sqlstate.startswith("28") or sqlstate == "42501")
 
 
 def is_from_driver(error: BaseException) -> bool:
-    """True for what the server said, and for what asyncpg says by itself."""
+    """True for errors of the server and for asyncpg's own."""
     from asyncpg import InterfaceError, InternalClientError, PostgresError
 
     return isinstance(error, PostgresError | InterfaceError | InternalClientError)
 
 
 class Doubt:
-    """What is known of statements that failed: whether they were sent, and whether they may have taken effect.
+    """Whether the statements of a failed operation were sent, and whether they may have taken effect.
 
-    Kept for all attempts of one operation: an answer that was lost stays lost when the next attempt is refused.
+    It covers all attempts of one operation: after a lost answer the doubt remains, even if the next attempt is refused.
     """
 
     __slots__ = ("may_be_done", "was_sent")
 
     def __init__(self) -> None:
         self.was_sent = False
-        """Whether the latest attempt came as far as a statement."""
+        """True if the latest attempt sent a statement."""
         self.may_be_done = False
 
     def note(self, error: BaseException) -> None:
-        """A statement was on its way and ended like this."""
+        """Record the error of a statement that was sent."""
         if not _is_answer(error):
             self.may_be_done = True
 
     def describe(self, told: str) -> str:
-        """In words; `told` is what the driver said."""
+        """A sentence for the message; `told` is the driver's error."""
         if self.may_be_done:
             return f"the database gave no answer ({told})"
         if self.was_sent:
@@ -84,10 +84,10 @@ class Doubt:
 
 
 def _is_answer(error: BaseException) -> bool:
-    """Whether the server itself said no, and so has undone the statement.
+    """True if the server refused the statement, and so has rolled it back.
 
-    Not when it ended the session: it may do so between a commit and its answer. asyncpg, too, gives a class of its
-    own for a lost connection a code of class 08.
+    False when it ended the session, which may happen between a commit and its answer, and for asyncpg's own error for a
+    lost connection, which has a code of class 08.
     """
     code = sqlstate(error)
     return code is not None and not code.startswith("08") and code not in _ENDS_OF_SESSIONS

@@ -1,17 +1,18 @@
-"""Everybody in this process who waits for a task or a workflow: one LISTEN connection and one batched read for all.
+"""The waiters for tasks and workflows of a process share one LISTEN connection and one batched read.
 
-Order is what makes it sound: LISTEN is in force, *then* the row is read, then the waiter waits. A task that
-ended before the read is seen by it, one that ends later notifies later. So each waiter's id is read at
-once, again whenever LISTEN (re)starts, on its own notification, and every poll interval as a net.
-LISTEN is held only while someone waits (and a little longer): `task_done` reaches every listening process.
-A task that was sent this very moment has not ended: where LISTEN is in force, its first read is put off for a
-moment, and most of the time its notification comes first.
+LISTEN starts first, then the row is read, then the waiter waits: a task that ended before the read is seen by the read,
+a task that ends later sends a notification later. So each id is read at once, again whenever LISTEN (re)starts, on its
+own notification, and at every poll interval in case a notification was lost. LISTEN is held only while a waiter exists,
+and a little longer, because `task_done` reaches every listening process.
+
+A task that was sent a moment ago has not ended: while LISTEN is active its first read is delayed, and the notification
+usually comes first.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -28,21 +29,22 @@ from horsies.status import TaskStatus, WorkflowStatus
 R = TypeVar("R")
 
 LINGER_S = 30.0
-"""How long LISTEN outlives the last waiter: a web app's next request will wait again."""
+"""How long LISTEN continues after the last waiter: the next request of a web app waits again."""
 JUST_SENT_MS = 3
-FIRST_LOOK_S = 0.050
-"""One statement less per round trip, while worker and server are busy with that very task."""
+"""The first read of a task that is younger than this is delayed."""
+FIRST_READ_S = 0.050
+"""The delay. It saves one statement per round trip while worker and server are busy with the task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the row of a task or a workflow said when somebody looked."""
+    """The row of a task or a workflow as it was read."""
 
     task_name: str
     status: TaskStatus | WorkflowStatus
     result: str | None
     definition_key: str | None = None
-    """Of a workflow: the shape that it was started with."""
+    """The shape that a workflow was started with."""
 
 
 class _Host(Protocol):
@@ -51,7 +53,7 @@ class _Host(Protocol):
 
 
 class Waiters:
-    """Wakes each waiter with its task's end, or with None when there is no such task."""
+    """Gives each waiter the row of its task when the task has ended, or None when there is no such task."""
 
     def __init__(self, host: _Host, resilience: ResilienceConfig, *, schema: str | None) -> None:
         self._host = host
@@ -63,7 +65,7 @@ class Waiters:
         self._workflow_sql = load("horsies._pg", "workflows.sql", schema)["read_ended_workflow_batch"].sql
         self._waiting: dict[str, set[asyncio.Future[Seen | None]]] = {}
         self._workflows: set[str] = set()
-        """Which of the ids are workflows; all others are tasks."""
+        """The ids that are workflows; all others are tasks."""
         self._due: set[str] = set()
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -74,28 +76,25 @@ class Waiters:
         self.last_error: BaseException | None = None
         self._era = 0
 
-    async def wait_for_workflow(self, workflow_id: str) -> Seen | None:
-        """`wait`, for the end of a workflow."""
-        self._workflows.add(workflow_id)
-        return await self.wait(workflow_id)
+    @property
+    def is_listening(self) -> bool:
+        """LISTEN is active: the end of a task will be announced to this process."""
+        return self._listener is not None and self._listener.is_live
 
-    async def look_at_workflow(self, workflow_id: str) -> Seen | None:
-        """Look once, without waiting."""
-        rows = await self._host.run_once(lambda connection: connection.fetch(self._workflow_sql, [workflow_id]))
-        return _seen_workflow(rows[0]) if rows else None
-
-    async def wait(self, task_id: str) -> Seen | None:
-        """Wait without a bound; callers bring their own time-out, by cancelling."""
+    async def wait(self, task_id: str, *, is_workflow: bool = False) -> Seen | None:
+        """Wait for the end of a task or a workflow, without a bound: callers cancel at their own time-out."""
         if not self._waiting:
-            self.last_error = None  # whatever went wrong for earlier ones,
-            self._era += 1  # and whatever is still going wrong in a read that began for them
+            # forget the errors of earlier waiters, also of a read that is still running for them
+            self.last_error = None
+            self._era += 1
+        if is_workflow:
+            self._workflows.add(task_id)
         future: asyncio.Future[Seen | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, set()).add(future)
-        if self._listener is not None and self._listener.is_live and is_younger_than(task_id, JUST_SENT_MS):
-            # `_notified` does just that: a look, if somebody still waits
-            future.get_loop().call_later(FIRST_LOOK_S, self._notified, task_id)
+        if self.is_listening and is_younger_than(task_id, JUST_SENT_MS):
+            future.get_loop().call_later(FIRST_READ_S, self._read_if_waiting, task_id)
         else:
-            self._look_at((task_id,))
+            self._read_soon((task_id,))
         if self._service is None or self._service.done():
             self._service = asyncio.create_task(self._serve(), name="horsies-waiters")
         try:
@@ -110,10 +109,11 @@ class Waiters:
                     if not self._waiting:
                         self._quiet_since = time.monotonic()
 
-    async def look(self, task_id: str) -> Seen | None:
-        """Look once, without waiting."""
-        rows = await self._host.run_once(lambda connection: self._read_tasks(connection, [task_id]))
-        return _seen(rows[0]) if rows else None
+    async def look(self, task_id: str, *, is_workflow: bool = False) -> Seen | None:
+        """Read the row once, without waiting."""
+        read = self._read_workflows if is_workflow else self._read_tasks
+        found = await self._host.run_once(lambda connection: read(connection, [task_id]))
+        return found.get(task_id)
 
     async def close(self) -> None:
         service, self._service = self._service, None
@@ -122,21 +122,21 @@ class Waiters:
             await asyncio.gather(service, return_exceptions=True)
         self._fail(list(self._waiting), UsageError("the app was closed"))
 
-    def _look_at(self, task_ids: Iterable[str]) -> None:
+    def _read_soon(self, task_ids: Iterable[str]) -> None:
         self._due.update(task_ids)
         self._wake.set()
 
-    def _notified(self, task_id: str) -> None:
+    def _read_if_waiting(self, task_id: str) -> None:
         if task_id in self._waiting:
-            self._look_at((task_id,))
+            self._read_soon((task_id,))
 
     async def _serve(self) -> None:
         while True:
             self._listener = self._host.listener()
             listening = asyncio.create_task(
                 self._listener.run(
-                    {channels.TASK_DONE: self._notified, channels.WORKFLOW_DONE: self._notified},
-                    on_live=lambda _connection: self._look_at(self._waiting),
+                    {channels.TASK_DONE: self._read_if_waiting, channels.WORKFLOW_DONE: self._read_if_waiting},
+                    on_live=lambda _connection: self._read_soon(self._waiting),
                 ),
                 name="horsies-listener",
             )
@@ -147,12 +147,12 @@ class Waiters:
                     self._timer.cancel()
                 listening.cancel()
                 await asyncio.gather(listening, return_exceptions=True)
-            if not self._waiting:  # somebody may have come while the connection was being closed
+            if not self._waiting:  # a waiter may have come while the connection was being closed
                 return
 
     async def _read_until_idle(self) -> None:
-        """Serve until nobody has waited for a while. The clock has a timer of its own: a time-out around each wait
-        would cost a round trip 40 µs, and a notification for one would put off the poll for all others."""
+        """Read until there has been no waiter for `LINGER_S`. Polls have a timer of their own: a time-out around each
+        wait would cost 40 µs per round trip, and a notification for one id would delay the poll for all others."""
         backoff = Backoff(self._resilience)
         self._quiet_since = time.monotonic()
         self._poll_at = self._quiet_since + self._poll_s
@@ -162,7 +162,7 @@ class Waiters:
             self._wake.clear()
             if not self._waiting and time.monotonic() >= self._quiet_since + LINGER_S:
                 return
-            # whatever gathers during this read goes into the next one: no timer, and big batches under load
+            # ids that arrive during this read go into the next one: batches grow under load, without a timer
             batch = [task_id for task_id in self._due if task_id in self._waiting]
             self._due.clear()
             if not batch:
@@ -176,8 +176,8 @@ class Waiters:
                 if not is_transient(error):
                     self._fail(batch, error)
                     continue
-                self._look_at(batch)
-                # not beyond a poll: when the server is back, everybody still gets an answer within one
+                self._read_soon(batch)
+                # at most one poll interval: after an outage every waiter gets its answer within one
                 await asyncio.sleep(min(backoff.next(), self._poll_s))
             else:
                 self.last_error = None
@@ -186,7 +186,7 @@ class Waiters:
     def _tick(self) -> None:
         now = time.monotonic()
         if now >= self._poll_at:
-            self._look_at(self._waiting)
+            self._read_soon(self._waiting)
             self._poll_at = now + self._poll_s * random.uniform(0.8, 1.2)
         if not self._waiting and now >= self._quiet_since + LINGER_S:
             self._wake.set()
@@ -196,20 +196,27 @@ class Waiters:
         found: dict[str, Seen] = {}
         tasks = [one for one in batch if one not in self._workflows]
         if tasks:
-            found = {row["id"]: _seen(row) for row in await self._read_tasks(connection, tasks)}
+            found = await self._read_tasks(connection, tasks)
         if len(tasks) < len(batch):
-            workflows = [one for one in batch if one in self._workflows]
-            rows = await connection.fetch(self._workflow_sql, workflows)
-            found |= {row["id"]: _seen_workflow(row) for row in rows}
+            found |= await self._read_workflows(connection, [one for one in batch if one in self._workflows])
         for task_id in batch:
             seen = found.get(task_id)
             if seen is None or seen.status.is_terminal:
                 self._resolve(task_id, seen)
 
-    async def _read_tasks(self, connection: Any, task_ids: list[str]) -> Sequence[Mapping[str, Any]]:
+    async def _read_tasks(self, connection: Any, task_ids: list[str]) -> dict[str, Seen]:
         if len(task_ids) == 1:
-            return await connection.fetch(self._one_sql, task_ids[0])
-        return await connection.fetch(self._many_sql, task_ids)
+            rows = await connection.fetch(self._one_sql, task_ids[0])
+        else:
+            rows = await connection.fetch(self._many_sql, task_ids)
+        return {row["id"]: Seen(row["task_name"], TaskStatus(row["status"]), row["result"]) for row in rows}
+
+    async def _read_workflows(self, connection: Any, ids: list[str]) -> dict[str, Seen]:
+        rows = await connection.fetch(self._workflow_sql, ids)
+        return {
+            row["id"]: Seen(row["task_name"], WorkflowStatus(row["status"]), row["result"], row["definition_key"])
+            for row in rows
+        }
 
     def _resolve(self, task_id: str, seen: Seen | None) -> None:
         for future in self._waiting.get(task_id, ()):
@@ -221,11 +228,3 @@ class Waiters:
             for future in self._waiting.get(task_id, ()):
                 if not future.done():
                     future.set_exception(error)
-
-
-def _seen(row: Mapping[str, Any]) -> Seen:
-    return Seen(row["task_name"], TaskStatus(row["status"]), row["result"])
-
-
-def _seen_workflow(row: Mapping[str, Any]) -> Seen:
-    return Seen(row["task_name"], WorkflowStatus(row["status"]), row["result"], row["definition_key"])

@@ -1,7 +1,7 @@
-"""Between Python values and the JSON text of a row, by the task's annotations. The only home of pydantic.
+"""Converts between Python values and the JSON text of a row by the task's annotations. Only this package uses pydantic.
 
-For our siblings: the client encodes calls and decodes results, the worker's child does the reverse.
-JSON only, never a class name on the wire: what a row says can never choose what is built from it.
+The client encodes calls and decodes results, the worker's child process does the reverse. JSON never contains a class
+name: a row can never choose which class is built from it.
 """
 
 from horsies.codec.errors import CodecError, DecodeError, EncodeError, Reason, ResultError

@@ -8,16 +8,23 @@ from typing import Any, Final, NoReturn, cast
 from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreConfig, CoreSchema, core_schema
 
+from horsies.codec.errors import type_name
+from horsies.codec.exact import OWN
 from horsies.codec.schema import Problem
 from horsies.result import TaskError, TaskResult
 
 #: For bare annotations and what stands in them (containers, dataclasses, TypedDicts). A pydantic model
 #: keeps its own config: bytes in a model are UTF-8 text unless the model itself says base64.
-#: Infinity is written as a token, not as null, so that it is seen in the text and refused.
+#: Infinity is written as a token, not as null, so that it is seen in the text and refused. A key that a TypedDict or a
+#: dataclass does not have would vanish, so it is refused, unless that says otherwise itself.
 _CONFIG: Final = ConfigDict(
-    ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants", allow_inf_nan=False
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+    ser_json_inf_nan="constants",
+    allow_inf_nan=False,
+    extra="forbid",
 )
-_CORE_CONFIG: Final = CoreConfig(
+CORE_CONFIG: Final = CoreConfig(
     ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants", allow_inf_nan=False
 )
 
@@ -30,7 +37,7 @@ _TYPED_DICT: Final = Problem(
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`key` is what the JSON object says, `label` what messages say."""
+    """A field of the JSON object. `key` is its name there, `label` its name in messages."""
 
     key: str
     label: str
@@ -54,7 +61,7 @@ def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse)
             refuse(
                 field.label,
                 Problem(
-                    f"pydantic cannot describe {_shown(field.annotation)}: {told}",
+                    f"pydantic cannot describe {type_name(field.annotation)}: {told}",
                     "use plain data: a pydantic model, a dataclass, a TypedDict or built-in types",
                 ),
             )
@@ -66,18 +73,14 @@ def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse)
                 {f.key: core_schema.typed_dict_field(schema_of(f, handler), required=f.required) for f in fields},
                 extra_behavior="forbid" if extras is None else "allow",
                 extras_schema=None if extras is None else schema_of(extras, handler),
-                config=_CORE_CONFIG,
+                config=CORE_CONFIG,
             )
 
     return TypeAdapter(Arguments, config=_CONFIG)  # pyright: ignore[reportReturnType] # what its schema yields
 
 
-def _shown(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else repr(annotation)[:200]
-
-
 def _task_result_schema(value: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """A parameter of type TaskResult[T, TaskError]: a workflow node is given its upstream's result."""
+    """The schema of a parameter of type TaskResult[T, TaskError], which takes the result of another workflow node."""
     error = core_schema.typed_dict_schema(
         {
             "error_code": core_schema.typed_dict_field(core_schema.str_schema(min_length=1)),
@@ -94,19 +97,20 @@ def _task_result_schema(value: Any, handler: GetCoreSchemaHandler) -> CoreSchema
             "ok": core_schema.typed_dict_field(handler.generate_schema(value), required=False),
             "err": core_schema.typed_dict_field(error, required=False),
         },
-        config=_CORE_CONFIG,
+        config=CORE_CONFIG,
         extra_behavior="forbid",
     )
     return core_schema.no_info_after_validator_function(
         _build_result,
         core_schema.no_info_before_validator_function(_open_result, shape),
         serialization=core_schema.plain_serializer_function_ser_schema(_open_result, return_schema=shape),
+        metadata={OWN: True},
     )
 
 
 def _open_result(result: Any) -> Any:
     if not isinstance(result, TaskResult):
-        return result  # the JSON object, or something that the shape will refuse
+        return result  # the JSON object, or a value that the shape refuses
     opened = cast("TaskResult[Any, Any]", result)
     if opened.is_ok():
         return {"ok": opened.ok_value}
@@ -114,7 +118,7 @@ def _open_result(result: Any) -> Any:
 
 
 def error_fields(error: TaskError) -> dict[str, Any]:
-    """The wire form of a TaskError."""
+    """The JSON fields of a TaskError."""
     fields = {"error_code": str(error.error_code), "message": error.message, "data": error.data}
     if error.retry_after_ms is not None:
         fields["retry_after_ms"] = error.retry_after_ms
@@ -130,7 +134,7 @@ def _build_result(shape: dict[str, Any]) -> TaskResult[Any, TaskError]:
 
 
 def build_error(fields: Mapping[str, Any]) -> TaskError:
-    """The TaskError behind its wire form; unknown keys are ignored, for a newer worker may write more."""
+    """The TaskError of these JSON fields; unknown keys are ignored, because a newer worker may write more."""
     code, message, after = fields.get("error_code"), fields.get("message", ""), fields.get("retry_after_ms")
     if not isinstance(code, str) or not isinstance(message, str) or not isinstance(after, int | None):
         raise ValueError("a stored error needs a text error_code and message")

@@ -1,8 +1,7 @@
-"""Walks over values: find what JSON cannot say, find what would change on the way, order sets.
+"""Walks over values: finds values that JSON cannot represent, finds values that would change, and orders sets.
 
-Only for the slow path. The fast path (`record.py`) asks Rust whether something is wrong; when it
-is, these walks find the exact spot and the reason. They run on values that may be hostile: cycles,
-100,000 levels, strings with half a surrogate pair.
+For the slow path only. The fast path (`record.py`) asks Rust whether there is a problem; these walks then find its
+place and the reason. Values may be hostile: cycles, 100,000 levels, strings with half a surrogate pair.
 """
 
 import dataclasses
@@ -10,35 +9,38 @@ import math
 import re
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Final, cast
 
 from pydantic import BaseModel
+from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import from_json, to_json
 
 from horsies.codec.errors import Fault, Reason
+from horsies.result import TaskError, TaskResult
 
-#: pydantic's JSON reader stops at 201 levels; one is the object of the parameters, and the rest is
-#: ours to promise. Text nested deeper could be written but never read again.
+#: pydantic's JSON reader stops at 201 levels, of which one is the object of the parameters. Text that is nested deeper
+#: could be written but never read again.
 MAX_DEPTH: Final = 200
 
 Path = tuple[str | int, ...]
 
-#: An escaped NUL, and not the text "\\u0000" behind an escaped backslash.
+#: An escaped NUL, and not the text "\\u0000" after an escaped backslash.
 _NUL: Final = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def has_nul(data: bytes) -> bool:
-    """Whether JSON text says U+0000 somewhere, which jsonb refuses."""
+    """True if JSON text contains U+0000, which jsonb refuses."""
     return b"\\u0000" in data and _NUL.search(data) is not None
 
 
 def safe_repr(value: object, limit: int = 80) -> str:
-    """`repr`, bounded, and never raising: user classes may have a broken one."""
+    """A bounded `repr` that never raises, even for user classes with a broken one."""
     try:
         text = repr(value)
-    except Exception as error:  # a __repr__ is user code: RecursionError, anything
+    except Exception as error:  # a __repr__ is user code and may raise anything
         text = f"<{type(value).__name__}; its repr raised {type(error).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -58,7 +60,8 @@ def find_fault(root: Mapping[str, object], *, string_keys: bool = False) -> Faul
             above.discard(id(value))
             done.add(id(value))
             continue
-        if (fault := _leaf_fault(value, path)) is not None:
+        fault = _text_fault(value, path, "the text") if isinstance(value, str) else _number_fault(value, path)
+        if fault is not None:
             return fault
         if id(value) in above:
             return Fault(path, Reason.CIRCULAR, "the value contains itself; JSON has no references")
@@ -82,14 +85,6 @@ def find_fault(root: Mapping[str, object], *, string_keys: bool = False) -> Faul
     return None
 
 
-def _leaf_fault(value: object, path: Path) -> Fault | None:
-    if isinstance(value, str):
-        return _text_fault(value, path, "the text")
-    if isinstance(value, float | Decimal) and not math.isfinite(value):
-        return _number_fault(value, path)
-    return None
-
-
 def _text_fault(text: str, path: Path, what: str) -> Fault | None:
     if "\0" in text:
         at = text.index("\0")
@@ -107,10 +102,11 @@ def _text_fault(text: str, path: Path, what: str) -> Fault | None:
     return None
 
 
-def _number_fault(value: float | Decimal, path: Path) -> Fault:
-    if math.isnan(value):
-        return Fault(path, Reason.NAN, "NaN has no JSON form; send None or a text instead")
-    return Fault(path, Reason.INFINITY, "Infinity has no JSON form; send None or a text instead")
+def _number_fault(value: object, path: Path) -> Fault | None:
+    if not isinstance(value, float | Decimal) or math.isfinite(value):
+        return None
+    name = "NaN" if math.isnan(value) else "Infinity"
+    return Fault(path, Reason(name.upper()), f"{name} has no JSON form; send None or a text instead")
 
 
 def _key_fault(key: object, path: Path) -> Fault:
@@ -123,7 +119,7 @@ def _a(noun: str) -> str:
 
 
 def _children(value: object) -> Iterator[tuple[object, object]] | None:
-    """What is inside, with the key or index of each; None for a leaf."""
+    """The members of a value, each with its key or index; None for a leaf."""
     if isinstance(value, Mapping):
         return iter(cast("Mapping[object, object]", value).items())
     if isinstance(value, list | tuple | set | frozenset | deque):
@@ -136,7 +132,7 @@ def _children(value: object) -> Iterator[tuple[object, object]] | None:
 
 
 def _model_fields(model: BaseModel) -> dict[object, object]:
-    """Fields and extras. Private attributes are by pydantic's own definition not part of the data."""
+    """Fields and extras. Private attributes are not part of a model's data."""
     known = type(model).model_fields
     fields: dict[object, object] = {name: value for name, value in vars(model).items() if name in known}
     fields.update(model.__pydantic_extra__ or {})
@@ -144,7 +140,7 @@ def _model_fields(model: BaseModel) -> dict[object, object]:
 
 
 def equal(left: object, right: object) -> bool:
-    """`==` of user classes: it may raise, or answer with an array."""
+    """`==` for values of user classes, where it may raise or return an array."""
     try:
         return bool(left == right)
     except Exception:  # user code decides what == does
@@ -152,7 +148,7 @@ def equal(left: object, right: object) -> bool:
 
 
 def first_difference(sent: object, back: object, path: Path, *, same_text: bool) -> Fault | None:
-    """Where a value would change between sender and task, or None when nothing that matters does.
+    """The place where a value would change between sender and task; None when nothing relevant changes.
 
     Reached when `==` said no, which is not always a change: a class without `__eq__` compares by
     identity (then `same_text`, both encode alike, decides), a model's private attributes are not data,
@@ -160,8 +156,8 @@ def first_difference(sent: object, back: object, path: Path, *, same_text: bool)
     """
     if sent is back or equal(sent, back):
         return None
-    if isinstance(sent, float | Decimal) and not math.isfinite(sent):
-        return _number_fault(sent, path)
+    if (fault := _number_fault(sent, path)) is not None:
+        return fault
     if isinstance(sent, datetime | time) and isinstance(back, datetime | time) and _same_clock(sent, back):
         return None
     ours, theirs = _ordered_children(sent), _ordered_children(back)
@@ -210,7 +206,7 @@ def _dict_difference(sent: _Dict, back: _Dict, path: Path, *, same_text: bool) -
 
 
 def first_conversion(returned: object, checked: object, path: Path) -> Fault | None:
-    """Where validation had to turn a returned value into another type; int for float is allowed."""
+    """Where validation had to turn a returned value into another type; an int is taken for a float that is equal."""
     if returned is checked or isinstance(returned, type(checked)):
         ours, theirs = _ordered_children(returned), _ordered_children(checked)
         if returned is checked or ours is None or theirs is None:
@@ -220,50 +216,60 @@ def first_conversion(returned: object, checked: object, path: Path) -> Fault | N
             if (fault := first_conversion(ours[key], theirs[key], (*path, part))) is not None:
                 return fault
         return None
-    if isinstance(checked, float) and type(returned) is int:
+    if isinstance(checked, float) and type(returned) is int and equal(returned, checked):
         return None
     have, want = _a(type(returned).__name__), _a(type(checked).__name__)
     return Fault(path, Reason.INVALID, f"{safe_repr(returned)} is {have}, not {want}")
 
 
 _PLAIN: Final = (str, int, float, bool, bytes)
+_TEMPORAL: Final = (date, time, timedelta)
 _SETS: Final = (set, frozenset)
 _SEQUENCES: Final = (list, tuple, deque)
 
 
 def first_plain_conversion(given: object, checked: object, path: Path, *, only_rounded: bool = False) -> Fault | None:
-    """Where validation made a str, int, float, bool or bytes of something else; an int is taken for a float that is
-    equal to it. Stops at models and dataclasses: what they take is theirs to say.
+    """Where pydantic made a value of something that does not stand for it: an int of "5", a datetime of 5. An int is
+    taken for a float that is equal to it. Stops at models: what they take is theirs to say.
 
     `only_rounded`: only where a number became a float that is not equal to it.
     """
     if given is checked:
         return None
-    if type(checked) in _PLAIN:
-        is_rounded = isinstance(checked, float) and isinstance(given, int | Decimal) and given != checked
-        is_one = isinstance(given, type(checked)) and (type(checked) is bool or not isinstance(given, bool))
-        if is_rounded or not (only_rounded or is_one or (isinstance(checked, float) and type(given) is int)):
-            have, want = _a(type(given).__name__), _a(type(checked).__name__)
-            arrives = f"it would arrive as {safe_repr(checked)}"
-            return Fault(path, Reason.INVALID, f"{safe_repr(given)} is {have}, not {want}: {arrives}")
-        return None
+    is_rounded = isinstance(checked, float) and isinstance(given, int | Decimal) and given != checked
+    if is_rounded or not (only_rounded or _stands_for(given, checked)):
+        have, want = _a(type(given).__name__), _a(type(checked).__name__)
+        arrives = f"it would arrive as {safe_repr(checked)}"
+        return Fault(path, Reason.INVALID, f"{safe_repr(given)} is {have}, not {want}: {arrives}")
     for key, one, other in _pairs(given, checked):
         if (fault := first_plain_conversion(one, other, (*path, key), only_rounded=only_rounded)) is not None:
             return fault
     return None
 
 
+def _stands_for(given: object, checked: object) -> bool:
+    kind = type(checked)
+    if isinstance(checked, Enum):
+        return isinstance(given, kind) or _stands_for(given, checked.value)
+    if kind in _PLAIN:
+        is_one = isinstance(given, kind) and (kind is bool or not isinstance(given, bool))
+        return is_one or (kind is float and type(given) is int)
+    if isinstance(checked, Decimal):
+        return isinstance(given, Decimal | str | int) and not isinstance(given, bool)
+    if isinstance(checked, _TEMPORAL):
+        is_day = type(given) is date
+        return isinstance(given, str) or (isinstance(given, kind) and is_day == (kind is date))
+    return True
+
+
 def _pairs(given: object, checked: object) -> Iterator[tuple[str | int, object, object]]:
     """What validation made of each part of a container; nothing where the parts cannot be matched."""
-    if isinstance(given, Mapping) and isinstance(checked, Mapping):
-        ours, theirs = cast("Mapping[object, object]", given), cast("Mapping[object, object]", checked)
-        if len(ours) == len(theirs):
-            by_name = all(key in theirs for key in ours)  # a TypedDict has the order of its fields
-            others = ((key, theirs[key]) for key in ours) if by_name else iter(theirs.items())
-            for (key, value), (other_key, other) in zip(ours.items(), others, strict=True):
-                part = key if isinstance(key, str | int) else safe_repr(key)
-                yield part, value, other
-                yield part, key, other_key
+    if isinstance(given, Mapping):
+        yield from _members_of_mapping(cast("Mapping[object, object]", given), checked)
+    elif isinstance(given, TaskResult) and isinstance(checked, TaskResult):
+        ours, theirs = cast("TaskResult[Any, TaskError]", given), cast("TaskResult[Any, TaskError]", checked)
+        if ours.is_ok() and theirs.is_ok():
+            yield "ok", ours.ok_value, theirs.ok_value
     elif isinstance(given, _SETS) or isinstance(checked, _SETS):
         yield from _members(given, checked)
     elif isinstance(given, _SEQUENCES) and isinstance(checked, _SEQUENCES):
@@ -273,8 +279,30 @@ def _pairs(given: object, checked: object) -> Iterator[tuple[str | int, object, 
                 yield at, one, other
 
 
+def _members_of_mapping(given: Mapping[object, object], checked: object) -> Iterator[tuple[str | int, object, object]]:
+    if isinstance(checked, Mapping):
+        theirs = cast("Mapping[object, object]", checked)
+        kept = {key: key for key in theirs}  # as they are now: True finds 1
+        if len(given) == len(theirs):
+            by_name = all(key in theirs for key in given)  # a TypedDict has the order of its fields
+            keys = [kept[key] for key in given] if by_name else list(theirs)
+            for (key, value), other in zip(given.items(), keys, strict=True):
+                part = key if isinstance(key, str | int) else safe_repr(key)
+                yield part, value, theirs[other]
+                yield part, key, other
+    elif isinstance(checked, TaskResult):
+        result = cast("TaskResult[Any, TaskError]", checked)
+        if result.is_ok() and "ok" in given:
+            yield "ok", given["ok"], result.ok_value
+    elif not isinstance(checked, BaseModel) and not is_pydantic_dataclass(type(checked)):
+        names = getattr(checked, "__dataclass_fields__", None) or getattr(checked, "_fields", ())
+        for name in names:
+            if name in given:
+                yield name, given[name], getattr(checked, name, None)
+
+
 def _members(given: Any, checked: Any) -> Iterator[tuple[int, object, object]]:
-    """A member of a set comes from an equal one, or else from one that is not in the set any more."""
+    """Match the members of a set: each with an equal one, or with a member that is no longer in the set."""
     try:
         sources, kept = {item: item for item in given}, set(checked)
     except TypeError:  # not iterable, or not hashable before it was converted
@@ -289,10 +317,9 @@ def _members(given: Any, checked: Any) -> Iterator[tuple[int, object, object]]:
 def with_ordered_sets(values: object, data: bytes) -> bytes:
     """The same JSON with the elements of every set ordered by their JSON text.
 
-    A set of strings iterates in another order in every process (hash randomisation), and the text is
-    hashed to tell a re-send from a conflict. pydantic's serializers of models are prebuilt, so the
-    order cannot be asked of them: walk value and text side by side instead. Measured for two small
-    sets: 12 µs, paid only by tasks whose types contain a set.
+    A set of strings iterates in another order in every process (hash randomisation), and the hash of the text tells a
+    repeated send from a conflict. pydantic's serializers of models are prebuilt and cannot sort, so this walks value
+    and text side by side. Measured for two small sets: 12 µs, only for tasks whose types contain a set.
     """
     return to_json(_order(values, from_json(data)))
 
@@ -314,7 +341,7 @@ def _order(value: Any, tree: Any) -> Any:
 
 
 def _members_by_key(value: Any, tree: dict[str, Any]) -> dict[str, Any]:
-    """What stands behind each key of the JSON object; keys that cannot be matched are left alone."""
+    """The value of each key of the JSON object; keys that cannot be matched are left out."""
     if isinstance(value, Mapping):
         mapping = cast("Mapping[Any, Any]", value)
         return dict(zip(tree, mapping.values(), strict=True)) if len(mapping) == len(tree) else {}

@@ -1,14 +1,15 @@
-"""What can be wrong with a value on its way to or from the wire."""
+"""The errors of encoding and decoding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, get_args
 
 from horsies.errors import ContractCode, HorsiesError, OperationalErrorCode
 
 
 class Reason(StrEnum):
-    """Why a value was refused; each has its own sentence in the message."""
+    """Why a value was refused."""
 
     NUL = "NUL"
     SURROGATE = "SURROGATE"
@@ -20,23 +21,29 @@ class Reason(StrEnum):
     CIRCULAR = "CIRCULAR"
     #: The value does not fit its annotation.
     INVALID = "INVALID"
-    #: The value fits, but JSON has no form for it (an unknown class, a serializer that raised).
+    #: The value fits, but JSON cannot represent it (an unknown class, a serializer that raised).
     UNSERIALIZABLE = "UNSERIALIZABLE"
-    #: The value can be written, but would be read back as another one.
+    #: The value can be written, but would be read back as another value.
     NOT_EXACT = "NOT_EXACT"
     MISSING = "MISSING"
     UNEXPECTED = "UNEXPECTED"
-    #: Only when reading: not JSON, or not the shape that we write.
+    #: Only when reading: not JSON, or not the expected shape.
     MALFORMED = "MALFORMED"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One refusal, and where: the first part of `path` is the parameter, the rest leads into it."""
+    """A refusal with its place: `path` starts with the parameter and leads into its value."""
 
     path: tuple[str | int, ...]
     reason: Reason
     why: str
+
+
+def type_name(annotation: Any) -> str:
+    """An annotation in a message."""
+    is_plain = isinstance(annotation, type) and not get_args(annotation)
+    return annotation.__name__ if is_plain else str(annotation)[:200]
 
 
 def format_path(parts: Sequence[str | int]) -> str:
@@ -53,7 +60,7 @@ def format_path(parts: Sequence[str | int]) -> str:
 
 
 class CodecError(HorsiesError, ValueError):
-    """A value cannot cross the wire. `path` leads from the parameter to the very spot."""
+    """A value cannot be encoded or decoded. `path` leads from the parameter to the place."""
 
     def __init__(self, task_name: str, fault: Fault) -> None:
         self.task_name = task_name
@@ -79,7 +86,7 @@ class DecodeError(CodecError):
 
 
 class ResultError(CodecError):
-    """What the task returned cannot be stored; `code` is the error that its row will carry."""
+    """The task's return value cannot be stored; `code` is the error code of its row."""
 
     def __init__(self, task_name: str, fault: Fault, code: ContractCode | OperationalErrorCode) -> None:
         self.code = code

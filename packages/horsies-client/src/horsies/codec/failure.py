@@ -1,8 +1,8 @@
-"""Writes errors. This is the last step of a task that has gone wrong, so it must never fail itself.
+"""Encodes errors. This is the last step of a failed task, so it must never fail itself.
 
-Other queues left tasks RUNNING for ever because the error's own text could not be stored: a NUL in an
-exception message, half a surrogate pair in a file name, a `__repr__` that raises. Here everything is
-bounded and made storable; what cannot be kept is replaced by what it looked like.
+Other queues left tasks RUNNING for ever because the text of the error could not be stored: a NUL in an exception
+message, half a surrogate pair in a file name, a `__repr__` that raises. Here everything is bounded and made storable; a
+value that cannot be stored is replaced by its `repr`.
 """
 
 import re
@@ -17,43 +17,44 @@ from horsies.result import TaskError
 
 MAX_CODE_CHARS: Final = 200
 MAX_MESSAGE_CHARS: Final = 8 * 1024
-#: One text inside `data`, such as a traceback: 3/4 of what is kept is its end, where the cause stands.
+#: A text inside `data`, such as a traceback: the last 3/4 of the kept part come from its end, where the cause is.
 MAX_TEXT_CHARS: Final = 16 * 1024
-#: `data` up to this size is kept whole; beyond it, texts, containers and depth are cut.
+#: Larger `data` is cut: its texts, containers and depth.
 MAX_DATA_BYTES: Final = 256 * 1024
 _MAX_ITEMS: Final = 100
 _MAX_LEVELS: Final = 12
 
 _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
-#: Control characters in a message would reach terminals and logs; tab and line ends are wanted there.
+#: Control characters in a message would reach terminals and logs; tabs and line ends may.
 _CONTROL: Final = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def encode_error(error: TaskError) -> str:
-    """The stored form `{"err": {...}}` of an error: always valid for jsonb, always bounded."""
+    """The stored form `{"err": {...}}` of an error, always valid for jsonb and bounded."""
+    message = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", clean(_text(error.message)))
     fields: dict[str, Any] = {
         "error_code": _cut_end(clean(_text(error.error_code)), MAX_CODE_CHARS) or "UNHANDLED_EXCEPTION",
-        "message": _cut_end(_escape_controls(clean(_text(error.message))), MAX_MESSAGE_CHARS),
+        "message": _cut_end(message, MAX_MESSAGE_CHARS),
         "data": None,
     }
     after: object = error.retry_after_ms
     if isinstance(after, int) and 0 <= after < 2**63:
         fields["retry_after_ms"] = int(after)
-    for data in (_whole, _shrunk, _shown):
+    for data in (_whole, _shrink, _shown):
         try:
             fields["data"] = data(error.data)
             text = to_json({"err": fields})
             if len(text) <= MAX_DATA_BYTES + 8 * MAX_MESSAGE_CHARS and not has_nul(text):
-                from_json(text)  # deeper than a reader goes, or a number longer than it takes
+                from_json(text)  # raises if it is nested too deep or has a number that is too long
                 return text.decode()
-        except Exception:  # data is user code: its serializers and reprs may raise anything
+        except Exception:  # serializers and reprs of user types may raise anything
             continue
     fields["data"] = None
     return to_json({"err": fields}).decode()
 
 
 def serialization_error(error: Exception) -> TaskError:
-    """For a failure of the codec that it did not foresee itself."""
+    """The error for an unexpected failure of the codec."""
     return TaskError(
         OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"the result cannot be stored: {safe_repr(error)}"
     )
@@ -73,11 +74,7 @@ def _whole(data: object) -> object:
     return from_json(text)
 
 
-def _shrunk(data: object) -> object:
-    return _shrink(data, _MAX_LEVELS)
-
-
-def _shrink(value: object, levels: int) -> object:
+def _shrink(value: object, levels: int = _MAX_LEVELS) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -100,14 +97,10 @@ def _shown(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """A plain str. Annotated as str, but nothing stops a caller from handing over something else."""
+    """A plain str, also for a value that is not a str in spite of its annotation."""
     if isinstance(value, str):
         return str.__str__(value)
     return safe_repr(value, MAX_MESSAGE_CHARS)
-
-
-def _escape_controls(text: str) -> str:
-    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
 def _cut_end(text: str, limit: int) -> str:

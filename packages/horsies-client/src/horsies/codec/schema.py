@@ -1,11 +1,11 @@
-"""Reads pydantic's core schema of a task's types: what must be refused, and which shortcuts hold.
+"""Reads pydantic's core schema of a task's types: which annotations are refused, and which checks can be skipped.
 
-Works on the core schema and not on the annotations because aliases, NewTypes, Annotated and generics
-are already resolved there. Node types differ a little between pydantic versions; an unknown node is
-never an error here, since every value is also checked by its own round trip at send.
+Works on the core schema and not on the annotations, because aliases, NewTypes, Annotated and generics are already
+resolved there. Node types differ a little between pydantic versions; an unknown node is never an error, because each
+value is also checked by its round trip at send.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
@@ -24,7 +24,7 @@ _OBJECT_KINDS: Final = {
     "typed-dict": "typed-dict",
     "dataclass": "model",
 }
-#: Tried one by one: what pydantic writes as a key and reads back as the same value.
+#: Types that pydantic writes as a key and reads back as the same value; each was tried.
 _KEY_KINDS: Final = _STRING_KINDS | _NUMBER_KINDS | {"bool", "any", "custom"}
 _WRAPPERS: Final = frozenset({"default", "function-before", "function-after", "function-wrap", "custom-error"})
 _FOREIGN: Final = {
@@ -32,13 +32,14 @@ _FOREIGN: Final = {
     "generator": ("an iterator can be read only once and has no JSON form", "annotate it as list[...]"),
     "is-subclass": ("a class cannot be sent to another process", "send its name, and look it up in the task"),
 }
+_FIELD_KINDS: Final = frozenset({"typed-dict-field", "model-field", "dataclass-field"})
 #: Not part of the wire: defaults may be any user value (even one that looks like a node).
-_NOT_NODES: Final = frozenset({"metadata", "serialization", "default", "config", "expected", "members", "function"})
+NOT_NODES: Final = frozenset({"metadata", "serialization", "default", "config", "expected", "members", "function"})
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why an annotation is refused at definition, and what to write instead."""
+    """Why an annotation is refused, and what to write instead."""
 
     why: str
     fix: str
@@ -46,17 +47,18 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the fast path may skip."""
+    """Properties by which the fast path skips checks."""
 
     has_sets: bool
     has_any: bool
+    has_dataclass: bool
     #: Only types whose JSON text is exact by construction, so the round trip need not be tried.
     is_exact: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """One way a value can look in JSON: its JSON kind, our kind, and the values when they are few."""
+    """One JSON form of a type: its JSON kind, its schema kind, and the values of an enum or Literal."""
 
     json: str
     kind: str
@@ -65,7 +67,7 @@ class _Atom:
 
 
 class SchemaReader:
-    """One core schema, its definitions resolved."""
+    """A core schema with resolved definitions."""
 
     def __init__(self, schema: Any) -> None:
         self._definitions: dict[str, Node] = {}
@@ -79,10 +81,10 @@ class SchemaReader:
         return {name: field["schema"] for name, field in fields.items()}
 
     def problem(self, node: Node) -> Problem | None:
-        """The first reason to refuse this annotation.
+        """The first problem of this annotation.
 
-        Stops at pydantic models: they have their own validators and config, and the round trip of
-        each value guards them; a union inside somebody else's model is not ours to forbid.
+        Stops at pydantic models: they have their own validators and config, possibly in a foreign library, and the
+        round trip checks each of their values.
         """
         for inner, in_model in self._walk(node, set(), in_model=False):
             if not in_model and (problem := self._node_problem(inner)) is not None:
@@ -95,8 +97,44 @@ class SchemaReader:
         return Traits(
             has_sets=bool(kinds & {"set", "frozenset"}),
             has_any="any" in kinds,
+            has_dataclass="dataclass" in kinds,
             is_exact=all(map(self._is_exact, self.fields().values())) and (extras is None or self._is_exact(extras)),
         )
+
+    def keys_around(self, path: Sequence[str | int]) -> list[str]:
+        """Which keys are known where the last part of a path is not one. The labels of unions are in the path too."""
+        places = [self.root]
+        for part in path[:-1]:
+            places = [inner for place in places for inner in self._inside(place, part)]
+        keys = (key for place in places for node in self._bare(place) for key in _named_fields(node))
+        return list(dict.fromkeys(keys))
+
+    def _inside(self, place: Node, part: str | int) -> Iterator[Node]:
+        for node in self._bare(place):
+            fields = _named_fields(node)
+            if part in fields:
+                yield fields[str(part)]
+            elif node["type"] in {"union", "tagged-union"}:  # the part is the label of a choice
+                yield from _child_nodes({"choices": node["choices"]})
+            elif not fields:
+                yield from _child_nodes(node)
+
+    def _bare(self, node: Node) -> Iterator[Node]:
+        """Without what adds nothing to the path of an error."""
+        node = self._resolve(node)
+        kind = node["type"]
+        if kind in _WRAPPERS or kind in {"nullable", "model", "dataclass", *_FIELD_KINDS}:
+            yield from self._bare(node["schema"])
+        elif kind in {"json-or-python", "lax-or-strict", "chain"}:
+            for inner in _child_nodes(node):
+                yield from self._bare(inner)
+        else:
+            yield node
+
+    def key_kinds(self) -> list[str]:
+        """What the keys of its dicts are, in order."""
+        nodes = (node for node, _ in self._walk(self.root, set(), in_model=False))
+        return [node["keys_schema"]["type"] for node in nodes if "keys_schema" in node]
 
     # -- walking ---------------------------------------------------------------------------------
 
@@ -113,7 +151,7 @@ class SchemaReader:
             seen.add(ref)
         yield node, in_model
         kind = node["type"]
-        if kind == "json-or-python":  # only the JSON side is what crosses the wire
+        if kind == "json-or-python":  # only the JSON side is stored
             yield from self._walk(node["json_schema"], seen, in_model=in_model)
         elif kind == "lax-or-strict":
             yield from self._walk(node["lax_schema"], seen, in_model=in_model)
@@ -172,7 +210,8 @@ class SchemaReader:
     # -- exactness -------------------------------------------------------------------------------
 
     def _is_exact(self, node: Node) -> bool:
-        """Not dict: pydantic writes half a surrogate pair in a key as U+FFFD, without an error."""
+        """True if the JSON text is exact. Not for dict: pydantic writes half a surrogate pair in a key as U+FFFD,
+        without an error."""
         if "serialization" in node:
             return False
         match node["type"]:
@@ -192,9 +231,19 @@ class SchemaReader:
                 return False
 
 
+def _named_fields(node: Node) -> dict[str, Node]:
+    match node["type"]:
+        case "typed-dict" | "model-fields":
+            return dict(node["fields"])
+        case "dataclass-args":
+            return {field["name"]: field for field in node["fields"]}
+        case _:
+            return {}
+
+
 def _child_nodes(node: Node) -> Iterator[Node]:
     for key, value in node.items():
-        if key not in _NOT_NODES:
+        if key not in NOT_NODES:
             yield from _nodes_in(value)
 
 
@@ -202,7 +251,7 @@ def _nodes_in(value: Any) -> Iterator[Node]:
     if isinstance(value, dict):
         if isinstance(value.get("type"), str):  # pyright: ignore[reportUnknownMemberType] # an untyped schema
             yield value
-        else:  # a mapping of names to nodes; a field may well be called "type"
+        else:  # a mapping of names to nodes; a field may be called "type"
             for inner in value.values():  # pyright: ignore[reportUnknownVariableType] # an untyped schema
                 yield from _nodes_in(inner)
     elif isinstance(value, list | tuple):
@@ -257,7 +306,7 @@ def _ambiguous(left: _Atom, right: _Atom) -> bool:
     if len(kinds) == 1:
         return False
     if left.json == "string":
-        # Literal | str is the same text either way; everything else beside free text is a guess.
+        # Literal | str has the same text either way; any other type beside str is ambiguous.
         # Every UUID's text is valid base64, and numeric text is a valid date (seconds since 1970).
         return (
             ("str" in kinds and "literal" not in kinds)

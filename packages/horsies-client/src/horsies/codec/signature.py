@@ -1,7 +1,6 @@
-"""Reads a task's signature: every parameter and the result with a resolved, usable type.
+"""Reads a task's signature: every parameter and the result with a resolved type, for `TaskCodec`.
 
-Everything that cannot work is refused here, at import, with the task, the parameter, why and how to
-fix it; what passes is what `TaskCodec` builds its adapters from.
+A signature that cannot work is refused at import, with the task, the parameter, the reason and the fix.
 """
 
 import inspect
@@ -14,6 +13,7 @@ from inspect import Parameter as P
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
+from horsies.codec.errors import type_name
 from horsies.errors import TaskDefinitionError
 from horsies.result import TaskError, TaskResult
 
@@ -27,7 +27,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TaskSignature:
-    """A task's parameters by the way they travel, and the T of its `TaskResult[T, TaskError]`."""
+    """A task's parameters by kind, and the T of its `TaskResult[T, TaskError]`."""
 
     task_name: str
     location: str | None
@@ -72,6 +72,9 @@ _Refuse = Callable[[str, str], NoReturn]
 
 
 def _refuse_odd_functions(fn: Callable[..., Any], refuse: _Refuse) -> None:
+    kind = type(fn)
+    if issubclass(kind, classmethod | staticmethod):
+        refuse(f"a {kind.__name__} is not a function", "put the decorator on a plain function, outside of a class")
     target = inspect.unwrap(fn)
     if not inspect.isfunction(target):
         refuse(f"a {type(fn).__name__} is not a function", "decorate a plain def or async def")
@@ -87,21 +90,21 @@ def _result_type(raw: Any, hints: "_Hints", refuse: _Refuse) -> Any:
         refuse("it has no return annotation", fix)
     annotation = hints.resolve("return", "the return annotation")
     if annotation is TaskResult:
-        refuse("the return annotation does not say what is inside the TaskResult", fix)
+        refuse("the return annotation does not name the types in the TaskResult", fix)
     if typing.get_origin(annotation) is not TaskResult:
-        refuse(f"it returns {_name(annotation)}, not a TaskResult", fix)
+        refuse(f"it returns {type_name(annotation)}, not a TaskResult", fix)
     value, error = typing.get_args(annotation)
     if error is not TaskError:
-        refuse(f"the error type of its TaskResult is {_name(error)}, not TaskError", fix)
+        refuse(f"the error type of its TaskResult is {type_name(error)}, not TaskError", fix)
     return value
 
 
 class _Hints:
-    """Resolves annotations one at a time, so that a bad one can be named.
+    """Resolves annotations one at a time, so that the error names the invalid one.
 
-    `from __future__ import annotations` leaves only text, and types that are local to the enclosing
-    function are in neither the globals nor a closure. They are in the locals of that function's frame,
-    which is still on the stack while its body runs the decorator.
+    `from __future__ import annotations` leaves only text, and types that are local to the enclosing function are in
+    neither the globals nor a closure. They are in the locals of that function's frame, which is still on the stack
+    while its body runs the decorator.
     """
 
     def __init__(self, fn: Callable[..., Any], refuse: _Refuse) -> None:
@@ -115,7 +118,7 @@ class _Hints:
         holder = SimpleNamespace(__annotations__={name: self._raw.get(name)})
         try:
             hints = typing.get_type_hints(holder, self._globals, self._locals, include_extras=True)
-        except Exception as error:  # evaluating an annotation runs any expression
+        except Exception as error:  # an annotation is any expression
             self._refuse(
                 f"{what} cannot be resolved: {type(error).__name__}: {error}",
                 "import the type at run time (not only under TYPE_CHECKING), or define it before the task",
@@ -132,7 +135,7 @@ class _Hints:
 def _raw_annotations(target: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return inspect.get_annotations(target)
-    except NameError:  # Python 3.14 evaluates lazily, all at once: ask for the rest as forward references
+    except NameError:  # Python 3.14 evaluates all annotations together: get the rest as forward references
         annotationlib = import_module("annotationlib")
         return annotationlib.get_annotations(target, format=annotationlib.Format.FORWARDREF)
 
@@ -157,7 +160,3 @@ def _find_type_variable(annotation: Any) -> Any:
         if (found := _find_type_variable(inner)) is not None:
             return found
     return None
-
-
-def _name(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else repr(annotation)

@@ -1,10 +1,9 @@
-"""A task's types in both directions: the call from client to child, the result back to the client.
+"""Encodes and decodes the calls and results of a task.
 
-Wire form of a call: the object holds every parameter that has a name, keyed by it, in the order of the
-signature and whatever way the caller passed it, so that equal calls give equal text. The array holds
-only what has no name: positional-only parameters and *args (with *args, also what Python puts before
-it, for it can be passed in no other way). What the caller left to a default is not written: the
-worker's own default applies. Wire form of a result: `{"ok": value}` or `{"err": {...}}`.
+A call is a JSON object and a JSON array. The object holds every named parameter in the order of the signature, whether
+the caller passed it by name or by position, so that equal calls have equal text. The array holds positional-only
+parameters and *args (with *args also the parameters before it, which can be passed in no other way). Omitted arguments
+are not written: the worker's default applies. A result is `{"ok": value}` or `{"err": {...}}`.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, EncodedResult, Paylo
 from horsies.errors import BUILT_IN_CODES, ContractCode, OperationalErrorCode, TaskDefinitionError
 from horsies.result import TaskError, TaskResult
 
-#: Parameters without a wire name get a key that no keyword of a Python call can be.
+#: *args gets a key that cannot be a keyword of a Python call.
 _VARARGS_KEY: Final = "*"
 
 
@@ -68,20 +67,20 @@ class TaskCodec:
     def encode_call(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, limits: PayloadLimits = DEFAULT_LIMITS
     ) -> EncodedCall:
-        """The text of a call, proven to read back as the same values, or EncodeError."""
+        """The text of a call, which reads back as the same values, or EncodeError."""
         text = self._arguments.encode(self._bind(args, kwargs), limits)
         if self._has_array:
             return self._split(text)
         return EncodedCall(None, None if text == "{}" else text)
 
     def decode_call(self, args_json: str | None, kwargs_json: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the function with, by its own annotations, or DecodeError."""
+        """The arguments for the function, decoded by its annotations, or DecodeError."""
         if args_json is not None or self._has_array:
             return self._join(args_json, kwargs_json)
         return (), self._arguments.decode(kwargs_json if kwargs_json is not None else "{}")
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Positional arguments to their keys. Missing and unknown names are found by the record."""
+        """Map positional arguments to their keys. The record reports missing and unknown names."""
         if not args and not self._has_array:
             return dict(kwargs)
         order = self._order
@@ -104,7 +103,7 @@ class TaskCodec:
         raise EncodeError(self.signature.task_name, Fault(path, reason, why))
 
     def _split(self, text: str) -> EncodedCall:
-        """One object into array and object. Signatures like this are rare: parsing again is cheap enough."""
+        """Split one object into array and object. Such signatures are rare, so a second parse is cheap enough."""
         values: dict[str, Any] = read_json(text, self.signature.task_name)
         rest: list[Any] = values.pop(_VARARGS_KEY, [])
         array = [values.pop(key) for key in self._positional(has_rest=bool(rest)) if key in values]
@@ -115,8 +114,8 @@ class TaskCodec:
         )
 
     def _join(self, args_json: str | None, kwargs_json: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Array and object into one object again. A sender by name does not know our parameters' names,
-        so the array may also hold what we would have written by name."""
+        """Join array and object. A sender by name does not know the names of the parameters, so the array may also hold
+        named ones."""
         owner = self.signature.task_name
         array: Any = [] if args_json is None else read_json(args_json, owner)
         values: Any = {} if kwargs_json is None else read_json(kwargs_json, owner)
@@ -132,13 +131,13 @@ class TaskCodec:
         return (*positional, *rest), decoded
 
     def _positional(self, *, has_rest: bool) -> tuple[str, ...]:
-        """What stands in the array. *args can only follow its predecessors, named or not."""
+        """The keys of the array. With *args it also holds the parameters before it."""
         return self._order if has_rest else self._unnamed
 
     # -- results ---------------------------------------------------------------------------------
 
     def encode_result(self, returned: object, *, limits: PayloadLimits = DEFAULT_LIMITS) -> str:
-        """The text of a result. ResultError when the task broke its promise or the value cannot be stored."""
+        """The text of a result. ResultError when it has the wrong type or cannot be stored."""
         name = self.signature.task_name
         if not isinstance(returned, TaskResult):
             why = f"{safe_repr(returned)} is not a TaskResult; return TaskResult(ok=...) or TaskResult(err=...)"
@@ -157,7 +156,7 @@ class TaskCodec:
             raise ResultError(name, refused.fault, code) from refused
 
     def encode_outcome(self, returned: object, *, limits: PayloadLimits = DEFAULT_LIMITS) -> EncodedResult:
-        """For the child: whatever the task returned becomes a text that can be stored. Never raises."""
+        """For the child process: any return value becomes a text that can be stored. Never raises."""
         try:
             if (error := _reserved(returned)) is None:
                 text = self.encode_result(returned, limits=limits)
@@ -175,16 +174,16 @@ class TaskCodec:
             try:
                 return TaskResult(ok=self._result.decode(text)["ok"])
             except DecodeError as error:
-                # Written by hand or passed through jsonb, an error can start otherwise.
+                # An error that was written by hand or passed through jsonb can start differently.
                 if error.reason not in {Reason.MISSING, Reason.UNEXPECTED}:
                     raise
         return decode_untyped_result(text, task_name=name)
 
 
 def _reserved(returned: object) -> TaskError | None:
-    """The error in place of one that bears a built-in code, which only horsies may give; the original is its data.
+    """The replacement for an error with a built-in code, which only horsies may use; it has the original as data.
 
-    Also where a task passes the error of another one along: its own result says how it ended itself.
+    It also replaces the error of another task that a task passes on: the result must say how the task itself ended.
     """
     if not isinstance(returned, TaskResult):
         return None

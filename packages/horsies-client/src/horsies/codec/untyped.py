@@ -1,7 +1,7 @@
-"""Calls and results without a signature: a send by name, a handle of a task that is not registered here.
+"""Encodes calls and decodes results of tasks that are not registered in this app.
 
-Values are written by what they are at run time; the worker reads them by the task's declared types, so
-a tuple, a set or a datetime arrives as the annotation there says.
+Values are written by their run-time types; the worker reads them by the task's annotations, so a tuple, a set or a
+datetime arrives with the annotated type.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from horsies.result import TaskError, TaskResult
 def encode_untyped_call(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], *, task_name: str, limits: PayloadLimits = DEFAULT_LIMITS
 ) -> EncodedCall:
-    """A call written by the run-time types of its values; EncodeError names the argument."""
+    """Encode a call by the run-time types of its values; EncodeError names the argument."""
     values: dict[str, Any] = {f"args[{index}]": value for index, value in enumerate(args)}
     values.update(kwargs)
     if (fault := find_fault(values, string_keys=True)) is not None:
         raise EncodeError(task_name, fault)
-    # By itself, so that the argument that cannot be written is known by name.
+    # one by one, so that the error can name the argument
     texts = {name: _encode_value(name, value, task_name) for name, value in values.items()}
     size = sum(map(len, texts.values()))
     if size > limits.max_bytes:
@@ -55,13 +55,13 @@ def _encode_value(name: str, value: Any, task_name: str) -> bytes:
 
 
 def read_json(text: str | bytes, owner: str) -> Any:
-    """Strict JSON: no NaN, no Infinity (also not as 1e400), bounded depth; a duplicate key's last value wins."""
+    """Read strict JSON: no NaN, no Infinity (nor 1e400), bounded depth; the last value of a duplicate key wins."""
     try:
         value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         deep = "recursion limit" in str(error)
         reason = Reason.TOO_DEEP if deep else Reason.MALFORMED
-        raise DecodeError(owner, Fault((), reason, f"not the JSON that we write: {error}")) from error
+        raise DecodeError(owner, Fault((), reason, f"not strict JSON: {error}")) from error
     if b"Infinity" in to_json(value, inf_nan_mode="constants"):
         fault = find_fault({"value": value})
         if fault is not None and fault.reason is Reason.INFINITY:
@@ -70,7 +70,7 @@ def read_json(text: str | bytes, owner: str) -> Any:
 
 
 def decode_untyped_result(text: str, *, task_name: str = "unknown") -> TaskResult[Any, TaskError]:
-    """A stored result with its value as plain JSON data."""
+    """Decode a stored result, with its value as plain JSON data."""
     tree: object = read_json(text, task_name)
     shape = cast("dict[str, Any]", tree) if isinstance(tree, dict) else {}
     if len(shape) == 1:

@@ -1,4 +1,4 @@
-"""What the codec hands to its neighbours, and how large it may be."""
+"""The encoded call and result, and their size limits."""
 
 import logging
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from horsies.result import TaskError
 
 _log = logging.getLogger("horsies")
 
-#: Which task and side has been warned about; bounded, because names can come from outside.
+#: The tasks and sides that a warning was logged for; bounded, because names can come from outside.
 _warned: Final[set[tuple[str, str]]] = set()
 _MAX_WARNED: Final = 10_000
 
@@ -25,7 +25,7 @@ DEFAULT_LIMITS: Final = PayloadLimits()
 
 
 class EncodedCall(NamedTuple):
-    """The two columns of a call; None where there is nothing to say."""
+    """The two columns of a call; None for an empty one."""
 
     args_json: str | None
     kwargs_json: str | None
@@ -33,14 +33,14 @@ class EncodedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncodedResult:
-    """What the child hands to the parent: the text to store, and the error in it when it is one."""
+    """A result for the parent process: the text to store, and its error if it has one."""
 
     json: str
     error: TaskError | None
 
 
 def warn_large(task_name: str, what: str, size: int, limits: PayloadLimits) -> None:
-    """Once per task and process, not per call: a hot task must not fill the log."""
+    """Log a warning once per task and process, so that a frequent task does not fill the log."""
     if (task_name, what) in _warned or len(_warned) >= _MAX_WARNED:
         return
     _warned.add((task_name, what))

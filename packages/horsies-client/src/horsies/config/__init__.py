@@ -1,15 +1,8 @@
-"""What an app can be told. Plain frozen dataclasses: `import horsies` must not pay for pydantic."""
+"""The configuration of an app. Plain frozen dataclasses, because `import horsies` must not load pydantic."""
 
 from horsies.config.app import AppConfig
 from horsies.config.postgres import DATABASE_URL_VARIABLE, PostgresConfig
-from horsies.config.queues import (
-    DEFAULT_PRIORITY,
-    DEFAULT_QUEUE,
-    QUEUE_NAME_PATTERN,
-    CustomQueueConfig,
-    QueueMode,
-    queue_name_problem,
-)
+from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueConfig, QueueMode
 from horsies.config.recovery import RecoveryConfig
 from horsies.config.resilience import ResilienceConfig
 
@@ -17,12 +10,10 @@ __all__ = [
     "DATABASE_URL_VARIABLE",
     "DEFAULT_PRIORITY",
     "DEFAULT_QUEUE",
-    "QUEUE_NAME_PATTERN",
     "AppConfig",
     "CustomQueueConfig",
     "PostgresConfig",
     "QueueMode",
     "RecoveryConfig",
     "ResilienceConfig",
-    "queue_name_problem",
 ]

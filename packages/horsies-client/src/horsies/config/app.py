@@ -1,13 +1,13 @@
-"""AppConfig: everything an app is told at its start, checked once, all problems at once."""
+"""`AppConfig`: the configuration of an app. It is validated when it is made, and an error lists all problems."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from horsies._checks import MANY, Checks, shown
 from horsies.config.postgres import PostgresConfig
 from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueConfig, QueueMode
-from horsies.config.recovery import RecoveryConfig
+from horsies.config.recovery import RecoveryConfig, check_two_beats
 from horsies.config.resilience import ResilienceConfig
 from horsies.errors import BUILT_IN_CODES, OperationalErrorCode
 from horsies.schedule import ScheduleConfig
@@ -15,7 +15,7 @@ from horsies.schedule import ScheduleConfig
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 _PAYLOAD_LIMIT = 268_435_456
-"""256 MiB: a text value may have 1 GB, but encoding, parameters and the reply each hold a copy of it."""
+"""256 MiB: a text value may have 1 GB, but encoding, parameters and the reply each hold a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class AppConfig:
     """The database."""
 
     queue_mode: QueueMode = QueueMode.DEFAULT
-    """DEFAULT: one queue, `default`. CUSTOM: exactly those in `custom_queues`."""
+    """DEFAULT: one queue, `default`. CUSTOM: the queues in `custom_queues`."""
 
     custom_queues: Sequence[CustomQueueConfig] = ()
     """The queues of CUSTOM mode; empty in DEFAULT mode."""
@@ -35,20 +35,20 @@ class AppConfig:
     """How many tasks may be CLAIMED or RUNNING in the whole cluster; None: no limit."""
 
     prefetch_buffer: int = 0
-    """Tasks that a worker may hold beyond its free slots. 0: none, caps are hard. Needs `claim_lease_ms`."""
+    """How many tasks a worker may claim beyond its free slots. 0: none, and caps are hard. Needs `claim_lease_ms`."""
 
     claim_lease_ms: int | None = None
     """How long a claim is valid without renewal; None: `recovery.claimed_stale_threshold_ms`."""
 
     max_claim_batch: int = 500
-    """Tasks that one claim statement takes at most. Throughput is flat from there on (DESIGN 4: 100 and 500
-    differ by a fifth), and a smaller share keeps one worker from emptying the queue before the others."""
+    """How many tasks a claim statement takes at most. Larger batches are hardly faster (100 and 500 differ by a fifth),
+    and one worker would empty the queue before the others."""
 
     max_claim_per_worker: int | None = None
-    """Tasks that one worker may hold (CLAIMED + RUNNING); None: its slots plus `prefetch_buffer`."""
+    """How many tasks a worker may own (CLAIMED + RUNNING); None: its slots plus `prefetch_buffer`."""
 
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    """What runs by itself: `ScheduleConfig([TaskSchedule(...), ...])`, served by `horsies scheduler`."""
+    """The schedules: `ScheduleConfig([TaskSchedule(...), ...])`, run by `horsies scheduler`."""
 
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     resilience: ResilienceConfig = field(default_factory=ResilienceConfig)
@@ -59,7 +59,7 @@ class AppConfig:
     """Error code for an exception that escapes a task; the most specific class wins."""
 
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_EXCEPTION.value
-    """Error code for an exception that the mapper does not know."""
+    """Error code for an exception without a mapped class."""
 
     payload_warn_bytes: int = 1_048_576
     """Arguments or results above this size are logged."""
@@ -68,12 +68,12 @@ class AppConfig:
     """Arguments or results above this size are refused."""
 
     auto_migrate: bool = True
-    """A worker brings the schema up to date when it starts. The client never runs DDL."""
+    """Whether a worker upgrades the schema when it starts. The client never runs DDL."""
 
     unknown_task_grace_ms: int = 300_000
-    """How long a task waits whose name no worker ever registered; then it fails, WORKER_RESOLUTION_ERROR. Counted from
-    when it is ready, while live workers serve its queue: a rolling deploy may be under way. For names that were known
-    before, see `RecoveryConfig.retired_task_grace_ms`."""
+    """How long a task waits whose name no worker of its queue ever registered, before it fails with
+    WORKER_RESOLUTION_ERROR: a rolling deploy may be under way. Counted from when it is ready, while live workers serve
+    its queue. For names that were known before, see `RecoveryConfig.retired_task_grace_ms`."""
 
     def __post_init__(self) -> None:
         checks = Checks("AppConfig")
@@ -83,7 +83,7 @@ class AppConfig:
         ):  # fmt: skip
             value: object = getattr(self, name)
             if not isinstance(value, kind):
-                # Only the type: a URL given in place of a PostgresConfig holds a password.
+                # Only the type: a URL in place of a PostgresConfig would show its password.
                 checks.add(name, f"must be a {kind.__name__}, got {type(value).__name__}", f"give {kind.__name__}(...)")
         self._check_queues(checks)
         self._check_claims(checks)
@@ -96,7 +96,8 @@ class AppConfig:
                 "payload_warn_bytes",
                 f"{self.payload_warn_bytes:_} is above payload_max_bytes ({self.payload_max_bytes:_}):"
                 " nothing could be large enough to warn about",
-                f"lower it to {self.payload_max_bytes:_} or less, or raise payload_max_bytes",
+                f"lower it to {self.payload_max_bytes:_} or less, or raise payload_max_bytes to"
+                f" {self.payload_warn_bytes:_}",
             )
         checks.boolean("auto_migrate", self.auto_migrate)
         checks.integer("unknown_task_grace_ms", self.unknown_task_grace_ms, 0, _DAY_MS, unit="ms")
@@ -105,27 +106,13 @@ class AppConfig:
     def _check_queues(self, checks: Checks) -> None:
         mode = cast("object", self.queue_mode)
         if checks.word("queue_mode", mode, tuple(QueueMode)) and not isinstance(mode, QueueMode):
-            # The plain word, as it comes from an environment variable.
+            # a plain string, such as from an environment variable
             object.__setattr__(self, "queue_mode", QueueMode(str(mode)))
-        given = cast("object", self.custom_queues)
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-            got = shown(cast("object", given))
-            checks.add("custom_queues", f"must be a list, got {got}", "give a list of CustomQueueConfig(...)")
+        queues = checks.listed("custom_queues", self.custom_queues, "give a list of CustomQueueConfig(...)")
+        if queues is None:
             return
-        queues = tuple(cast("Iterable[object]", given))
         object.__setattr__(self, "custom_queues", queues)
-        seen: set[str] = set()
-        for at, queue in enumerate(queues):
-            if not isinstance(queue, CustomQueueConfig):
-                checks.add(
-                    f"custom_queues[{at}]",
-                    f"must be a CustomQueueConfig, got {shown(queue)}",
-                    "give CustomQueueConfig(name=...)",
-                )
-            elif queue.name in seen:
-                checks.add(f"custom_queues[{at}]", f"the name {queue.name!r} is taken", "give every queue its own name")
-            else:
-                seen.add(queue.name)
+        checks.named("custom_queues", queues, CustomQueueConfig, "name=...", "give every queue its own name")
         if self.queue_mode is QueueMode.CUSTOM and not queues:
             checks.add("custom_queues", "QueueMode.CUSTOM without any queue", "list at least one CustomQueueConfig")
         if self.queue_mode is QueueMode.DEFAULT and queues:
@@ -140,30 +127,31 @@ class AppConfig:
         buffer_ok = checks.integer("prefetch_buffer", self.prefetch_buffer, 0, 10_000)
         checks.integer("max_claim_batch", self.max_claim_batch, 1, 5_000)
         checks.integer("max_claim_per_worker", self.max_claim_per_worker, 1, MANY, optional=True)
-        lease_ok = checks.integer("claim_lease_ms", self.claim_lease_ms, 1_000, _HOUR_MS, optional=True, unit="ms")
+        recovery = cast("object", self.recovery)
+        beat = recovery.claimer_heartbeat_interval_ms if isinstance(recovery, RecoveryConfig) else 1_000
+        check_two_beats(
+            checks,
+            "claim_lease_ms",
+            self.claim_lease_ms,
+            _HOUR_MS,
+            "recovery.claimer_heartbeat_interval_ms",
+            beat,
+            "it renews the claim, and one late heartbeat would lose it",
+            optional=True,
+        )
         if buffer_ok and self.prefetch_buffer > 0:
             if self.claim_lease_ms is None:
                 checks.add(
                     "claim_lease_ms",
                     "is required with prefetch_buffer > 0:"
                     " a task held ahead must come free soon after its worker is gone",
-                    "set it to a few heartbeats, such as 90_000, or set prefetch_buffer=0",
+                    f"set it to a few heartbeats, such as {3 * beat:_}, or set prefetch_buffer=0",
                 )
             if cap_ok and self.cluster_wide_cap is not None:
                 checks.add(
                     "prefetch_buffer",
                     "cannot be combined with cluster_wide_cap: tasks held ahead would use up the cap without running",
                     "set prefetch_buffer=0, or remove cluster_wide_cap",
-                )
-        recovery = cast("object", self.recovery)
-        if lease_ok and self.claim_lease_ms is not None and isinstance(recovery, RecoveryConfig):
-            beat = recovery.claimer_heartbeat_interval_ms
-            if self.claim_lease_ms < 2 * beat:
-                checks.add(
-                    "claim_lease_ms",
-                    f"{self.claim_lease_ms:_} ms is less than twice recovery.claimer_heartbeat_interval_ms"
-                    f" ({beat:_} ms), which renews it: one late heartbeat would lose the claim",
-                    f"raise it to {2 * beat:_} or more, or lower the heartbeat to {self.claim_lease_ms // 2:_} or less",
                 )
 
     def _check_exceptions(self, checks: Checks) -> None:
@@ -175,7 +163,7 @@ class AppConfig:
             checks.add("exception_mapper", f"must be a mapping, got {shown(mapper)}", 'write {SomeError: "SOME_CODE"}')
             return
         entries = dict(cast("Mapping[object, object]", mapper))
-        # A copy, so that nobody changes it behind the checks.
+        # a copy, so that it cannot change after the checks
         object.__setattr__(self, "exception_mapper", entries)
         for key, code in entries.items():
             if isinstance(key, type) and issubclass(key, BaseException):
@@ -186,7 +174,7 @@ class AppConfig:
 
     @property
     def queue_names(self) -> tuple[str, ...]:
-        """Every queue of this app, in the order of the configuration."""
+        """The queues of this app, in the order of the configuration."""
         if self.queue_mode is QueueMode.DEFAULT:
             return (DEFAULT_QUEUE,)
         return tuple(queue.name for queue in self.custom_queues)
@@ -195,7 +183,7 @@ class AppConfig:
         return name in self.queue_names
 
     def queue_priority(self, name: str) -> int:
-        """Priority of a task in this queue that has none of its own; KeyError for a queue that does not exist."""
+        """The priority of tasks in this queue without their own; KeyError for an unknown queue."""
         if self.queue_mode is QueueMode.DEFAULT and name == DEFAULT_QUEUE:
             return DEFAULT_PRIORITY
         for queue in self.custom_queues:
@@ -205,7 +193,7 @@ class AppConfig:
 
     @property
     def effective_claim_lease_ms(self) -> int:
-        """The lease of every claim: `claim_lease_ms`, or the threshold after which the reaper would take it anyway."""
+        """The lease of a claim: `claim_lease_ms`, or the threshold after which the reaper requeues the task."""
         return self.claim_lease_ms or self.recovery.claimed_stale_threshold_ms
 
 

@@ -1,6 +1,6 @@
-"""PostgresConfig: where the database is and how to talk to it. Its text forms never show a secret.
+"""`PostgresConfig`: the database and its connections. Its `repr` never shows a secret.
 
-`_pg.dsn` is imported where it is used: 9 ms of patterns and urllib that `import horsies` need not pay.
+`config.dsn` is imported where it is used: its patterns and urllib take 9 ms, which `import horsies` does not pay.
 """
 
 import os
@@ -15,7 +15,6 @@ from horsies.errors import ConfigurationError
 DATABASE_URL_VARIABLE: Final = "HORSIES_DATABASE_URL"
 DEFAULT_APPLICATION_NAME: Final = "horsies"
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 10_000
-SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 _IDENTIFIER_BYTES: Final = 63
 _TLS_FIELDS: Final = ("sslrootcert", "sslcert", "sslkey", "sslpassword")
@@ -23,7 +22,7 @@ _TLS_FIELDS: Final = ("sslrootcert", "sslcert", "sslkey", "sslpassword")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PostgresConfig:
-    """Settings of the connection. What the URL says counts where the field is left at its default."""
+    """Settings of the connection. A setting in the URL counts where the field has its default value."""
 
     database_url: str | None = field(default=None, kw_only=False)
     """`postgresql://` URL (also `postgres://`, `+driver`, several hosts), key=value DSN, or `embedded://`.
@@ -33,11 +32,11 @@ class PostgresConfig:
     """The same database without the pooler, for LISTEN and session locks. Required when `pooler`."""
 
     schema: str | None = None
-    """Schema that holds the horsies tables: statements name it, so it works through a pooler and on a caller's own
-    connection. None: the connection's own search_path."""
+    """Schema of the horsies tables. Statements name it, so it works through a pooler and on a caller's own connection.
+    None: the connection's search_path decides."""
 
     pooler: bool = False
-    """A transaction-mode pooler such as PgBouncer stands in front: no prepared statements are kept."""
+    """True for a transaction-mode pooler such as PgBouncer: no prepared statements are kept."""
 
     sslmode: str | None = None
     """disable, allow, prefer, require, verify-ca or verify-full; None: the URL's, else prefer."""
@@ -58,13 +57,13 @@ class PostgresConfig:
     """Connections kept open while idle. 0 to 1,000."""
 
     pool_max_size: int = 10
-    """Connections at most. 1 to 1,000."""
+    """The most connections. 1 to 1,000."""
 
     connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
-    """Bound on opening a connection, all hosts together. 100 ms to 5 min."""
+    """Time limit for opening a connection, for all hosts together. 100 ms to 5 min."""
 
     command_timeout_ms: int | None = 60_000
-    """Bound on one statement, so that a half-open connection cannot hang a caller for ever. None: no bound."""
+    """Time limit for a statement, so that a half-open connection cannot block a caller for ever. None: no limit."""
 
     application_name: str = DEFAULT_APPLICATION_NAME
     """What pg_stat_activity shows. At most 63 bytes."""
@@ -72,7 +71,7 @@ class PostgresConfig:
     def __post_init__(self) -> None:
         checks = Checks("PostgresConfig")
         if self.database_url is None:
-            # So that `config.url` and a copy by dataclasses.replace see one fixed value, not a changing environment.
+            # read once: `config.url` and copies by dataclasses.replace must not follow a changing environment
             object.__setattr__(self, "database_url", os.environ.get(DATABASE_URL_VARIABLE) or None)
         for name in ("database_url", "direct_url", "sslpassword"):
             value = getattr(self, name)
@@ -92,7 +91,9 @@ class PostgresConfig:
         self._check_pooler(checks)
         self._check_tls(checks, in_url)
         if checks.text("schema", self.schema, optional=True) and self.schema is not None:
-            _check_schema(checks, self.schema)
+            _check_bytes(checks, "schema", self.schema)
+            if self.schema.startswith("pg_"):
+                checks.add("schema", "PostgreSQL keeps the prefix pg_ for itself", "choose a name without it")
 
         low_ok = checks.integer("pool_min_size", self.pool_min_size, 0, 1_000)
         high_ok = checks.integer("pool_max_size", self.pool_max_size, 1, 1_000)
@@ -100,7 +101,7 @@ class PostgresConfig:
             checks.add(
                 "pool_min_size",
                 f"{self.pool_min_size} is more than pool_max_size ({self.pool_max_size})",
-                f"lower it to {self.pool_max_size} or raise pool_max_size",
+                f"lower it to {self.pool_max_size}, or raise pool_max_size to {self.pool_min_size}",
             )
         checks.integer("connect_timeout_ms", self.connect_timeout_ms, 100, 300_000, unit="ms")
         checks.integer("command_timeout_ms", self.command_timeout_ms, 100, 86_400_000, optional=True, unit="ms")
@@ -119,6 +120,8 @@ class PostgresConfig:
             checks.add("direct_url", f"is the same as database_url, with pooler=True: {lost}", fix)
 
     def _check_tls(self, checks: Checks, in_url: Mapping[str, str]) -> None:
+        from horsies.config.dsn import SSL_MODES
+
         checks.word("sslmode", self.sslmode, SSL_MODES, optional=True)
         for name in _TLS_FIELDS:
             checks.text(name, getattr(self, name), optional=True, secret=name == "sslpassword")
@@ -128,7 +131,8 @@ class PostgresConfig:
             checks.add(
                 "sslmode",
                 f"'disable' means no TLS, so {', '.join(given)} would never be used",
-                "remove the certificates, or choose require, verify-ca or verify-full",
+                "remove the certificates, or choose "
+                + ("verify-full" if self.sslrootcert == "system" else "require, verify-ca or verify-full"),
             )
         if self.sslcert is None and "sslcert" not in in_url:
             for name in ("sslkey", "sslpassword"):
@@ -144,18 +148,19 @@ class PostgresConfig:
     @property
     def url(self) -> str:
         """The database URL as given, or as found in the environment. Contains the password."""
-        if self.database_url is None:  # __post_init__ refused that
+        if self.database_url is None:  # __post_init__ refuses it
             raise AssertionError("a PostgresConfig without URL cannot exist")
         return self.database_url
 
     @property
     def listen_url(self) -> str:
-        """Where connections go that live on their session: `direct_url`, else `url`. Contains the password."""
+        """The URL for connections that need their session: `direct_url`, or else `url`. Contains the password."""
         return self.direct_url or self.url
 
     def redact(self, text: str) -> str:
-        """A message without this configuration's secrets, however they are spelled in it."""
-        from horsies._pg.dsn import is_embedded, parse, redact, secrets_of
+        """The message without this configuration's secrets, in any spelling."""
+        from horsies._redaction import redact
+        from horsies.config.dsn import is_embedded, parse, secrets_of
 
         secrets = [self.sslpassword] if self.sslpassword else []
         for url in (self.database_url, self.direct_url):
@@ -164,8 +169,8 @@ class PostgresConfig:
         return redact(text, secrets=secrets)
 
     def __repr__(self) -> str:
-        """Only what differs from the defaults, and no secret."""
-        from horsies._pg.dsn import redact
+        """The fields that differ from their defaults, without secrets."""
+        from horsies._redaction import redact
 
         parts: list[str] = []
         for item in fields(self):
@@ -181,8 +186,8 @@ class PostgresConfig:
 
 
 def _check_url(checks: Checks, name: str, url: object) -> Mapping[str, str]:
-    """The URL's own settings, as far as it can be read."""
-    from horsies._pg.dsn import is_embedded, parse
+    """Check the URL and return its settings."""
+    from horsies.config.dsn import is_embedded, parse
 
     if not checks.text(name, url, secret=True) or not isinstance(url, str) or is_embedded(url):
         return {}
@@ -191,12 +196,6 @@ def _check_url(checks: Checks, name: str, url: object) -> Mapping[str, str]:
     except ConfigurationError as error:
         checks.problems.extend(error.problems)
         return {}
-
-
-def _check_schema(checks: Checks, schema: str) -> None:
-    _check_bytes(checks, "schema", schema)
-    if schema.startswith("pg_"):
-        checks.add("schema", "PostgreSQL keeps the prefix pg_ for itself", "choose a name without it")
 
 
 def _check_bytes(checks: Checks, name: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""ResilienceConfig: how hard to try when the database is slow to answer or gone."""
+"""`ResilienceConfig`: polling, reconnecting and retries of sends."""
 
 from dataclasses import dataclass
 
@@ -7,25 +7,25 @@ from horsies._checks import Checks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResilienceConfig:
-    """Polling, reconnecting and the bounded retries of a send."""
+    """Behaviour when notifications are lost, or the database is slow or gone."""
 
     notify_poll_interval_ms: int = 5_000
-    """A notification is a hint that can be lost; this often everyone looks without one. 100 ms to 5 min."""
+    """Interval of polls, because notifications can be lost. 100 ms to 5 min."""
 
     reconnect_initial_ms: int = 100
-    """Wait before the first reconnect; doubles with every failure. 10 ms to 1 min."""
+    """Delay before the first reconnect; it doubles with every failure. 10 ms to 1 min."""
 
     reconnect_max_ms: int = 30_000
-    """The longest wait between two reconnects. 100 ms to 10 min, not below `reconnect_initial_ms`."""
+    """The longest delay between two reconnects. 100 ms to 10 min, not below `reconnect_initial_ms`."""
 
     reconnect_jitter: bool = True
-    """Spread the waits: without it a restarted server meets its whole fleet in one instant."""
+    """Randomize the delays, so that all processes do not reconnect to a restarted server at once."""
 
     send_attempts: int = 4
-    """How often a send is tried before a transient failure surfaces; 1 means no retry. 1 to 20."""
+    """Attempts of a send before a transient failure is raised; 1 means no retry. 1 to 20."""
 
     send_retry_budget_ms: int = 5_000
-    """No further attempt of a send begins after this long: a web request must not hang on it. 0 to 5 min."""
+    """No further attempt of a send begins after this time, so that a web request does not hang. 0 to 5 min."""
 
     def __post_init__(self) -> None:
         checks = Checks("ResilienceConfig")
@@ -36,7 +36,8 @@ class ResilienceConfig:
             checks.add(
                 "reconnect_max_ms",
                 f"{self.reconnect_max_ms:_} ms is below reconnect_initial_ms ({self.reconnect_initial_ms:_} ms)",
-                f"raise it to {self.reconnect_initial_ms:_} or more, or lower reconnect_initial_ms",
+                f"raise it to {self.reconnect_initial_ms:_} or more, or lower reconnect_initial_ms to"
+                f" {self.reconnect_max_ms:_}",
             )
         checks.boolean("reconnect_jitter", self.reconnect_jitter)
         checks.integer("send_attempts", self.send_attempts, 1, 20)

@@ -1,1 +1,1 @@
-"""Workflows from the client's side: nodes and their edges, validation, start, and the handle of a run."""
+"""Workflows in the client: nodes, validation, start, and the handle of a run."""

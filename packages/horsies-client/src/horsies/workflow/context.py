@@ -1,7 +1,6 @@
-"""What a task of a workflow can be given beside its arguments: other nodes' results, and where it stands.
+"""`WorkflowContext` and `WorkflowMeta`: a task's parameters of these types are filled when it runs in a workflow.
 
-A parameter of one of these types is filled by the engine. Both are plain data, so that the same function can be
-called, sent and tested outside of any workflow.
+Both are plain data, so the same function can be called, sent and tested outside of a workflow.
 """
 
 from __future__ import annotations
@@ -9,21 +8,20 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from horsies.errors import OperationalErrorCode, RetrievalCode, UsageError
 from horsies.result import TaskError, TaskResult
 
 if TYPE_CHECKING:
     from horsies.codec import TaskCodec
-    from horsies.workflow.nodes import Node
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 
 
 class NodeKey(Generic[T_co]):
-    """The name of a node together with the type of its result: `node.key`."""
+    """The id of a node with the type of its result: `node.key`."""
 
     __slots__ = ("_codec", "node_id")
 
@@ -35,7 +33,7 @@ class NodeKey(Generic[T_co]):
         return f"NodeKey({self.node_id!r})"
 
     def decode(self, text: str) -> TaskResult[T_co, TaskError]:
-        """A stored result as this node's type; an err RESULT_DESERIALIZATION_ERROR when it is not one."""
+        """Decode a stored result by this node's type; an err RESULT_DESERIALIZATION_ERROR when it does not fit."""
         from horsies.codec import DecodeError
 
         try:
@@ -44,8 +42,15 @@ class NodeKey(Generic[T_co]):
             return TaskResult(err=TaskError(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error)))
 
 
-def key_of(node: Node[T] | NodeKey[T]) -> NodeKey[T]:
-    """Of a node, or of what is one already."""
+class HasKey(Protocol[T_co]):
+    """A node."""
+
+    @property
+    def key(self) -> NodeKey[T_co]: ...
+
+
+def key_of(node: HasKey[T] | NodeKey[T]) -> NodeKey[T]:
+    """The key of a node, or the key itself."""
     if isinstance(node, NodeKey):
         return node
     key = getattr(cast("object", node), "key", None)
@@ -56,7 +61,7 @@ def key_of(node: Node[T] | NodeKey[T]) -> NodeKey[T]:
 
 @dataclass(frozen=True)
 class WorkflowMeta:
-    """Where a running task stands."""
+    """The place of a running task in its workflow."""
 
     workflow_id: str
     workflow_name: str
@@ -66,14 +71,14 @@ class WorkflowMeta:
 
 @dataclass(frozen=True)
 class WorkflowContext:
-    """The results of the nodes that `workflow_ctx_from` names. All of them have ended."""
+    """The results of the nodes that `workflow_ctx_from` names. All these nodes have ended."""
 
     workflow_id: str
     node_id: str
     results: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
-        """The result of one of them, typed; by the node or its key."""
+    def result_for(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
+        """The typed result of one of the nodes, by the node or its key."""
         from pydantic_core import to_json
 
         key = key_of(node)
@@ -85,7 +90,7 @@ class WorkflowContext:
 
 
 def injected_by_type(annotations: Mapping[str, Any], wanted: type) -> str | None:
-    """The parameter that asks for a `WorkflowContext` or a `WorkflowMeta`, possibly as an optional one."""
+    """The parameter of type `WorkflowContext` or `WorkflowMeta`, possibly optional."""
     for name, annotation in annotations.items():
         if annotation is wanted or wanted in typing.get_args(annotation):
             return name

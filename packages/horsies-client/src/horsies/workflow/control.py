@@ -1,7 +1,7 @@
-"""What is done to runs by their id: look, pause, resume, cancel, retry. `app.get_broker().workflows`.
+"""Operations on runs by their id: read, pause, resume, cancel, retry. `app.get_broker().workflows`.
 
-Each verb is one short transaction: lock the run and everything inside it from the top downwards, then act. Whoever
-gets the lock later sees what was done.
+Each operation is one short transaction: it locks the run and all runs nested in it from the top downwards, then acts. A
+transaction that gets the locks later sees the change.
 """
 
 from __future__ import annotations
@@ -10,35 +10,37 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
-from horsies.errors import OutcomeCode, RetrievalCode, UsageError
+from horsies._pg.transient import sqlstate
+from horsies.errors import BrokerError, OutcomeCode, RetrievalCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
-from horsies.workflow.retrying import STOPPED, Row, Tree, with_skipped
+from horsies.workflow.retrying import STOPPED, Row, Tree, missing_node, with_skipped
 
 R = TypeVar("R")
 Run = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
 
 _MAX_NODES: Final = 100_000
 _MAX_PAUSED: Final = 20
+_PERMISSION_DENIED: Final = "42501"
 
 
 class WorkflowControl:
-    """The operations on runs. Coroutines all; `WorkflowHandle` offers them to people without a loop."""
+    """The operations on runs, all coroutines; `WorkflowHandle` offers them without an event loop."""
 
     def __init__(self, run: Run, schema: str | None) -> None:
         self._run = run
         self._statements = load("horsies._pg", "workflows.sql", schema)
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     async def info(self, workflow_id: str) -> WorkflowInfo | None:
-        """One run; None when there is no such."""
+        """One run; None when there is no such run."""
         rows = await self._rows("read_workflow", workflow_id)
         return WorkflowInfo.from_row(rows[0]) if rows else None
 
     async def list(self, status: WorkflowStatus | None = None, limit: int = 50) -> list[WorkflowInfo]:
-        """Live runs first, then the newest that ended; without the runs inside others."""
+        """Live runs first, then the newest ended ones; without the runs inside others."""
         rows = await self._rows("list_workflows", None if status is None else str(status), limit)
         return [WorkflowInfo.from_row(row) for row in rows]
 
@@ -50,11 +52,20 @@ class WorkflowControl:
     async def paused(self, workflow_id: str) -> list[PausedRun]:
         """Where a run is paused: itself, or workflows inside it, with the nodes that failed there."""
         rows = await self._rows("paused_runs", workflow_id, _MAX_PAUSED)
-        return [PausedRun.from_row(row) for row in rows]
+        nested = [row["id"] for row in rows if row["depth"]]
+        along: dict[str, bool | None] = {}
+        if nested:
+            try:
+                along = {row["id"]: row["is_along"] for row in await self._rows("paused_along", nested)}
+            except BrokerError as error:
+                if sqlstate(error) != _PERMISSION_DENIED:
+                    raise
+                along = dict.fromkeys(nested)  # a viewer may not read errors
+        return [PausedRun.from_row(row, is_paused_along=along.get(row["id"], False)) for row in rows]
 
     async def results(self, workflow_id: str, node_ids: Sequence[str] | None = None) -> Mapping[str, str | None]:
-        """The stored results by node; None for a node that has not ended, err RESULT_NOT_AVAILABLE for one that ended
-        without a stored result."""
+        """The stored results by node; None for a node that has not ended, and an error RESULT_NOT_AVAILABLE for a node
+        that ended without a stored result."""
         wanted = None if node_ids is None else list(node_ids)
         found = {row["node_id"]: row for row in await self._rows("read_node_results", workflow_id, wanted)}
         return {node_id: row["result"] or _absent(row) for node_id, row in found.items()}
@@ -70,7 +81,9 @@ class WorkflowControl:
         """See `WorkflowHandle.pause`."""
 
         async def act(connection: Any, tree: Tree, run: Row) -> bool:
-            done = await self._fetch(connection, "pause_workflows", _ids(tree.below([workflow_id])), None)
+            done = tree.to_pause(workflow_id, None)
+            for ids, error in done:
+                await self._fetch(connection, "pause_workflows", ids, error)
             if done and run["parent_workflow_id"] is not None:
                 await self._fetch(connection, "tell_step", [run["parent_workflow_id"]])
             return bool(done)
@@ -96,7 +109,7 @@ class WorkflowControl:
 
         async def act(connection: Any, tree: Tree, run: Row) -> bool:
             if WorkflowStatus(run["status"]).is_terminal and run["parent_workflow_id"] is not None:
-                root = tree.around(workflow_id)[-1]["id"]
+                root = (tree.around(workflow_id) or [run])[-1]["id"]
                 raise UsageError(f"workflow {workflow_id} is a part of workflow {root} and has ended: retry that one")
             if node_id is None:
                 return await self._retry(connection, tree, workflow_id, run, tree.failed_runs(workflow_id), None)
@@ -105,16 +118,16 @@ class WorkflowControl:
         return await self._locked(workflow_id, act)
 
     async def _retry_node(self, connection: Any, tree: Tree, run: Row, node_id: str) -> bool:
-        if run["status"] == WorkflowStatus.COMPLETED:
-            return False
         nodes = await self._fetch(connection, "read_graph", run["id"])
         start = next((row for row in nodes if row["node_id"] == node_id), None)
         if start is None:
+            raise UsageError(f"workflow {run['id']} has no {missing_node([row['node_id'] for row in nodes], node_id)}")
+        if run["status"] == WorkflowStatus.COMPLETED:
             return False
-        if start["status"] == NodeStatus.RUNNING:  # a workflow that has not ended: what failed in it, if it is paused
+        if start["status"] == NodeStatus.RUNNING:  # a live workflow: retry what failed in it, if it is paused
             inside = tree.failed_runs(start["sub_workflow_id"])
             return bool(inside) and await self._retry(connection, tree, run["id"], None, inside, None)
-        if start["status"] != NodeStatus.FAILED:
+        if start["status"] != NodeStatus.FAILED and not start["is_stopped"]:
             return False
         indexes = with_skipped(nodes, start)
         await self._refuse_takers(connection, tree, run, nodes, node_id, indexes)
@@ -129,16 +142,18 @@ class WorkflowControl:
         runs: Sequence[str],
         indexes: Sequence[int] | None,
     ) -> bool:
-        """Run the failed nodes of these runs again; with `indexes`, those of the only one. `reopened`: goes on even if
-        none of its nodes failed (its output was too large, its rows could not be processed)."""
+        """Run the failed nodes of these runs again; with `indexes`, these nodes of the only run. The run `reopened`
+        goes on even if none of its nodes failed (its output was too large, or its rows could not be processed)."""
         from horsies.codec import encode_error
 
         moved = list(await self._fetch(connection, "retry_nodes", list(runs), indexes)) if runs else []
-        if indexes is not None:  # the workflows in these nodes go on where they stopped
+        if indexes is not None:  # the workflows in these nodes continue where they stopped
             stopped = tree.stopped_below({row["sub_workflow_id"] for row in moved} - {None})
             if stopped:
                 moved += await self._fetch(connection, "retry_nodes", stopped, None)
             runs = [*runs, *stopped]
+        if stopping := [row["id"] for row in tree.rows if _has_stopped_in(row, runs)]:
+            moved += await self._fetch(connection, "retry_stopped_tasks", stopping)
         touched = {row["workflow_id"] for row in moved}
         if reopened is not None and WorkflowStatus(reopened["status"]) in STOPPED:
             touched.add(reopened["id"])
@@ -163,7 +178,7 @@ class WorkflowControl:
         node_id: str,
         indexes: Sequence[int],
     ) -> None:
-        """A workflow in a node began when these had failed, and will hand their ends to nodes of its own."""
+        """Refuse the retry while a workflow that started after these nodes failed still has to read their results."""
         begun = {row["sub_workflow_id"]: row["node_id"] for row in nodes if row["status"] == NodeStatus.RUNNING}
         for child_id, name in begun.items():
             inside = tree.below([child_id])
@@ -178,8 +193,8 @@ class WorkflowControl:
     # -- statements ------------------------------------------------------------------------------
 
     async def _locked(self, workflow_id: str, act: Callable[[Any, Tree, Row], Awaitable[bool]]) -> bool:
-        """Act on a run under the locks of its whole tree: what is done to a run inside another may concern the runs
-        around it, and locks are taken from the outermost inwards."""
+        """Act on a run under the locks of its whole tree, taken from the outermost run inwards: an action on an inner
+        run may concern the runs around it."""
 
         async def action(connection: Any) -> bool:
             async with connection.transaction(isolation="read_committed"):
@@ -209,7 +224,8 @@ def _absent(row: Mapping[str, Any]) -> str | None:
 
 
 async def lock_tree(connection: Any, statements: Mapping[str, Statement], workflow_id: str) -> list[Mapping[str, Any]]:
-    """Lock a run and everything inside it; also for the worker. Whoever was waited for may have launched more."""
+    """Lock a run and all runs nested in it; also for the worker. Repeats until it finds no more: a transaction that
+    held one of the locks may have started another nested run."""
     found: list[Mapping[str, Any]] = []
     while True:
         rows = list(await connection.fetch(statements["lock_workflow_tree"].sql, workflow_id))

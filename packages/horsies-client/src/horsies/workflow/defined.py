@@ -1,33 +1,46 @@
-"""The workflows that an app has defined, by name: names are unique, and runs find the types of their results here."""
+"""The registry of an app's workflows: names are unique, and handles find the types of results here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from horsies.errors import Problem
-from horsies.workflow.spec import WorkflowDefinitionError, WorkflowSpec
+from horsies.workflow.graph import Graph, WorkflowDefinitionError
 
 if TYPE_CHECKING:
-    from horsies.workflow.definition import WorkflowDefinition
+    from horsies._runtime import AppRuntime
 
 SHAPES: Final = 32
-"""Graphs of one name that are remembered: a workflow that is built anew for each run may have many."""
+"""How many graphs of one name are kept: a workflow that is built for each run may have many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A subclass of `WorkflowDefinition`, as far as the registry, schedules and `horsies check` need it."""
+
+    name: str
+    location: str
+    static: Graph[Any] | None
+    """The workflow of the class's own nodes."""
+    build_with: Callable[..., Graph[Any]] | None
+    check_with: Sequence[Mapping[str, Any]]
 
 
 class Workflows:
     """A name belongs to one definition: a class, or one place in the code that calls `app.workflow`. The same place may
-    build the workflow again, with other arguments or another graph, and so may different functions, which make one for
-    each run: an error there would depend on which of them ran first in this process."""
+    build the workflow again, with other arguments or another graph. Different functions that build one for each run may
+    do so too: an error would depend on which of them ran first in this process."""
 
     def __init__(self) -> None:
-        self._specs: dict[str, WorkflowSpec[Any]] = {}
-        self._definitions: dict[str, type[WorkflowDefinition[Any]]] = {}
-        self._shapes: dict[str, dict[str, WorkflowSpec[Any]]] = {}
+        self._specs: dict[str, Graph[Any]] = {}
+        self._definitions: dict[str, Definition] = {}
+        self._shapes: dict[str, dict[str, Graph[Any]]] = {}
         self._rebuilt: set[str] = set()
 
-    def add(self, spec: WorkflowSpec[Any]) -> None:
-        """One that `app.workflow` has made."""
+    def add(self, spec: Graph[Any]) -> None:
+        """Add a workflow that `app.workflow` has made."""
         definition, before = self._definitions.get(spec.name), self._specs.get(spec.name)
         if definition is not None:
             raise _taken(spec.name, definition.location, spec.location)
@@ -37,8 +50,8 @@ class Workflows:
             self._rebuilt.add(spec.name)
         self.add_built(spec)
 
-    def add_built(self, spec: WorkflowSpec[Any]) -> None:
-        """One that a definition's `build_with` has made."""
+    def add_built(self, spec: Graph[Any]) -> None:
+        """Add a workflow that a definition's `build_with` has made."""
         self._specs[spec.name] = spec
         shapes = self._shapes.setdefault(spec.name, {})
         shapes.pop(spec.definition_key, None)
@@ -46,62 +59,60 @@ class Workflows:
         if len(shapes) > SHAPES:
             del shapes[next(iter(shapes))]
 
-    def add_definition(self, definition: type[WorkflowDefinition[Any]]) -> None:
+    def add_definition(self, definition: Definition) -> None:
         name, before = definition.name, self._definitions.get(definition.name)
         if before is None and name in self._specs:
             raise _taken(name, self._specs[name].location, definition.location)
         if before is not None and before.location != definition.location and not _same(before, definition):
             raise _taken(name, before.location, definition.location)
         self._definitions[name] = definition
-        static = static_of(definition)
-        if static is not None:
-            self.add_built(static)
+        if definition.static is not None:
+            self.add_built(definition.static)
 
-    def get(self, name: str) -> WorkflowSpec[Any] | None:
-        """The one of this name; of a definition its own nodes, before what its `build_with` made last."""
+    def get(self, name: str) -> Graph[Any] | None:
+        """The workflow of this name. A definition's own nodes win over the workflow that its `build_with` made last."""
         definition = self._definitions.get(name)
-        static = None if definition is None else static_of(definition)
+        static = None if definition is None else definition.static
         return static or self._specs.get(name)
 
-    def known(self, name: str, definition_key: str | None) -> WorkflowSpec[Any] | None:
-        """The one of this name, if it still has the shape that the run was started with."""
+    def known(self, name: str, definition_key: str | None) -> Graph[Any] | None:
+        """The workflow of this name with the shape that the run was started with."""
         return self._shapes.get(name, {}).get(definition_key or "")
 
     def is_rebuilt(self, name: str) -> bool:
-        """True if `app.workflow` has made different ones of this name."""
+        """True if `app.workflow` has made different workflows of this name."""
         return name in self._rebuilt
 
-    def definition(self, name: str) -> type[WorkflowDefinition[Any]] | None:
+    def definition(self, name: str) -> Definition | None:
         return self._definitions.get(name)
 
-    def definitions(self) -> list[type[WorkflowDefinition[Any]]]:
+    def definitions(self) -> list[Definition]:
         return list(self._definitions.values())
 
-    def __iter__(self) -> Iterator[WorkflowSpec[Any]]:
+    def __iter__(self) -> Iterator[Graph[Any]]:
         return iter(self._specs.values())
 
     def __len__(self) -> int:
         return len(self._specs)
 
 
-def static_of(definition: type[WorkflowDefinition[Any]]) -> WorkflowSpec[Any] | None:
-    """The workflow of the class's own nodes, if it has any."""
-    return definition._static  # pyright: ignore[reportPrivateUsage]
+def workflows_of(app: AppRuntime) -> Workflows:
+    """The workflows of an app. `setdefault` is atomic, so all threads get the same object."""
+    return vars(app).setdefault("_workflows", Workflows())
 
 
-def _clashes(before: WorkflowSpec[Any], spec: WorkflowSpec[Any]) -> bool:
-    """True where two graphs of one name can only be a mistake: both in one function, or one of them made at import."""
+def _clashes(before: Graph[Any], spec: Graph[Any]) -> bool:
+    """True where two graphs of one name must be a mistake: both in one function, or one of them made at import."""
     if before.same_definition(spec):
         return False
     return before.place.scope == spec.place.scope or not (before.place.is_built and spec.place.is_built)
 
 
-def _same(one: type[WorkflowDefinition[Any]], other: type[WorkflowDefinition[Any]]) -> bool:
-    """The same nodes, and no builder whose work cannot be compared."""
-    mine, theirs = static_of(one), static_of(other)
-    if mine is None or theirs is None or hasattr(one, "build_with") or hasattr(other, "build_with"):
+def _same(one: Definition, other: Definition) -> bool:
+    """True for the same nodes and arguments without a `build_with`, whose graphs cannot be compared."""
+    if one.static is None or other.static is None or one.build_with or other.build_with:
         return False
-    return mine.same_definition(theirs)
+    return one.static.same_content(other.static)
 
 
 def _taken(name: str, first: str, second: str) -> WorkflowDefinitionError:

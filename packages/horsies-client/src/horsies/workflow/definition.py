@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import wraps
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, ForwardRef, Generic, NoReturn, TypeVar, cast, get_args, get_origin
 
-from horsies.errors import Problem
-from horsies.workflow.nodes import FromNode, Node, NodeBuilder
-from horsies.workflow.spec import OnError, Place, SuccessPolicy, WorkflowDefinitionError, WorkflowSpec, calling_place
+from horsies._checks import Checks, shown
+from horsies._hints import DEFINITION, missing
+from horsies._runtime import AppRuntime
+from horsies.errors import Problem, UsageError
+from horsies.options import check_name
+from horsies.workflow.defined import Definition, workflows_of
+from horsies.workflow.graph import OnError, Place, SuccessPolicy, WorkflowDefinitionError, calling_place
+from horsies.workflow.nodes import FromNode, Node, NodeBuilder, is_by_name
+from horsies.workflow.spec import WorkflowSpec
 
-if TYPE_CHECKING:
-    from horsies.app import Horsies
-
+F = TypeVar("F", bound=Callable[..., Any])
 T_co = TypeVar("T_co", covariant=True)
 _MISSING: Final = object()
 _META: Final = ("output", "on_error", "success_policy")
-"""Settings that stand in the class or in its `Meta`."""
-_SETTINGS: Final = ("name", "app", "location", *_META, "check_with", "Meta")
+"""Settings that can be attributes of the class or of its `Meta`."""
+_SETTINGS: Final = ("name", "app", *_META, "check_with", "build_with", "Meta")
+_OWN: Final = ("location", "_static", "_place", "_returns", "build", "workflow")
+"""What every definition has; an attribute of the same name would hide it, or get lost."""
 _METHODS: Final = (FunctionType, classmethod, staticmethod, property, type)
+
+
+def _without_arguments(build: F) -> F:
+    """Let `build` refuse arguments with a sentence."""
+
+    @wraps(build)
+    def checked(cls: type[WorkflowDefinition[Any]], *given: object, **named: object) -> Any:
+        if given or named:
+            fix = (
+                "give them to" if hasattr(cls, "build_with") else "for a workflow with parameters, write a classmethod"
+            )
+            raise UsageError(f"{cls.__name__}.build() takes no arguments: {fix} {cls.__name__}.build_with(...)")
+        return build(cls)
+
+    return cast("F", checked)
 
 
 class WorkflowDefinition(Generic[T_co]):
@@ -31,17 +55,17 @@ class WorkflowDefinition(Generic[T_co]):
 
         Nightly.build().start()
 
-    `name` may be an attribute, and `output`, `on_error` and `success_policy` may stand in an inner `class Meta`. A
-    class that extends another one has its nodes too. Other attributes are refused, so that a misspelt one is not
-    lost; constants have names in capitals or with a leading underscore.
+    `name` may be an attribute; `output`, `on_error` and `success_policy` may be attributes of an inner `class Meta`. A
+    class that extends another one inherits its nodes. Other attributes are refused, so that a misspelt setting is
+    noticed; constants have names in capitals or with a leading underscore.
 
-    For one with parameters, write a classmethod `build_with(cls, ...)` that makes the nodes and returns
-    `cls.workflow([...], output=...)`. A parameter may be `from_node(x)` of the workflow around it. `check_with` holds
+    For a workflow with parameters, write a classmethod `build_with(cls, ...)` that makes the nodes and returns
+    `cls.workflow([...], output=...)`. A parameter may be `from_node(x)` of a surrounding workflow. `check_with` holds
     the keyword arguments that `horsies check` tries it with.
     """
 
     name: ClassVar[str]
-    app: ClassVar[Horsies]
+    app: ClassVar[AppRuntime]
     location: ClassVar[str]
     output: ClassVar[Node[Any] | None] = None
     on_error: ClassVar[OnError] = "fail"
@@ -49,31 +73,40 @@ class WorkflowDefinition(Generic[T_co]):
     check_with: ClassVar[Sequence[Mapping[str, Any]]] = ()
     _static: ClassVar[WorkflowSpec[Any] | None] = None
     _place: ClassVar[Place]
+    _returns: ClassVar[Any]
 
-    def __init_subclass__(cls, *, app: Horsies | None = None, name: str | None = None, **more: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
+        cls = type(self)
+        raise UsageError(f"{cls.__name__} has no instances: the class is the workflow; write {_built(cls)}.start()")
+
+    def __init_subclass__(cls, *, app: AppRuntime | None = None, name: str | None = None, **more: Any) -> None:
         super().__init_subclass__()
+        problems = [Problem(given, "is not a keyword of a definition", "it takes app and name") for given in more]
+        problems += _hiding(cls)
         cls._place = calling_place()
         cls.location = cls._place.location
         cls._static = None
-        problems = [Problem(given, "is not a keyword of a definition", "it takes app and name") for given in more]
+        cls._returns = _type_argument(cls)
         cls.name = _name(cls, name, problems)
         problems += _unknown(cls)
         _settle(cls, problems)
         home = _app(cls, app, problems)
-        nodes = _nodes(cls)
-        if home is not None and (nodes or not hasattr(cls, "build_with")):
+        nodes = _nodes(cls, problems)
+        build_with = _builder(cls, problems)
+        if home is not None and (nodes or build_with is None):
             try:
                 cls._static = WorkflowSpec(
-                    home, cls.name, nodes, output=cls.output, on_error=cls.on_error, success_policy=cls.success_policy,
-                    place=cls._place,
+                    home, cls.name, list(nodes), output=cls.output, on_error=cls.on_error,
+                    success_policy=cls.success_policy, place=cls._place, attributes=nodes, returns=cls._returns,
                 )  # fmt: skip
             except WorkflowDefinitionError as error:
                 problems += error.problems
         if problems or home is None:
             raise WorkflowDefinitionError(problems, subject=f"workflow {cls.name!r} ({cls.location})")
-        home.workflows.add_definition(cls)
+        workflows_of(home).add_definition(Definition(cls.name, cls.location, cls._static, build_with, cls.check_with))
 
     @classmethod
+    @_without_arguments
     def build(cls) -> WorkflowSpec[T_co]:
         """The workflow of the class's own nodes."""
         if cls._static is None:
@@ -90,47 +123,71 @@ class WorkflowDefinition(Generic[T_co]):
         on_error: OnError | None = None,
         success_policy: SuccessPolicy | None = None,
     ) -> WorkflowSpec[T_co]:
-        """For `build_with`: the nodes become a workflow of this definition. What is not given is the class's own."""
+        """For `build_with`: make a workflow of these nodes. Settings that are not given come from the class."""
         spec = WorkflowSpec[T_co](
             cls.app, cls.name, tasks, output=cls.output if output is None else output,
             on_error=on_error or cls.on_error,
             success_policy=cls.success_policy if success_policy is None else success_policy,
-            open_ended=True, place=cls._place,
+            open_ended=True, place=cls._place, returns=cls._returns,
         )  # fmt: skip
-        cls.app.workflows.add_built(spec)
+        workflows_of(cls.app).add_built(spec)
         return spec
 
 
-def builder_of(definition: type[WorkflowDefinition[Any]]) -> Callable[..., WorkflowSpec[Any]] | None:
-    """Its `build_with`, if it has one."""
-    return getattr(definition, "build_with", None)
+class _Missing:
+    """Stands for a method that a definition does not have, and says what to write. A node of this name replaces it. Not
+    a metaclass, which would exclude base classes that have one, such as ABC."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[WorkflowDefinition[Any]]) -> NoReturn:
+        raise missing(owner, self._name, DEFINITION, _built(owner))
 
 
-# -- what the class says -------------------------------------------------------------------------
+for _each in DEFINITION:
+    setattr(WorkflowDefinition, _each, _Missing(_each))
+
+
+# -- reading the class ---------------------------------------------------------------------------
 
 
 def _layers(cls: type) -> Iterator[type]:
-    """The class and what it extends, nearest first."""
+    """The class and its base classes, nearest first."""
     return (layer for layer in cls.__mro__ if layer not in (WorkflowDefinition, Generic, object))
 
 
+def _built(cls: type[WorkflowDefinition[Any]]) -> str:
+    """The expression that makes the workflow of a class."""
+    only_parameters = vars(cls).get("_static") is None and hasattr(cls, "build_with")
+    return f"{cls.__name__}.build_with(...)" if only_parameters else f"{cls.__name__}.build()"
+
+
+def _type_argument(cls: type) -> Any:
+    """What the class says that its workflow returns: the X of `WorkflowDefinition[X]`. Any if it does not say, or says
+    it with a type variable or a name in quotes."""
+    for base in (base for layer in _layers(cls) for base in vars(layer).get("__orig_bases__", ())):
+        if get_origin(base) is WorkflowDefinition:
+            (given,) = get_args(base)
+            return Any if isinstance(given, TypeVar | ForwardRef) else given
+    return Any
+
+
 def _name(cls: type[WorkflowDefinition[Any]], given: str | None, problems: list[Problem]) -> str:
-    """From the keyword, else from the class's own attribute, else the class's name. Not inherited: names are unique."""
+    """The keyword, else the class's own attribute, else the class's name. Never inherited, because names are unique."""
     own: object = vars(cls).get("name", _MISSING)
     if own is not _MISSING and given is not None and own != given:
         problems.append(Problem("name", f"is given twice: {given!r} and {own!r:.60}", "give it once"))
     chosen: Any = given if given is not None else cls.__name__ if own is _MISSING else own
-    if not isinstance(chosen, str) or not chosen:
-        problems.append(Problem("name", f"{chosen!r:.60} is not a name", "give a text of 1 to 255 characters"))
-        return cls.__name__
-    return chosen
+    checks = Checks("workflow")
+    check_name(checks, "name", chosen)
+    problems += checks.problems
+    return cls.__name__ if checks.problems else chosen
 
 
-def _app(cls: type[WorkflowDefinition[Any]], given: Horsies | None, problems: list[Problem]) -> Horsies | None:
-    from horsies.app import Horsies
-
+def _app(cls: type[WorkflowDefinition[Any]], given: AppRuntime | None, problems: list[Problem]) -> AppRuntime | None:
     found: object = given if given is not None else getattr(cls, "app", None)
-    if isinstance(found, Horsies):
+    if isinstance(found, AppRuntime):
         cls.app = found
         return found
     why = "is missing" if found is None else f"{found!r:.60} is not an app"
@@ -139,7 +196,7 @@ def _app(cls: type[WorkflowDefinition[Any]], given: Horsies | None, problems: li
 
 
 def _settle(cls: type[WorkflowDefinition[Any]], problems: list[Problem]) -> None:
-    """Take each setting from the nearest class that has it, there from an attribute or from `Meta`."""
+    """Take each setting from the nearest class that has it, as an attribute or in its `Meta`."""
     for setting in _META:
         for layer in _layers(cls):
             here = [vars(layer).get(setting, _MISSING), getattr(vars(layer).get("Meta"), setting, _MISSING)]
@@ -151,9 +208,33 @@ def _settle(cls: type[WorkflowDefinition[Any]], problems: list[Problem]) -> None
                 break
 
 
+def _hiding(cls: type[WorkflowDefinition[Any]]) -> Iterator[Problem]:
+    """Attributes of the class, and of mixins, in the place of the definition's own. Definitions that it extends were
+    checked before. A classmethod may override one."""
+    mixins = [layer for layer in _layers(cls) if WorkflowDefinition not in layer.__mro__]
+    for attribute, value in (pair for layer in (cls, *mixins) for pair in vars(layer).items()):
+        is_override = attribute in ("build", "workflow") and isinstance(value, classmethod)
+        if (attribute in _OWN and not is_override) or (attribute == "app" and isinstance(value, Node)):
+            why = "is the name of something that every definition has: the two would hide each other"
+            yield Problem(attribute, why, "rename the attribute; node_id=... sets the id of a node")
+
+
+def _builder(cls: type[WorkflowDefinition[Any]], problems: list[Problem]) -> Callable[..., Any] | None:
+    """The `build_with` of the class, if it has one. Also checks `check_with`."""
+    tries: Any = cls.check_with
+    if not isinstance(tries, list | tuple) or not all(map(is_by_name, cast("list[object]", tries))):
+        why = f"{shown(cast('object', tries))} is not a list of arguments by name"
+        problems.append(Problem("check_with", why, 'write check_with = ({"parameter": value},)'))
+    found: object = inspect.getattr_static(cls, "build_with", None)
+    if found is not None and not isinstance(found, classmethod | staticmethod):
+        why = f"is a {type(found).__name__}, not a classmethod"
+        problems.append(Problem("build_with", why, "write @classmethod above def build_with(cls, ...)"))
+    return getattr(cls, "build_with", None)
+
+
 def _unknown(cls: type[WorkflowDefinition[Any]]) -> Iterator[Problem]:
     for attribute, value in vars(cls).items():
-        if attribute in _SETTINGS or attribute.startswith("_") or attribute.isupper():
+        if attribute in (*_SETTINGS, *_OWN) or attribute.startswith("_") or attribute.isupper():
             continue
         if not isinstance(value, (Node, *_METHODS)):
             yield Problem(attribute, *_misplaced(value))
@@ -167,7 +248,7 @@ def _unknown(cls: type[WorkflowDefinition[Any]]) -> Iterator[Problem]:
 
 
 def _misplaced(value: object) -> tuple[str, str]:
-    """Why an attribute is none of a definition's, and what to write instead."""
+    """Why a definition cannot have this attribute, and what to write instead."""
     if isinstance(value, NodeBuilder):
         return "is a node without its arguments", "call it: task.node(...)(arguments)"
     if isinstance(value, FromNode):
@@ -178,15 +259,16 @@ def _misplaced(value: object) -> tuple[str, str]:
         held = cast("dict[str, object]", value).values() if isinstance(value, dict) else cast("list[object]", value)
         if any(isinstance(member, Node) for member in held):
             return "holds nodes that would not be found", "give each an attribute of its own, or write build_with"
-    known = ", ".join(setting for setting in _SETTINGS if setting not in ("app", "location"))
+    known = ", ".join(setting for setting in _SETTINGS if setting != "app")
     return (
         f"is a {type(cast('Any', value)).__name__}: neither a node nor a setting of a definition",
         f"its settings are {known}; a constant has a name in capitals or with a leading underscore",
     )
 
 
-def _nodes(cls: type[WorkflowDefinition[Any]]) -> list[Node[Any]]:
-    """Those of the classes that it extends come first; an attribute that it has again stands in the old place."""
+def _nodes(cls: type[WorkflowDefinition[Any]], problems: list[Problem]) -> dict[Node[Any], str]:
+    """The nodes with their attributes. Those of base classes come first; an attribute that is overridden keeps its
+    place. Only `output` may be a second name of a node."""
     found: dict[str, Node[Any]] = {}
     for layer in reversed(list(_layers(cls))):
         for attribute, value in vars(layer).items():
@@ -194,11 +276,12 @@ def _nodes(cls: type[WorkflowDefinition[Any]]) -> list[Node[Any]]:
                 found[attribute] = cast("Node[Any]", value)
             elif attribute in found:
                 del found[attribute]
-    if "output" in found:  # the other name of a node, as a rule
+    if "output" in found:  # usually a second name of another attribute's node
         found["output"] = found.pop("output")
-    nodes: list[Node[Any]] = []
+    nodes: dict[Node[Any], str] = {}
     for attribute, node in found.items():
-        if node not in nodes:
-            node.node_id = node.node_id or attribute
-            nodes.append(node)
+        first = nodes.setdefault(node, attribute)
+        if attribute not in (first, *_SETTINGS):
+            fix = "write output = ..." if get_close_matches(attribute, ["output"]) else "remove one of the two names"
+            problems.append(Problem(attribute, f"is a second name of the node {first!r}, and would be lost", fix))
     return nodes

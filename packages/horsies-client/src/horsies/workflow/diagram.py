@@ -1,4 +1,4 @@
-"""A run as a picture: by levels as text for a terminal, as a Mermaid flowchart for documents."""
+"""Draws a run: as indented text for a terminal, or as a Mermaid flowchart for documents."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ _MAX_LINES: Final = 200
 
 
 def draw(info: "WorkflowInfo | None", nodes: "Sequence[WorkflowNodeInfo]", style: str = "text") -> str:
-    """`style`: text or mermaid."""
+    """Draw the run; `style` is text or mermaid."""
     if style not in ("text", "mermaid"):
         raise UsageError(f"a diagram is drawn as text or mermaid, not {style!r}")
     if info is None:
@@ -32,7 +32,7 @@ def draw(info: "WorkflowInfo | None", nodes: "Sequence[WorkflowNodeInfo]", style
 
 
 def levels(nodes: "Sequence[WorkflowNodeInfo]") -> dict[int, int]:
-    """How many steps each node is away from the start, by index."""
+    """The distance of each node from the start, by index."""
     found: dict[int, int] = {}
     left = {node.task_index: set(node.dependencies) for node in nodes}
     level = 0

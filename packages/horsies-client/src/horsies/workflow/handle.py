@@ -1,37 +1,36 @@
-"""`WorkflowHandle`: a run, from the side of whoever started it or knows its id."""
+"""`WorkflowHandle`: a run of a workflow, by its id."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horsies._awaited import Awaited, err
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.result import TaskError, TaskResult
-from horsies.workflow.context import NodeKey, key_of
+from horsies.workflow.context import HasKey, NodeKey, key_of
+from horsies.workflow.defined import workflows_of
 
 if TYPE_CHECKING:
-    from horsies._pg.waiters import Seen, Waiters
-    from horsies.app import Horsies
+    from horsies._pg.waiters import Seen
+    from horsies._runtime import AppRuntime
     from horsies.status import WorkflowStatus
+    from horsies.workflow.graph import Graph
     from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
-    from horsies.workflow.nodes import Node
-    from horsies.workflow.spec import WorkflowSpec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class WorkflowHandle(Awaited[T_co]):
-    """Refers to a run by its id; can be rebuilt anywhere with `app.workflow_handle(workflow_id)`."""
+    """Refers to a run by its id. `app.workflow_handle(workflow_id)` makes another one in any process."""
 
     __slots__ = ("_spec", "workflow_id")
 
-    _kind = "workflow"
+    _is_workflow = True
     _not_found = RetrievalCode.WORKFLOW_NOT_FOUND
-    _never = "never started"
 
-    def __init__(self, app: Horsies, workflow_id: str, *, spec: WorkflowSpec[T_co] | None = None) -> None:
+    def __init__(self, app: AppRuntime, workflow_id: str, *, spec: Graph[T_co] | None = None) -> None:
         self._app = app
         self._result = None
         self._spec = spec
@@ -47,27 +46,14 @@ class WorkflowHandle(Awaited[T_co]):
     def _id(self) -> str:
         return self.workflow_id
 
-    def _seen(self, waiters: Waiters, *, at_once: bool) -> Awaitable[Seen | None]:
-        return (waiters.look_at_workflow if at_once else waiters.wait_for_workflow)(self.workflow_id)
-
-    def _decode(self, ended: Seen) -> TaskResult[Any, TaskError]:
-        from horsies.codec import DecodeError, decode_untyped_result
-
-        if ended.result is None:
-            message = f"workflow {self.workflow_id} is {ended.status} without a result"
-            return err(RetrievalCode.RESULT_NOT_AVAILABLE, message)
-        spec = self._spec or self._app.workflows.known(ended.task_name, ended.definition_key)
-        try:
-            if spec is None:
-                return decode_untyped_result(ended.result, task_name=ended.task_name)
-            return spec.codec.decode_result(ended.result)
-        except DecodeError as error:
-            return err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
+    def _decode(self, ended: Seen) -> TaskResult[T_co, TaskError]:
+        spec = self._spec or workflows_of(self._app).known(ended.task_name, ended.definition_key)
+        return self._decoded(ended, None if spec is None else spec.codec)
 
     # -- looking ---------------------------------------------------------------------------------
 
     def status(self) -> WorkflowStatus | None:
-        """Where the run is; None when there is no such run."""
+        """The state of the run; None when there is no such run."""
         return self._app.run_sync("status", self.status_async)
 
     async def status_async(self) -> WorkflowStatus | None:
@@ -76,7 +62,7 @@ class WorkflowHandle(Awaited[T_co]):
         return None if info is None else info.status
 
     def info(self) -> WorkflowInfo | None:
-        """What the database knows of the run now; None when there is no such run."""
+        """The row of the run; None when there is no such run."""
         return self._app.run_sync("info", self.info_async)
 
     async def info_async(self) -> WorkflowInfo | None:
@@ -92,7 +78,8 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.nodes(self.workflow_id)
 
     def paused(self) -> list[PausedRun]:
-        """Where the run is paused: itself, or workflows inside it, each with the nodes that failed there."""
+        """The paused runs of the tree: the run itself or workflows nested in it, each with its failed nodes, or marked
+        as paused along with the run around it."""
         return self._app.run_sync("paused", self.paused_async)
 
     async def paused_async(self) -> list[PausedRun]:
@@ -100,7 +87,7 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.paused(self.workflow_id)
 
     def results(self) -> dict[str, TaskResult[Any, TaskError]]:
-        """The results of all nodes that have ended, by node id; a skipped one has err UPSTREAM_SKIPPED."""
+        """The results of all nodes that have ended, by node id; a skipped node has an err UPSTREAM_SKIPPED."""
         return self._app.run_sync("results", self.results_async)
 
     async def results_async(self) -> dict[str, TaskResult[Any, TaskError]]:
@@ -119,12 +106,12 @@ class WorkflowHandle(Awaited[T_co]):
                 found[node_id] = err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
         return found
 
-    def result_for(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
-        """The result of one node, typed; err RESULT_NOT_READY until it has ended, RESULT_NOT_AVAILABLE when it ended
+    def result_for(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
+        """The typed result of one node; err RESULT_NOT_READY until it has ended, RESULT_NOT_AVAILABLE when it ended
         without a stored result."""
         return self._app.run_sync("result_for", lambda: self.result_for_async(node))
 
-    async def result_for_async(self, node: Node[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
+    async def result_for_async(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
         """See `result_for`."""
         key = key_of(node)
         texts = await self._texts([key.node_id])
@@ -143,7 +130,7 @@ class WorkflowHandle(Awaited[T_co]):
         spec = self._spec
         if spec is None:
             info = await self.info_async()
-            spec = None if info is None else self._app.workflows.known(info.name, info.definition_key)
+            spec = None if info is None else workflows_of(self._app).known(info.name, info.definition_key)
         return {} if spec is None else {wired.node_id: wired.node.key for wired in spec.wired}
 
     def diagram(self, style: str = "text") -> str:
@@ -159,7 +146,8 @@ class WorkflowHandle(Awaited[T_co]):
     # -- acting ----------------------------------------------------------------------------------
 
     def pause(self) -> bool:
-        """Start nothing more of it, nor of the workflows inside; what runs goes on. False when it was not running."""
+        """Start no more nodes of the run and of the workflows nested in it; running tasks go on. False when the run was
+        not running."""
         return self._app.run_sync("pause", self.pause_async)
 
     async def pause_async(self) -> bool:
@@ -167,7 +155,9 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.pause(self.workflow_id)
 
     def resume(self) -> bool:
-        """Go on with a paused run, and with what is paused inside it. False when nothing of it was paused."""
+        """Resume a paused run and the workflows that were paused along with it. A workflow inside that is paused for
+        its own failure, or by its id, stays paused. If the run itself is not paused, or only because of workflows
+        inside it, those are resumed. False when none of them was paused."""
         return self._app.run_sync("resume", self.resume_async)
 
     async def resume_async(self) -> bool:
@@ -175,23 +165,28 @@ class WorkflowHandle(Awaited[T_co]):
         return await self._app.get_broker().workflows.resume(self.workflow_id)
 
     def cancel(self) -> bool:
-        """End the run: what has not started never will, what runs is asked to stop. False when it had ended."""
+        """Cancel the run: nodes that have not started never will, running tasks are asked to stop. False when the run
+        had ended."""
         return self._app.run_sync("cancel", self.cancel_async)
 
     async def cancel_async(self) -> bool:
         """See `cancel`."""
         return await self._app.get_broker().workflows.cancel(self.workflow_id)
 
-    def retry(self, node: Node[Any] | NodeKey[Any] | str | None = None) -> bool:
-        """Run again what failed, and what was skipped for it; completed nodes keep their results. For a run that has
-        failed, was cancelled or is paused, and for the paused workflows inside it; what was paused goes on.
+    def retry(self, node: HasKey[Any] | NodeKey[Any] | str | None = None) -> bool:
+        """Run failed nodes again, and the nodes that were skipped because of them; completed nodes keep their results.
+        Works on a run that failed, was cancelled or is paused, and on paused workflows nested in it, which are resumed.
 
-        With a node, in any run that has not completed: only that one and what was skipped for it; if it is a workflow
-        that is paused, what failed in there. What depends on it and has not started waits for its new end.
-        False when there is nothing to retry."""
+        With a node, in any run that has not completed: retry only this node and the nodes that were skipped because of
+        it; if it is a paused workflow, the failed nodes in that. Nodes that depend on it and have not started wait for
+        its new end.
+
+        In a cancelled run, either form also runs the nodes again that the cancel skipped or stopped; a task of such a
+        node that is still running is waited for. False when there is nothing to retry. Raises `UsageError` when the run
+        has no such node."""
         return self._app.run_sync("retry", lambda: self.retry_async(node))
 
-    async def retry_async(self, node: Node[Any] | NodeKey[Any] | str | None = None) -> bool:
+    async def retry_async(self, node: HasKey[Any] | NodeKey[Any] | str | None = None) -> bool:
         """See `retry`."""
         name = node if isinstance(node, str | None) else key_of(node).node_id
         done = await self._app.get_broker().workflows.retry(self.workflow_id, name)

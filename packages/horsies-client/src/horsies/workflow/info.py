@@ -1,22 +1,19 @@
-"""What the database knows of a run and of its nodes: plain frozen values for people and tools."""
+"""What operators see of a run and of its nodes: plain frozen values."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from horsies._pg.rows import FromRow
 from horsies.status import NodeStatus, WorkflowStatus
 
 
-def _columns(cls: type[Any], row: Mapping[str, Any], states: Callable[[str], StrEnum]) -> dict[str, Any]:
-    """By name; an extra column is no error, a newer schema may have more."""
-    return {field.name: row[field.name] for field in fields(cls)} | {"status": states(row["status"])}
-
-
 @dataclass(frozen=True, slots=True)
-class WorkflowInfo:
+class WorkflowInfo(FromRow):
     """One row of `horsies_workflows`, without result and error. Times are the database's."""
+
+    CONVERTED: ClassVar = {"status": WorkflowStatus}
 
     id: str
     name: str
@@ -32,14 +29,12 @@ class WorkflowInfo:
     completed_at: datetime | None
     updated_at: datetime
 
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        return cls(**_columns(cls, row, WorkflowStatus))
-
 
 @dataclass(frozen=True, slots=True)
-class WorkflowNodeInfo:
+class WorkflowNodeInfo(FromRow):
     """One node of a run."""
+
+    CONVERTED: ClassVar = {"status": NodeStatus, "sub_workflow_status": WorkflowStatus}
 
     task_index: int
     node_id: str
@@ -53,33 +48,32 @@ class WorkflowNodeInfo:
     started_at: datetime | None
     completed_at: datetime | None
     sub_workflow_status: WorkflowStatus | None = None
-    """Of the workflow in this node, if it has begun."""
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        values = _columns(cls, row, NodeStatus)
-        if values["sub_workflow_status"] is not None:
-            values["sub_workflow_status"] = WorkflowStatus(values["sub_workflow_status"])
-        return cls(**values)
+    """The state of the workflow in this node, if that has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class PausedRun:
-    """A run that is paused, or a workflow inside it that is."""
+    """A paused run, or a paused workflow inside a run."""
 
     id: str
     name: str
     path: tuple[str, ...]
-    """The nodes that lead to it from the run that was asked about; empty for that run itself."""
+    """The nodes that lead to it from the outer run; empty for that run itself."""
     failed: tuple[tuple[str, str | None], ...]
-    """Its first failed nodes, each with its task's error code. None of them: it was paused by request."""
+    """Its first failed nodes, each with its task's error code; empty when it was paused by request."""
+    is_paused_along: bool | None = False
+    """Paused only because the run around it is, with which it is resumed. None: this role may not read the reason."""
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
+    def from_row(cls, row: Mapping[str, Any], *, is_paused_along: bool | None) -> Self:
         failed = tuple(zip(row["failed"], row["codes"], strict=True))
-        return cls(row["id"], row["name"], tuple(row["path"]), failed)
+        return cls(row["id"], row["name"], tuple(row["path"]), failed, is_paused_along)
 
     def __str__(self) -> str:
         where = f"the workflow in {'/'.join(self.path)} ({self.id})" if self.path else "this run"
+        along = "along with the run around it"
+        if self.is_paused_along:
+            return f"{where} is paused {along}"
         why = ", ".join(f"{node} failed" + (f" ({code})" if code else "") for node, code in self.failed)
-        return f"{where} is paused: {why or 'by request'}"
+        request = "by request" if self.is_paused_along is False else f"by request, or {along}"
+        return f"{where} is paused: {why or request}"

@@ -1,25 +1,27 @@
-"""The nodes of a graph: a task, a workflow inside the workflow, or one task per item of a list. Plain values.
+"""The nodes of a workflow: a task, or one task per item of a list. A nested workflow is a node too, see `graph.py`.
 
-An edge is made where it is used: `from_node(a)` as an argument, or by name in `args_from`; whoever takes a node's
-result waits for it. `waits_for` is for order without data.
+`from_node(a)` as an argument, or `a` in `args_from`, makes an edge: a node waits for the nodes whose results it takes.
+`waits_for` makes an edge without data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
+from horsies._checks import shown
 from horsies.errors import UsageError
 from horsies.result import TaskError, TaskResult
 from horsies.workflow.context import NodeKey
 
 if TYPE_CHECKING:
+    from horsies._runtime import AppRuntime
     from horsies.codec import TaskCodec
+    from horsies.handle import TaskHandle
     from horsies.registry import TaskDefinition
-    from horsies.tasks import Sender
-    from horsies.workflow.spec import WorkflowSpec
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -29,29 +31,70 @@ Item = TypeVar("Item")
 
 Join = Literal["all", "any", "quorum"]
 MAX_WIDTH = 10_000
-"""Items of one `map`, unless the node says otherwise: each is a row, a task and a place in the queue."""
+"""The default limit for the items of a `map`: each is a row and a task in the queue."""
+
+
+class Task(Protocol[P, T_co]):
+    """The part of a task that a node needs. `send` carries the types of the arguments and of the result."""
+
+    @property
+    def app(self) -> AppRuntime: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def definition(self) -> TaskDefinition: ...
+    @property
+    def has_options(self) -> bool: ...
+    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T_co]: ...
 
 
 @dataclass(frozen=True, eq=False)
 class FromNode:
-    """Stands for a node's result among the arguments of another."""
+    """The placeholder for a node's result among the arguments of another node. Its value exists only when the run has
+    come so far: code that compares, computes, branches or prints would use the placeholder in its place."""
 
     node: Node[Any]
 
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UsageError(
+            f"from_node(...) is the future result of {self.node!r}, which may only be handed on to nodes: there is no "
+            "value while the workflow is built; branch on it or compute with it in a task"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._refuse()
+
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_") or name == "node":  # protocols of Python, such as those of copy
+            raise AttributeError(name, name=name, obj=self)
+        self._refuse()
+
+    # Without __iter__, iteration comes to __getitem__; with it, every check for an Iterable would be true.
+    __getitem__ = __len__ = __bool__ = __str__ = __format__ = _refuse
+    __index__ = __int__ = __float__ = __complex__ = __round__ = __trunc__ = __floor__ = __ceil__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __sub__ = __mul__ = __matmul__ = __truediv__ = __floordiv__ = __mod__ = __divmod__ = __pow__ = _refuse
+    __radd__ = __rsub__ = __rmul__ = __rmatmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rdivmod__ = _refuse
+    __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __rpow__ = _refuse
+    __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = _refuse
+    __neg__ = __pos__ = __abs__ = __invert__ = _refuse
+
 
 def from_node(node: Node[T]) -> T:
-    """As an argument of a node: the value that `node` will have returned. If it fails, the taker is skipped."""
+    """As an argument of a node: the value that `node` returns. If `node` fails, the other node is skipped."""
     return cast("T", FromNode(node))
 
 
 def result_from(node: Node[T]) -> TaskResult[T, TaskError]:
-    """As an argument of a node, for a parameter of type `TaskResult`: how `node` ended, well or not."""
+    """As an argument of a node, for a parameter of type `TaskResult`: the result of `node`, ok or err."""
     return cast("TaskResult[T, TaskError]", FromNode(node))
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
-    """What all kinds of nodes can be told."""
+    """The options of all kinds of nodes."""
 
     node_id: str | None = None
     waits_for: Sequence[Node[Any]] = ()
@@ -63,10 +106,39 @@ class NodeOptions:
     priority: int | None = None
     good_until: datetime | timedelta | None = None
     max_width: int = MAX_WIDTH
+    wrong: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]], init=False)
+    """Why an argument of the node has a wrong form, and how to fix it; the validation reports them."""
+
+    def __post_init__(self) -> None:
+        for name in ("waits_for", "workflow_ctx_from"):
+            given = getattr(self, name)
+            nodes = listed(given)
+            if nodes is None:
+                self.wrong.append(not_a_list(name, given))
+            if not isinstance(given, Sequence) or isinstance(given, str):  # a list may still grow
+                object.__setattr__(self, name, nodes or ())
 
 
-def _options(kind: str, given: Mapping[str, Any]) -> NodeOptions:
-    known = [option.name for option in fields(NodeOptions)]
+def listed(nodes: object) -> tuple[Any, ...] | None:
+    """A copy of the list, or of another iterable; None for a single node or another value."""
+    if isinstance(nodes, Iterable) and not isinstance(nodes, str):
+        return tuple(cast("Iterable[Any]", nodes))
+    return None
+
+
+def is_by_name(values: object) -> bool:
+    """True for a mapping of names to values."""
+    return isinstance(values, Mapping) and all(isinstance(name, str) for name in cast("Mapping[object, Any]", values))
+
+
+def not_a_list(name: str, given: object) -> tuple[str, str]:
+    """Why this is no list of nodes, and how to fix it."""
+    fix = f"wrap it in a list: {name}=[...]" if isinstance(given, Node) else f"give a list of nodes: {name}=[...]"
+    return f"{name} is {shown(cast('object', given))}, not a list of nodes", fix
+
+
+def node_options(kind: str, given: Mapping[str, Any]) -> NodeOptions:
+    known = [option.name for option in fields(NodeOptions) if option.init]
     for name in given:
         if name not in known:
             raise TypeError(f"{kind}() got an unexpected keyword argument {name!r}; its options are {', '.join(known)}")
@@ -74,23 +146,30 @@ def _options(kind: str, given: Mapping[str, Any]) -> NodeOptions:
 
 
 class Node(Generic[T_co]):
-    """What a workflow is made of. Equal only to itself."""
+    """The base of all nodes. A node is equal only to itself."""
 
     def __init__(self, options: NodeOptions) -> None:
         self.options = options
         self.node_id = options.node_id
+        self.is_numbered = False
+        """True if a workflow has made the id from the name of the task."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.node_id or self.title}>"
 
     @property
+    def app(self) -> AppRuntime:
+        """The app of the node's task or workflow."""
+        raise NotImplementedError
+
+    @property
     def title(self) -> str:
-        """What it is called when it has no id of its own."""
+        """The name that a node without an id gets."""
         raise NotImplementedError
 
     @property
     def codec(self) -> TaskCodec:
-        """Reads its stored result."""
+        """Decodes the node's stored result."""
         raise NotImplementedError
 
     @property
@@ -98,8 +177,9 @@ class Node(Generic[T_co]):
         return self.codec.signature.result
 
     @property
-    def sources(self) -> Mapping[str, Node[Any]]:
-        """Parameter, and whose result it is given."""
+    def inputs(self) -> Mapping[str, tuple[Node[Any], bool]]:
+        """The nodes of surrounding workflows whose results a nested workflow takes, and whether it takes the bare
+        value."""
         return {}
 
     @property
@@ -115,19 +195,37 @@ class TaskNode(Node[T_co]):
 
     def __init__(
         self,
-        task: Sender[Any, T_co],
+        task: Task[Any, T_co],
         *args: Any,
         kwargs: Mapping[str, Any] | None = None,
         args_from: Mapping[str, Node[Any]] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(_options(type(self).__name__, options))
+        super().__init__(node_options(type(self).__name__, options))
+        if not hasattr(task, "definition"):
+            raise UsageError(f"{type(self).__name__} takes a task, not {shown(task)}: decorate it with @app.task(...)")
+        if task.has_options:
+            raise UsageError(
+                f"task {task.name!r}: the options of with_options(...) do not reach a workflow's node: use the task "
+                "itself, and give the node its queue_name, priority or good_until"
+            )
         self.task = task
         self.args = args
-        given = dict(kwargs or {})
-        self.doubled = sorted(given.keys() & (args_from or {}).keys())
-        """Parameters that are given twice; the validation tells of them."""
-        self.kwargs = given | {name: FromNode(node) for name, node in (args_from or {}).items()}
+        given = self._by_name("kwargs", kwargs)
+        injected = self._by_name("args_from", args_from)
+        self.doubled = sorted(given.keys() & injected.keys())
+        """Parameters that are given twice; the validation reports them."""
+        self.kwargs = given | {name: FromNode(node) for name, node in injected.items()}
+
+    def _by_name(self, what: str, given: object) -> dict[str, Any]:
+        if given is None or is_by_name(given):
+            return dict(cast("Mapping[str, Any]", given or {}))
+        self.options.wrong.append((f"{what} is {shown(given)}", 'give a mapping by parameter: {"name": ...}'))
+        return {}
+
+    @property
+    def app(self) -> AppRuntime:
+        return self.task.app
 
     @property
     def definition(self) -> TaskDefinition:
@@ -143,10 +241,11 @@ class TaskNode(Node[T_co]):
 
     @property
     def sources(self) -> Mapping[str, Node[Any]]:
+        """By parameter: the node whose result it takes."""
         return {name: value.node for name, value in self.bound().items() if isinstance(value, FromNode)}
 
     def bound(self) -> dict[str, Any]:
-        """Arguments by parameter, as far as positions have names; the codec judges what is wrong with the rest."""
+        """The arguments by parameter name. Positions without a name are left out; the codec reports surplus ones."""
         names = [parameter.name for parameter in self.codec.signature.positional_or_keyword]
         if self.codec.signature.positional_only:
             names = []
@@ -154,21 +253,21 @@ class TaskNode(Node[T_co]):
 
 
 class MapNode(TaskNode[T_co], Generic[Item, T_co]):
-    """One call of a task per item of a list that another node returns; its own result is the list of theirs."""
+    """One call of a task per item of a list that another node returns. Its result is the list of their results."""
 
-    def __init__(self, task: Sender[Any, Any], items_from: Node[Any], *args: Any, kwargs: Any, **options: Any) -> None:
+    def __init__(self, task: Task[Any, Any], items_from: Node[Any], *args: Any, kwargs: Any, **options: Any) -> None:
         super().__init__(task, kwargs=kwargs, **options)
         self.items_from = items_from
         names = [parameter.name for parameter in task.definition.codec.signature.positional_or_keyword]
         self.item_parameter = names[0] if names else None
-        """The parameter that takes the item: the task's first."""
+        """The parameter that takes the item: the first one of the task."""
         self.args = ()
         self.kwargs = dict(zip(names[1:], args, strict=False)) | self.kwargs
         self.surplus = len(args) - len(names[1:])
 
     @property
     def codec(self) -> TaskCodec:
-        return list_codec(self.definition)
+        return list_codec(self.definition.codec)
 
     @property
     def sources(self) -> Mapping[str, Node[Any]]:
@@ -179,34 +278,14 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
 
 
 ITEMS = "*"
-"""In place of a parameter: the list whose items a map goes through."""
-
-
-class SubWorkflowNode(Node[T_co]):
-    """A workflow as a node: `spec.node(...)`. Its result is that workflow's output."""
-
-    def __init__(self, spec: WorkflowSpec[T_co], **options: Any) -> None:
-        super().__init__(_options(type(self).__name__, options))
-        self.spec = spec
-
-    @property
-    def title(self) -> str:
-        return self.spec.name
-
-    @property
-    def codec(self) -> TaskCodec:
-        return self.spec.codec
-
-    @property
-    def sources(self) -> Mapping[str, Node[Any]]:
-        return {f"input {index}": node for index, node in enumerate(self.spec.free)}
+"""The key in `sources` for the list whose items a map runs over."""
 
 
 @dataclass(frozen=True)
 class NodeBuilder(Generic[P, T]):
-    """What `task.node(...)` returns: call it with the task's own arguments."""
+    """What `task.node(...)` returns: call it with the task's arguments."""
 
-    task: Sender[P, T]
+    task: Task[P, T]
     args_from: Mapping[str, Node[Any]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -217,22 +296,20 @@ class NodeBuilder(Generic[P, T]):
         self: NodeBuilder[Concatenate[Item, Q], T], items_from: Node[Sequence[Item]], *args: Q.args, **kwargs: Q.kwargs
     ) -> MapNode[Item, list[T]]:
         """One call per item of the list that `items_from` returns, all in parallel; the item is the first argument.
-        The result is the list of their results, in the order of the items; it fails if one of them does."""
+        The result is the list of their results, in the order of the items; the node fails if one of them fails."""
         return MapNode(self.task, items_from, *args, kwargs=kwargs, args_from=self.args_from, **self.options)
 
 
-_lists: dict[Any, Any] = {}
+@cache
+def list_codec(codec: TaskCodec) -> TaskCodec:
+    """Decodes the result of a map over the task of this codec."""
+    signature = codec.signature
+    return result_codec(f"{signature.task_name}[]", list[signature.result], signature.location)
 
 
-def list_codec(definition: TaskDefinition) -> TaskCodec:
-    """Reads what a map over this task returns."""
+def result_codec(name: str, result: Any, location: str | None = None) -> TaskCodec:
+    """Decodes results of this type; it has no call."""
     from horsies.codec.signature import TaskSignature
     from horsies.codec.task_codec import TaskCodec
 
-    known = _lists.get(definition.codec)
-    if known is None:
-        signature = definition.codec.signature
-        known = _lists[definition.codec] = TaskCodec(
-            TaskSignature(f"{definition.name}[]", signature.location, (), (), (), None, None, list[signature.result])
-        )
-    return known
+    return TaskCodec(TaskSignature(name, location, (), (), (), None, None, result))

@@ -1,7 +1,7 @@
-"""From a spec to rows: the whole graph as columns, written by one statement on whichever connection carries it.
+"""Starts a workflow: one statement writes the whole graph, on the same connections as a send of tasks.
 
-The id and the fingerprint are made before the first byte goes out, as with tasks: a start that is repeated with the
-same id and the same graph and arguments is the same start, with others it is PAYLOAD_MISMATCH.
+The id and the fingerprint are made before the statement is sent, as with tasks: a start that is repeated with the same
+id, graph and arguments is the same start; with other ones it is PAYLOAD_MISMATCH.
 """
 
 from __future__ import annotations
@@ -9,36 +9,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from horsies._pg.transient import Doubt
-from horsies.errors import UsageError
-from horsies.ids import id_problem, new_id, new_ids
-from horsies.send import SendErrorCode, TaskSendError
-from horsies.sending import carry, carry_async
-from horsies.workflow.nodes import ITEMS, MapNode, Node, SubWorkflowNode
+from horsies._pg.statements import load
+from horsies.errors import SendErrorCode, TaskSendError, UsageError
+from horsies.ids import ID_FIX, id_problem, new_id, new_ids
+from horsies.send import Send
+from horsies.workflow.graph import Graph, SubWorkflowNode
+from horsies.workflow.handle import WorkflowHandle
+from horsies.workflow.nodes import ITEMS, MapNode, Node
 
 if TYPE_CHECKING:
     from horsies._pg.enqueue import ExecuteAsync
-    from horsies.app import Horsies
-    from horsies.workflow.handle import WorkflowHandle
-    from horsies.workflow.spec import WorkflowSpec
     from horsies.workflow.wiring import Wired
 
 T = TypeVar("T")
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of one workflow's arguments and nested graphs: one statement carries them."""
+"""The limit for the arguments and nested graphs of a workflow, which one statement carries."""
 _OLDER_LEVELS: Final = 8
-"""Nested workflows up to this depth are also compared in the form that older clients wrote, which doubled per level."""
+"""Nested workflows up to this depth are also compared in the form of older clients, whose size doubled per level."""
 _RACES: Final = 5
 _REGISTERED: Final = frozenset({"task_options", "max_retries", "queue_name", "priority", "good_until", "ttl"})
+_KIND: Final = frozenset({"kind"})
+"""Left out of fingerprints: older clients did not send it."""
 
 
-def graph(spec: WorkflowSpec[Any], around: Sequence[WorkflowSpec[Any]] = ()) -> dict[str, Any]:
-    """A workflow as plain data: what is written for it, and what a node holds for a workflow inside. A graph stands in
-    the one around it as an object, not as text: text inside text would be escaped anew at every level, and double."""
+def graph_data(spec: Graph[Any], around: Sequence[Graph[Any]] = ()) -> dict[str, Any]:
+    """A workflow as plain data for its rows. A nested graph is an object, not text: text inside text is escaped again
+    at every level, and its size would double."""
     chain = [spec, *around]
     dependents: list[list[int]] = [[] for _ in spec.wired]
     for index, wired in enumerate(spec.wired):
@@ -54,7 +53,7 @@ def graph(spec: WorkflowSpec[Any], around: Sequence[WorkflowSpec[Any]] = ()) -> 
     }
 
 
-def _node(wired: Wired, dependents: list[int], chain: Sequence[WorkflowSpec[Any]]) -> dict[str, Any]:
+def _node(wired: Wired, dependents: list[int], chain: Sequence[Graph[Any]]) -> dict[str, Any]:
     node, plan, options = wired.node, wired.plan, wired.node.options
     sources: dict[str, Any] = {
         name: {**_place(source, chain), **({"bare": True} if bare else {})}
@@ -86,19 +85,20 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[WorkflowSpec[Any]
         "good_until": plan.good_until.isoformat() if plan and plan.good_until else None,
         "ttl": plan.ttl.total_seconds() if plan and plan.ttl else None,
         "sub_name": None,
+        "kind": "task",
     }
     if isinstance(node, SubWorkflowNode):
-        made |= {"kwargs": graph(node.spec, chain), "sub_name": node.spec.name}
+        made |= {"kwargs": graph_data(node.spec, chain), "sub_name": node.spec.name, "kind": "workflow"}
     elif isinstance(node, MapNode):
-        # the items' tasks are nodes of a workflow that exists once the list does; this is their pattern
+        # the worker makes a nested workflow of the items' tasks once the list exists; this is the pattern of its nodes
         kept = {name: source for name, source in sources.items() if name != ITEMS}
         pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter,
                    "max_width": options.max_width}  # fmt: skip
-        made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]"}
+        made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]", "kind": "map"}
     return made
 
 
-def _place(source: Node[Any], chain: Sequence[WorkflowSpec[Any]]) -> dict[str, Any]:
+def _place(source: Node[Any], chain: Sequence[Graph[Any]]) -> dict[str, Any]:
     for up, spec in enumerate(chain):
         if source in spec.index:
             return {"at": spec.index[source], **({"up": up} if up else {})}
@@ -108,26 +108,26 @@ def _place(source: Node[Any], chain: Sequence[WorkflowSpec[Any]]) -> dict[str, A
 
 
 def _from_inside(sources: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The same sources, seen from one workflow further in."""
+    """The same sources, seen from a workflow that is nested one level deeper."""
     return {
         name: {**source, "up": source.get("up", 0) + 1} if "at" in source else source
         for name, source in sources.items()
     } or None
 
 
-def _as_asked_for(value: Any) -> Any:
-    """Without what the registration of its tasks says: that may change between a start and its repetition."""
+def _without(names: frozenset[str], value: Any) -> Any:
+    """The graph without these members of its nodes."""
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
-        left_out = _REGISTERED if members.keys() >= _REGISTERED else ()  # a node, and not the sources of its parameters
-        return {name: _as_asked_for(member) for name, member in members.items() if name not in left_out}
+        left_out = names if members.keys() >= _REGISTERED else ()  # a node, not the sources of its parameters
+        return {name: _without(names, member) for name, member in members.items() if name not in left_out}
     if isinstance(value, list):
-        return [_as_asked_for(member) for member in cast("list[Any]", value)]
+        return [_without(names, member) for member in cast("list[Any]", value)]
     return value
 
 
 def _as_older_clients_wrote(made: Mapping[str, Any]) -> dict[str, Any]:
-    """With each graph inside as a text."""
+    """With each nested graph as text."""
     nodes: list[dict[str, Any]] = []
     for node in made["nodes"]:
         inner: Any = node["kwargs"]
@@ -147,96 +147,54 @@ def _dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True)
-class Starting(Generic[T]):
-    """One start under way; may be driven again, the id stays the same."""
+class Start(Send[WorkflowHandle[T]]):
+    """The start of one run."""
 
-    spec: WorkflowSpec[T]
-    given_id: str | None
-    connection: Any
-    workflow_id: str = field(init=False)
-    graph: dict[str, Any] = field(init=False)
-    doubt: Doubt = field(init=False, default_factory=Doubt)
-
-    def __post_init__(self) -> None:
-        if self.given_id is not None and (why := id_problem(self.given_id)):
-            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"workflow_id: {why}")
-        if self.spec.free:
+    def __init__(self, spec: Graph[T], workflow_id: str | None, connection: Any) -> None:
+        if workflow_id is not None and (why := id_problem(workflow_id)):
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"workflow_id: {why}: {ID_FIX}")
+        if spec.free:
             raise TaskSendError(
                 SendErrorCode.VALIDATION_FAILED,
-                f"workflow {self.spec.name!r} uses results of {', '.join(map(repr, self.spec.free))}, which are not in "
+                f"workflow {spec.name!r} uses results of {', '.join(map(repr, spec.free))}, which are not in "
                 "it: start the workflow that it is a node of",
             )
-        self._refuse_above(self.spec.least_bytes)
-        object.__setattr__(self, "workflow_id", self.given_id or new_id())
-        object.__setattr__(self, "graph", graph(self.spec))
+        self.spec = spec
+        self.workflow_id = workflow_id or new_id()
+        super().__init__(spec.app, "start", connection, [self.workflow_id])
+        self._refuse_above(spec.least_bytes)
+        self.graph = graph_data(spec)
+
+    @property
+    def label(self) -> str:
+        return f"workflow {self.spec.name!r}"
 
     def _refuse_above(self, size: int) -> None:
         if size > MAX_BYTES:
             raise TaskSendError(
                 SendErrorCode.VALIDATION_FAILED,
-                f"workflow {self.spec.name!r} is {size:,} bytes of graph and arguments, the limit is {MAX_BYTES:,}: "
+                f"{self.label} is {size:,} bytes of graph and arguments, the limit is {MAX_BYTES:,}: "
                 "store large data elsewhere and send its address",
             )
 
-    # -- verbs -----------------------------------------------------------------------------------
-
-    def start(self) -> WorkflowHandle[T]:
-        if self.connection is None:
-            return self.app.run_sync("start", self.start_async)
-        carry(self, "start", self._write)
-        return self._handle()
-
-    async def start_async(self) -> WorkflowHandle[T]:
-        await carry_async(self, "start", self._write)
-        return self._handle()
-
-    def _handle(self) -> WorkflowHandle[T]:
-        from horsies.workflow.handle import WorkflowHandle
-
+    def handle(self, written: None) -> WorkflowHandle[T]:
         return WorkflowHandle(self.app, self.workflow_id, spec=self.spec)
 
-    # -- as a cargo, and for `TaskSendError.retry` -------------------------------------------------
-
-    @property
-    def app(self) -> Horsies:
-        return self.spec.app
-
-    @property
-    def ids(self) -> list[str]:
-        return [self.workflow_id]
-
-    def label(self) -> str:
-        return f"workflow {self.spec.name!r}"
-
-    def resend(self, _verb: str) -> Starting[T]:
-        return self
-
-    def send(self) -> WorkflowHandle[T]:
-        return self.start()
-
-    async def send_async(self) -> WorkflowHandle[T]:
-        return await self.start_async()
-
-    # -- rows ------------------------------------------------------------------------------------
-
     def statement(self) -> tuple[str, tuple[Any, ...]]:
-        """What writes the run: no row comes back when its id exists already."""
+        """SQL and values that write the run. The statement returns no row when the id exists already."""
         return self._sql("start_workflow"), self._values()[0]
 
     def _sql(self, name: str) -> str:
-        from horsies._pg.statements import load
-
         return load("horsies._pg", "workflows.sql", self.app.schema)[name].sql
 
-    async def _write(self, execute: ExecuteAsync) -> None:
+    async def write(self, execute: ExecuteAsync) -> None:
         values, sha = self._values()
         for _ in range(_RACES):
             if await execute(self._sql("start_workflow"), *values):
                 return
             found = await execute(self._sql("find_workflow"), self.workflow_id)
             if found:
-                if found[0][1] != sha and found[0][1] not in self._older_shas():
+                if found[0][1] != sha and found[0][1] not in self.older_fingerprints():
                     raise TaskSendError(
                         SendErrorCode.PAYLOAD_MISMATCH,
                         f"workflow id {self.workflow_id} is taken by another graph or other arguments; it was left "
@@ -246,33 +204,31 @@ class Starting(Generic[T]):
                 return
         raise TaskSendError(
             SendErrorCode.ENQUEUE_FAILED,
-            f"workflow {self.spec.name!r}: another transaction that cannot be seen from here holds its id",
+            f"{self.label}: another transaction that cannot be seen from here holds its id",
             task_ids=[self.workflow_id],
         )
 
-    def _older_shas(self) -> tuple[str | None, ...]:
-        """The fingerprints that older clients gave the same start: also of how its tasks are registered."""
-        return _sha(self.graph)[0], self._older_sha()
-
-    def _older_sha(self) -> str | None:
-        """The same, when each graph inside was a text."""
-        if self.spec.levels > _OLDER_LEVELS:
-            return None
-        return _sha(_as_older_clients_wrote(self.graph))[0]
+    def older_fingerprints(self) -> tuple[str | None, ...]:
+        """The fingerprints that older clients gave the same start. They also covered the registration of its tasks, and
+        the oldest had each nested graph as text."""
+        older = _without(_KIND, self.graph)
+        is_shallow = self.spec.levels <= _OLDER_LEVELS
+        return _sha(older)[0], _sha(_as_older_clients_wrote(older))[0] if is_shallow else None
 
     def _values(self) -> tuple[tuple[Any, ...], str]:
         made = self.graph
         nodes: list[dict[str, Any]] = made["nodes"]
-        sha = _sha(_as_asked_for(made))[0]
+        # the registration of its tasks may change between a start and its repetition
+        sha = _sha(_without(_REGISTERED | _KIND, made))[0]
         self._refuse_above(_sha(made)[1])
         ids = new_ids(2 * len(nodes))
-        first = [not node["dependencies"] and node["sub_name"] is None for node in nodes]
+        first = [not node["dependencies"] and node["kind"] == "task" for node in nodes]
         run = {
             **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
             "nodes": [
                 {
                     **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,
-                    # the graph of a workflow inside is stored as this text, not as the server would print it
+                    # a nested graph is stored as this text, not as the server would print it
                     "kwargs": _dumped(node["kwargs"]) if isinstance(node["kwargs"], dict) else node["kwargs"],
                     "first_kwargs": self._first_kwargs(at) if first[at] else None,
                 }
@@ -282,7 +238,8 @@ class Starting(Generic[T]):
         return (_dumped(run),), sha
 
     def _first_kwargs(self, index: int) -> str | None:
-        """Of a node that is enqueued here and wants to know where it stands; all others are composed by a worker."""
+        """The arguments, with its `WorkflowMeta`, of a node that is enqueued at the start; a worker composes those of
+        other nodes."""
         node: dict[str, Any] = self.graph["nodes"][index]
         sources: dict[str, dict[str, Any]] = node["args_from"] or {}
         parameter = next((name for name, source in sources.items() if "meta" in source), None)

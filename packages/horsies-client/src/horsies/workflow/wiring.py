@@ -1,40 +1,41 @@
-"""From nodes that point at each other to a numbered graph, with everything that is wrong with it in one list.
+"""Turns the nodes of a workflow into a numbered graph with encoded arguments, and collects all its problems.
 
-Nothing is written, nothing is started: whatever this finds would otherwise be found at run time, by a workflow that
-hangs. What it leaves behind (encoded arguments, numbered edges) is what a start writes.
+A problem that is not found here would only show at run time, as a workflow that hangs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sequence as AbstractSequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
 
 from horsies._checks import Checks
 from horsies.codec import EncodedCall, TaskCodec
-from horsies.codec.fit import fits, shown
+from horsies.codec.errors import type_name
+from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
 from horsies.errors import HorsiesError, Problem
-from horsies.options import SendOptions
+from horsies.new_tasks import Plan, plan
+from horsies.options import SendOptions, check_name
 from horsies.result import TaskResult
-from horsies.send import Plan, plan
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
-from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, MapNode, Node, SubWorkflowNode, TaskNode
+from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, MapNode, Node, TaskNode, listed, not_a_list
 
 if TYPE_CHECKING:
-    from horsies.app import Horsies
+    from horsies._runtime import AppRuntime
 
 JOINS: Final = ("all", "any", "quorum")
 
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """One node in its place."""
+    """A node with its resolved edges and its encoded call."""
 
     node: Node[Any]
     node_id: str
     dependencies: tuple[int, ...]
     sources: Mapping[str, tuple[Node[Any], bool]]
-    """By parameter: whose result it is given, and whether it takes the bare value."""
+    """By parameter: the node whose result it takes, and whether it takes the bare value or a `TaskResult`."""
     context_parameter: str | None = None
     meta_parameter: str | None = None
     call: EncodedCall | None = None
@@ -42,32 +43,65 @@ class Wired:
 
 
 class Wiring:
-    """Wires the nodes of one workflow. `open_ended`: results may also come from nodes of a workflow around it."""
+    """Wires the nodes of one workflow. `open_ended`: they may also take results of nodes of a surrounding workflow."""
 
-    def __init__(self, app: "Horsies", name: str, nodes: Sequence[Node[Any]], *, open_ended: bool) -> None:
+    def __init__(
+        self,
+        app: "AppRuntime",
+        nodes: Sequence[Node[Any]],
+        *,
+        attributes: Mapping[Node[Any], str],
+        open_ended: bool,
+    ) -> None:
         self._app = app
-        self._name = name
         self._open_ended = open_ended
         self.problems: list[Problem] = []
         self.free: dict[Node[Any], bool] = {}
-        """Nodes of a workflow around this one whose results are used here, and whether anybody takes one bare."""
+        """Nodes of surrounding workflows whose results are used here, and whether a parameter takes the bare value."""
         self.nodes = self._usable(nodes)
         self.index = {node: index for index, node in enumerate(self.nodes)}
-        self._ids = self._name_all()
+        self._named: list[Node[Any]] = []
+        self._ids = self._name_all(attributes)
         self.wired = [self._wire(node) for node in self.nodes]
         self._refuse_cycles()
 
     def refuse(self, where: str, why: str, fix: str) -> None:
         self.problems.append(Problem(where, why, fix))
 
+    def has(self, node: object) -> bool:
+        """True for a node of this workflow."""
+        return isinstance(node, Node) and node in self.index
+
+    def check_name(self, where: str, field: str, name: object) -> None:
+        checks = Checks(where)
+        check_name(checks, field, name)
+        self.problems += checks.problems
+
+    def check_output(self, output: object, wanted: Any) -> None:
+        """Compare what the output returns with what a class says that its workflow returns. Nothing is converted here,
+        so that a subclass of the wanted type is right too."""
+        if not isinstance(output, Node) or wanted in (Any, object):
+            return
+        returned = cast("Node[Any]", output).result_type
+        if wanted not in getattr(returned, "__mro__", ()) and not fits(returned, wanted):
+            why = (
+                f"{output!r} returns {type_name(returned)}, and the class is a WorkflowDefinition[{type_name(wanted)}]"
+            )
+            self.refuse("output", why, "change one of the two types, or name another node")
+
     def _at(self, node: Node[Any]) -> str:
         return f"node {self._ids.get(node) or node.title!r}"
 
     # -- names -----------------------------------------------------------------------------------
 
-    def _usable(self, nodes: Sequence[object]) -> list[Node[Any]]:
+    def _usable(self, given: object) -> list[Node[Any]]:
         found: dict[Node[Any], None] = {}
-        for at, node in enumerate(nodes):
+        nodes = listed(given)
+        if nodes is None:
+            self.refuse("workflow", *not_a_list("tasks", given))
+        elif not nodes:
+            self.refuse("tasks", "there is no node", "list at least one")
+        for at, node in enumerate(cast("Iterable[object]", nodes or ())):
             if not isinstance(node, Node):
                 fix = "give nodes: task.node(...)(...), spec.node(...)"
                 self.refuse(f"tasks[{at}]", f"is a {type(node).__name__}, not a node", fix)
@@ -75,44 +109,61 @@ class Wiring:
                 self.refuse(f"tasks[{at}]", f"{node!r} is listed twice", "list every node once")
             else:
                 found[node] = None
-        if not nodes:
-            self.refuse("tasks", "there is no node", "list at least one")
         return list(found)
 
-    def _name_all(self) -> dict[Node[Any], str]:
+    def _name_all(self, attributes: Mapping[Node[Any], str]) -> dict[Node[Any], str]:
+        """A node's id is its `node_id`, else the attribute of its class, else the name of its task with a number. It is
+        the same in all workflows of the node: a node is asked for by its id, and other processes may define fewer of
+        the workflows, or in another order."""
         ids: dict[Node[Any], str] = {}
-        taken: dict[str, Node[Any]] = {}
-        for node in (node for node in self.nodes if node.node_id is not None):
-            name = str(node.node_id)
-            checks = Checks(f"workflow {self._name!r}")
-            if not checks.text("node_id", node.node_id) or len(name) > 255:
-                self.refuse(f"node {node.title!r}", f"its node_id {name[:40]!r} cannot be used", "1 to 255 characters")
-            if name in taken:
-                self.refuse(f"node {name!r}", "two nodes have this node_id", "give each an id of its own")
-            taken[name] = node
-            ids[node] = name
-        for node in (node for node in self.nodes if node.node_id is None):
-            name = next(name for name in _candidates(node.title) if name not in taken)
-            taken[name] = node
-            ids[node] = node.node_id = name
+        taken: set[str] = set()
+        for node in self.nodes:
+            given = None if node.is_numbered else node.node_id
+            if node.options.node_id is None:
+                given = attributes.get(node, given)
+            if given is None:
+                continue
+            self.check_name(f"node {node.title!r}", "node_id", given)
+            ids[node] = str(given)
+            if ids[node] in taken:
+                self.refuse(f"node {ids[node]!r}", "two nodes have this node_id", "give each an id of its own")
+            taken.add(ids[node])
+        for node in self.nodes:
+            is_numbered = node not in ids
+            if is_numbered:
+                ids[node] = next(name for name in _candidates(node.title) if name not in taken)
+                taken.add(ids[node])
+            if node.node_id is None:
+                node.node_id, node.is_numbered = ids[node], is_numbered
+                self._named.append(node)
+            elif str(node.node_id) != ids[node]:
+                why = f"it has the id {node.node_id!r:.60} in another workflow, and a node has one id in all of them"
+                self.refuse(f"node {ids[node]!r}", why, "give it node_id=..., or make a node for each workflow")
         return ids
+
+    def take_names_back(self) -> None:
+        """Take back the ids that this wiring gave, because the workflow is refused."""
+        for node in self._named:
+            node.node_id, node.is_numbered = None, False
 
     # -- one node --------------------------------------------------------------------------------
 
     def _wire(self, node: Node[Any]) -> Wired:
         at, options = self._at(node), node.options
+        for why, fix in options.wrong:
+            self.refuse(at, why, fix)
         sources: dict[str, tuple[Node[Any], bool]] = {}
         context = meta = None
         call = settled = None
-        if isinstance(node, SubWorkflowNode):
-            if node.spec.app is not self._app:
+        if not isinstance(node, TaskNode):
+            if node.app is not self._app:
                 self.refuse(at, "its workflow belongs to another app", "build both with the same app")
-            sources = {f"input {number}": pair for number, pair in enumerate(node.spec.free.items())}
+            sources = dict(node.inputs)
             for name in ("workflow_ctx_from", "queue_name", "priority", "good_until"):
                 if getattr(options, name):
                     self.refuse(at, f"a workflow takes no {name}", "give it to the nodes inside")
-        elif isinstance(node, TaskNode):
-            if node.task.app is not self._app:
+        else:
+            if node.app is not self._app:
                 self.refuse(at, f"task {node.task.name!r} belongs to another app", "use tasks of this app")
             sources = self._sources(node, at)
             annotations = {name: parameter.annotation for name, parameter in _parameters(node.definition.codec).items()}
@@ -124,7 +175,8 @@ class Wiring:
             self._check_context(node, at, context)
             call = self._encode(node, at, {*sources, context, meta} - {None})
             settled = self._plan(node, at)
-        if options.max_width != MAX_WIDTH and ITEMS not in node.sources:
+        is_map = isinstance(node, MapNode)
+        if options.max_width != MAX_WIDTH and not is_map:
             self.refuse(at, "max_width has a meaning for a map only", "leave it out, or use .map(...)")
         dependencies = self._dependencies(node, at, [source for source, _ in sources.values()])
         self._check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()))
@@ -160,8 +212,8 @@ class Wiring:
             if not fits(source.result_type, wanted):
                 self.refuse(
                     at,
-                    f"parameter {name!r} takes {shown(parameter.annotation)}, and {source!r} returns "
-                    f"{shown(source.result_type)}",
+                    f"parameter {name!r} takes {type_name(parameter.annotation)}, and {source!r} returns "
+                    f"{type_name(source.result_type)}",
                     "change one of the two types, or put a task between them that converts",
                 )
         return found
@@ -180,7 +232,7 @@ class Wiring:
             self.refuse(
                 at,
                 f"it goes through the items of {node.items_from!r}, which returns "
-                f"{shown(node.items_from.result_type)}, and its task takes {shown(wanted)}",
+                f"{type_name(node.items_from.result_type)}, and its task takes {type_name(wanted)}",
                 "let the upstream return a list of that type",
             )
         if type(node.options.max_width) is not int or not 1 <= node.options.max_width <= 100_000:
@@ -196,7 +248,7 @@ class Wiring:
         elif parameter is not None and not sources and _parameters(node.definition.codec)[parameter].required:
             self.refuse(at, f"parameter {parameter!r} is a WorkflowContext", "say from which nodes: workflow_ctx_from")
         for source in sources:
-            if source not in self.index:
+            if not self.has(source):
                 self.refuse(
                     at, f"workflow_ctx_from names {source!r}, which is not in this workflow", "list it in tasks"
                 )
@@ -207,7 +259,7 @@ class Wiring:
             names.add(node.item_parameter)
         args = tuple(value for value in node.args if not isinstance(value, FromNode))
         kwargs = {name: value for name, value in node.kwargs.items() if not isinstance(value, FromNode)}
-        if len(args) != len(node.args):  # positions have shifted: what has a name goes by it
+        if len(args) != len(node.args):  # the positions have shifted: pass by name
             kwargs = {name: value for name, value in node.bound().items() if not isinstance(value, FromNode)}
             args = ()
         try:
@@ -222,7 +274,7 @@ class Wiring:
         options = node.options
         chosen = SendOptions(queue_name=options.queue_name, priority=options.priority, good_until=options.good_until)
         try:
-            return plan(self._app, node.task.name, node.definition, chosen)
+            return plan(self._app.config, node.task.name, node.definition, chosen)
         except HorsiesError as error:
             self.refuse(at, str(error), "see the line above")
             return None
@@ -237,18 +289,18 @@ class Wiring:
             elif not self._open_ended:
                 self.refuse(at, f"it takes the result of {source!r}, which is not in this workflow", "list it in tasks")
         for waited in node.options.waits_for:
-            if waited in self.index:
+            if self.has(waited):
                 found.add(self.index[waited])
             else:
                 self.refuse(at, f"it waits for {waited!r}, which is not in this workflow", "list it in tasks")
-        found |= {self.index[source] for source in node.options.workflow_ctx_from if source in self.index}
+        found |= {self.index[source] for source in node.options.workflow_ctx_from if self.has(source)}
         if self.index[node] in found:
             self.refuse(at, "it waits for itself", "take it out of its own waits_for")
             found.discard(self.index[node])
         return tuple(sorted(found))
 
     def collect_free(self) -> None:
-        """Whose results are used here without being in this workflow."""
+        """Collect the nodes outside of this workflow whose results are used in it."""
         for wired in self.wired:
             for source, bare in wired.sources.values():
                 if source not in self.index:
@@ -281,22 +333,13 @@ class Wiring:
                 )
 
     def _refuse_cycles(self) -> None:
-        waiting = {index: set(wired.dependencies) for index, wired in enumerate(self.wired)}
-        while ready := [index for index, left in waiting.items() if not left]:
-            for index in ready:
-                del waiting[index]
-            gone = set(ready)
-            for left in waiting.values():
-                left.difference_update(gone)
-        if waiting:
-            start = at = min(waiting)
-            path = [at]
-            seen = {at}
-            while (at := min(waiting[at] & waiting.keys())) not in seen:
-                seen.add(at)
-                path.append(at)
-            names = " <- ".join(self.wired[index].node_id for index in [*path, at])
-            self.refuse(f"node {self.wired[start].node_id!r}", f"it waits in a circle: {names}", "break the circle")
+        try:
+            TopologicalSorter({index: wired.dependencies for index, wired in enumerate(self.wired)}).prepare()
+        except CycleError as error:
+            circle: list[int] = error.args[1][:0:-1]  # each of them waits for the next
+            first = circle.index(min(circle))
+            ids = [self.wired[index].node_id for index in (*circle[first:], *circle[: first + 1])]
+            self.refuse(f"node {ids[0]!r}", f"it waits in a circle: {' <- '.join(ids)}", "break the circle")
 
 
 def _candidates(title: str) -> Iterable[str]:
@@ -314,7 +357,7 @@ def _parameters(codec: TaskCodec) -> dict[str, Parameter]:
 
 @lru_cache(maxsize=4096)
 def _partial(codec: TaskCodec, injected: frozenset[str]) -> TaskCodec:
-    """The same task without the parameters that the engine will fill in."""
+    """The codec without the parameters that the worker fills in."""
     if not injected:
         return codec
     signature = codec.signature

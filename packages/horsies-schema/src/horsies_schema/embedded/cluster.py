@@ -1,7 +1,7 @@
 """The cluster on disk: make it whole or not at all, check that it is ours, and clear what a crash left behind.
 
-Runs in the keeper, which holds keeper.lock: nobody else is at work here. Every directory that changes owner or mode is
-one that this module has just created.
+Runs in the keeper, which holds keeper.lock, so no other process changes these files. Every directory whose owner or
+mode changes is one that this module has just created.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _check(plan: Plan) -> None:
 
 
 def _evict(layout: Layout) -> None:
-    """Stop a postmaster that outlived its keeper; forget a pid that now belongs to somebody else."""
+    """Stop a postmaster that outlived its keeper; remove the pid file when that pid now belongs to another program."""
     pid = layout.postmaster()
     if pid is None or not _exists(pid):
         return  # PostgreSQL itself clears the file of a dead postmaster
@@ -137,7 +137,7 @@ def make_socket_directory(layout: Layout, account: Account | None) -> Path:
         directory.mkdir(mode=0o700)
     else:
         directory = Path(tempfile.mkdtemp(prefix=_SHORT_PREFIX, dir=_SHORT_PARENT))
-        layout.socket.symlink_to(directory)  # so that whoever cleans up later knows its name
+        layout.socket.symlink_to(directory)  # a later clean-up finds the directory through this link
     if account is not None:
         os.chown(directory, account.uid, account.gid)
     return directory
@@ -148,7 +148,7 @@ def remove_socket_directory(layout: Layout) -> None:
     if layout.socket.is_symlink():
         target = layout.socket.readlink()
         if target.parent == _SHORT_PARENT and target.name.startswith(_SHORT_PREFIX):
-            # After a reboot the name may be somebody else's: remove it only if it is the server account's own.
+            # After a reboot another account may own this name: remove it only if it is the server account's own.
             try:
                 if target.lstat().st_uid == layout.data.stat().st_uid and stat.S_ISDIR(target.lstat().st_mode):
                     shutil.rmtree(target, ignore_errors=True)

@@ -27,7 +27,7 @@ _SETTINGS: Final = {
     "shared_buffers": "64MB",
     "timezone": "UTC",
 }
-# Nobody will read a temporary cluster after the machine crashed. synchronous_commit stays on: without it a mere
+# A temporary cluster is not read again after the machine crashed. synchronous_commit stays on: without it a mere
 # kill -9 of a backend would lose commits, and tests that kill things rely on those.
 _SETTINGS_TEMPORARY: Final = {"fsync": "off", "full_page_writes": "off"}
 

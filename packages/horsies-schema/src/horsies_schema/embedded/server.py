@@ -179,7 +179,7 @@ class _Use:
             self._start.unlock()
 
     def leave(self) -> None:
-        """Stop being a user; if nobody else is one, wait for the keeper to end."""
+        """Stop using the server; the last user waits for the keeper to end."""
         if not self._users.is_open:
             return
         self._users.unlock()
@@ -216,7 +216,7 @@ class _Use:
         package_root = Path(__file__).resolve().parents[2]
         try:
             process = subprocess.Popen(
-                # -S and -P: standard library and our own package only, whatever this environment holds.
+                # -S and -P: the keeper imports the standard library and this package only.
                 [sys.executable, "-S", "-P", "-m", "horsies_schema.embedded.keeper", self.plan.directory],
                 cwd="/",
                 env={**os.environ, "PYTHONPATH": str(package_root)},

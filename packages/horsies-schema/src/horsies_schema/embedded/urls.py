@@ -47,7 +47,7 @@ def resolve(url: str) -> str:
         if server is None or not server.is_running:
             fresh = start(target.directory)
             if server is None:
-                atexit.register(_stop, target.directory, os.getpid())
+                atexit.register(release, target.directory)
             else:
                 server.stop()  # after the new one is a user, so that nothing stops in between
             server = _servers[target.directory] = fresh
@@ -93,10 +93,11 @@ def _parse(url: str) -> _Target:
     return _Target(path.expanduser().resolve(), databases[0] if databases else None)
 
 
-def _stop(directory: Path, pid: int) -> None:
-    # A forked child runs our exit handlers too, but the server is its parent's.
-    if os.getpid() == pid and directory in _servers:
-        _servers.pop(directory).stop()
+def release(directory: Path) -> None:
+    """Stop using the servers in and below this directory; one that no other process uses stops. `resolve` calls this
+    when the process ends. In a forked child it does nothing: the servers are its parent's."""
+    for mine in [path for path in list(_servers) if path.is_relative_to(directory)]:
+        _servers.pop(mine).stop()
 
 
 def _forget_in_child() -> None:

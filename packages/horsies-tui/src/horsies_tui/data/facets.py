@@ -1,29 +1,27 @@
-"""How the tasks of a list divide: a number for every state, and the queues, names and workers to narrow it to."""
+"""Counts the tasks of a list by state, and by the queues, names and workers to narrow it to."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from horsies.operate.session import Fetch
 from horsies.status import TASK_TERMINAL_STATES, TaskStatus
 from horsies_tui.data.filters import Query
 from horsies_tui.data.models import Breakdown, Count, Facet
 
-Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
-Estimates = Mapping[str, int]
-
 QUEUES: Final = 40
 PER_QUEUE: Final = 300
-"""Waiting tasks that are read of each queue, of so many queues."""
+"""The number of queues, and of waiting tasks that are read from each."""
 LOOK: Final = 1_500
 LOOK_CODED: Final = 200
-"""Of what is held or ended well, and of what ended with an error code: the latter are few and far between."""
+"""The number of held and of successful tasks that are read, and of tasks with an error code, which are rare."""
 SHOWN: Final = 12
-"""Values of one facet."""
+"""The number of values that are shown for one field."""
 
 FIELDS: Final = {"queue": "queue", "name": "task", "worker": "worker"}
-"""What a list is narrowed by, and what people call it."""
+"""The fields of the filter, and their names on the screen."""
 _SECTIONS: Final = {
-    TaskStatus.PENDING: ("waiting",),
+    TaskStatus.PENDING: ("waiting", "withdrawn"),
     TaskStatus.CLAIMED: ("held",),
     TaskStatus.RUNNING: ("held",),
     TaskStatus.COMPLETED: ("ended",),
@@ -31,11 +29,11 @@ _SECTIONS: Final = {
     TaskStatus.CANCELLED: ("ended", "coded"),
     TaskStatus.EXPIRED: ("coded",),
 }
-_BOUNDS: Final = {"waiting": PER_QUEUE, "held": LOOK, "ended": LOOK, "coded": LOOK_CODED}
+_BOUNDS: Final = {"waiting": PER_QUEUE, "withdrawn": LOOK, "held": LOOK, "ended": LOOK, "coded": LOOK_CODED}
 
 
 async def breakdown(
-    fetch: Fetch, query: Query, since: timedelta | None, estimates: Callable[[Fetch], Awaitable[Estimates]]
+    fetch: Fetch, query: Query, since: timedelta | None, estimates: Callable[[Fetch], Awaitable[Mapping[str, int]]]
 ) -> Breakdown:
     since = None if query.id else since
     rows = await fetch(
@@ -48,7 +46,7 @@ async def breakdown(
         status: Count(found.get(status, 0), is_least=not cut.isdisjoint(sections))
         for status, sections in _SECTIONS.items()
     }
-    # the planner knows how many there are in all; not how many of them a filter or a window leaves
+    # the planner's estimates cover the whole table, without a filter or a window
     guessed = {
         status
         for status, count in counts.items()
@@ -69,20 +67,16 @@ def _read(query: Query) -> set[str]:
     return {section for status in query.tasks for section in _SECTIONS[status]}
 
 
-def _facets(rows: Sequence[Mapping[str, Any]], query: Query, *, is_least: bool) -> list[Facet]:
-    found: list[Facet] = []
+def _facets(rows: Sequence[Mapping[str, Any]], query: Query, *, is_least: bool) -> Iterator[Facet]:
     for field in FIELDS:
         asked: str = getattr(query, field)
-        mine = [row for row in rows if row["field"] == field]
-        if field == "name":
-            # a name is searched by a part of it; narrowing asks for all of it
-            values = [(row["value"], row["value"].lower() == asked) for row in mine]
-        elif field == "worker":
-            values = [(row["value"], bool(asked) and asked in row["value"]) for row in mine]
-        else:
-            values = [(row["value"], row["value"] == asked) for row in mine]
-        found += [
-            Facet(field, value, row["host"], Count(int(row["tasks"]), is_least=is_least), is_asked)
-            for row, (value, is_asked) in zip(mine, values, strict=True)
-        ]
-    return found
+        for row in rows:
+            if row["field"] == field:
+                value: str = row["value"]
+                # a search matches a part of a name or worker; narrowing to a name means the whole of it
+                is_asked = bool(asked) and asked in value if field == "worker" else _searched(field, value) == asked
+                yield Facet(field, value, row["host"], Count(int(row["tasks"]), is_least=is_least), is_asked)
+
+
+def _searched(field: str, value: str) -> str:
+    return value.lower() if field == "name" else value

@@ -1,7 +1,7 @@
-"""When to look again: hints from the database, gathered for a moment, and a poll for what hints do not tell.
+"""Decides when a screen reads again: after notifications, gathered for a moment, and at regular intervals.
 
-While notifications arrive the poll is slow (ages, snapshots of workers and what was lost); while they do not, it is the
-only news, and fast. Under load hints never stop coming: between two looks lies at least `gap_s`.
+While the listener is connected, the interval is long: it refreshes ages, snapshots of workers and lost notifications.
+While it is not, the interval is short. Under load notifications never stop, so two reads are at least `gap_s` apart.
 """
 
 import asyncio
@@ -16,11 +16,10 @@ FAST_S: Final = 2.0
 SLOW_S: Final = 5.0
 
 Kinds = frozenset[str]
-EVERYTHING: Final[Kinds] = frozenset({"all"})
 
 
 class Feed:
-    """Runs until it is cancelled; `on_stale` says what may have changed, `on_live` whether hints arrive."""
+    """Runs until it is cancelled. `on_stale` gets the kinds that may have changed, `on_live` whether it listens."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class Feed:
         if is_live != self.is_live:
             self.is_live = is_live
             self._on_live(is_live)
-            self._hint("all")  # what happened while nobody listened
+            self._hint("all")  # notifications were missed
 
     async def _tell(self) -> None:
         loop = asyncio.get_running_loop()
@@ -67,7 +66,7 @@ class Feed:
                 await asyncio.sleep(max(self._debounce_s, told_at + self._gap_s - loop.time()))
             except TimeoutError:
                 self._hinted.add("all")
-            if loop.time() - all_at >= self._slow_s:  # hints that never stop must not silence the poll
+            if loop.time() - all_at >= self._slow_s:  # constant notifications must not replace the full refresh
                 self._hinted.add("all")
             self._wake.clear()
             kinds, self._hinted = frozenset(self._hinted), set()

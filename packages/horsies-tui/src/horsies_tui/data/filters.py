@@ -1,18 +1,17 @@
 """The filter of a list, as people type it: `queue:mail status:failed,expired name:receipt error:smtp id:0192`.
 
-A bare word means the name; `worker:` asks for who held it; a value with spaces stands in quotes. Every condition must
-hold. What cannot be understood is told, and nothing is filtered by it.
+A bare word is a part of the name, `worker:` is the worker that holds or held a task, and a value with spaces stands in
+quotes. Every condition must hold. A word that cannot be understood is reported and ignored.
 """
 
 import re
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
-from horsies.status import TASK_TERMINAL_STATES, TaskStatus, WorkflowStatus
+from horsies.operate.filters import TaskFilter
+from horsies.status import TaskStatus, WorkflowStatus
 
-LIVE: Final = frozenset(TaskStatus) - TASK_TERMINAL_STATES
 IN_FLIGHT: Final = frozenset({TaskStatus.CLAIMED, TaskStatus.RUNNING})
-_ALWAYS_WITH_CODE: Final = frozenset({TaskStatus.FAILED, TaskStatus.EXPIRED})
 _ID_CHARS: Final = 36
 _MAX_CHARS: Final = 200
 
@@ -27,7 +26,7 @@ _SHORT: Final = {"waiting": "PENDING", "queued": "PENDING", "done": "COMPLETED",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What a list is asked for; nothing given means everything."""
+    """A typed filter; without a condition it selects everything."""
 
     statuses: frozenset[str] = frozenset()
     queue: str = ""
@@ -38,7 +37,7 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> tuple[Self, list[str]]:
-        """The filter, and what in it was not understood."""
+        """The filter, and the problems of the words that were not understood."""
         found: dict[str, str] = {}
         statuses: set[str] = set()
         problems: list[str] = []
@@ -58,11 +57,10 @@ class Query:
 
     @staticmethod
     def _add_statuses(value: str, to: set[str]) -> list[str]:
-        known = {*TaskStatus, *WorkflowStatus}
         problems: list[str] = []
         for word in filter(None, value.split(",")):
             wanted = _SHORT.get(word.lower(), word.upper())
-            hits = {str(status) for status in known if status.startswith(wanted)}
+            hits = {str(status) for status in (*TaskStatus, *WorkflowStatus) if status.startswith(wanted)}
             if not hits:
                 problems.append(f"{word} is not a status")
             to |= hits
@@ -78,44 +76,48 @@ class Query:
         return self == Query()
 
     def toggled(self, status: str) -> "Query":
-        """With this status asked for as well, or not any more."""
+        """The filter with this status added, or removed if it was there."""
         return replace(self, statuses=self.statuses ^ {status})
 
     def narrowed(self, field: str, value: str) -> "Query":
-        """To this queue, name, error or worker; back again when it is narrowed to that already."""
+        """The filter with this queue, name, error or worker; without it, if it was there already."""
         wanted = (value.lower() if field in ("name", "error") else value).replace('"', "")[:_MAX_CHARS]
         return replace(self, **{field: "" if getattr(self, field) == wanted else wanted})
 
-    # -- what the sections of a list need of it --------------------------------------------------
+    # -- as the client's filter ------------------------------------------------------------------
 
     @property
     def has_text(self) -> bool:
-        """Whether more than a state is asked for."""
+        """Whether it has a condition besides the states."""
         return any(getattr(self, name) for name in _TEXTS)
 
     @property
     def whole_id(self) -> str | None:
-        """A complete id: looked up instead of searched."""
+        """A complete id, which is looked up instead of searched."""
         return self.id if len(self.id) == _ID_CHARS else None
 
     @property
+    def filter(self) -> TaskFilter:
+        """The same conditions on tasks."""
+        return TaskFilter(
+            ids=self.whole_id,
+            id_start=None if self.whole_id else self.id or None,
+            statuses=[status for status in TaskStatus if status in self.statuses] if self.statuses else None,
+            queues=self.queue or None,
+            name_part=self.name or None,
+            code_part=self.error or None,
+            worker_part=self.worker or None,
+        )
+
+    @property
     def tasks(self) -> frozenset[TaskStatus]:
-        """The states that are meant, as far as the other conditions leave any."""
-        wanted = frozenset(status for status in TaskStatus if not self.statuses or status in self.statuses)
-        if self.error:
-            wanted &= TASK_TERMINAL_STATES
-        if self.worker:
-            wanted -= {TaskStatus.PENDING}
-        return wanted
+        """The states in which a task can match."""
+        return self.filter.live | self.filter.ended
 
     @property
     def workflows(self) -> frozenset[WorkflowStatus]:
+        """The states in which a run can match."""
         return frozenset(status for status in WorkflowStatus if not self.statuses or status in self.statuses)
-
-    @property
-    def has_code(self) -> bool:
-        """Whether all the ended states that are meant always have an error code."""
-        return (self.tasks & TASK_TERMINAL_STATES) <= _ALWAYS_WITH_CODE or bool(self.error)
 
 
 def _quoted(value: str) -> str:

@@ -1,34 +1,27 @@
-"""What the screens show: frozen values, times as ages on the database's clock.
+"""What the screens show: frozen values, with times as ages on the database's clock.
 
-Values that the client already has (`WorkerStatus`, `QueueStatus`, `TaskDetail`, `Finding`) are used as they are.
+The views of tasks, workers, queues, schedules and findings are the client's (`horsies.operate.views`), and are extended
+here where a screen shows more.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, Final, Self
+from typing import ClassVar, Final, Generic, Self, TypeVar
 
-from horsies.doctor import Finding
-from horsies.info import QueueStatus, WorkerStatus
-from horsies.schedule_state import ScheduleState, schedule_state
-from horsies.stale import StaleKind
-from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
+from horsies._pg.rows import FromRow
+from horsies.operate.doctor import Finding, Severity
+from horsies.operate.stale import Verdict
+from horsies.operate.views import QueueStatus, ScheduleInfo, StaleTask, TaskSummary, WorkerStatus
+from horsies.status import TaskStatus, WorkflowStatus
+from horsies.workflow.info import WorkflowInfo, WorkflowNodeInfo
 
-
-class _FromRow:
-    """Built from a row by column name."""
-
-    __slots__ = ()
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        return cls(**{field.name: row[field.name] for field in fields(cls)})  # pyright: ignore[reportArgumentType]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the role behind the connection may do; an action without its right is not offered."""
+    """The rights of the role behind the connection; an action without its right is not offered."""
 
     sees_arguments: bool = True
     may_cancel: bool = True
@@ -49,17 +42,16 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Where we are connected, as whom."""
+    """The database, and the role that is connected to it."""
 
     database: str
     role: str
-    version: str
     rights: Rights
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number of tasks. Where counting would read too much it is an estimate, or what was seen before it stopped."""
+    """A number of tasks. Where counting would read too many rows, it is an estimate or a lower bound."""
 
     value: int
     is_estimate: bool = False
@@ -68,19 +60,18 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Rates per second and waits in seconds, slot by slot, the newest last; and the same of the newest moments."""
+    """Rates per second and waits in seconds for each slot, the newest last; and the same for the newest moments."""
 
     slot_s: float
     sent: tuple[float, ...]
     done: tuple[float, ...]
     failed: tuple[float, ...]
-    wait_p50: tuple[float, ...]
     wait_p95: tuple[float, ...]
     sent_counted_s: float = 0.0
-    """How far back the slots of `sent` are counted; those before that are 0 until a later look has counted them."""
+    """How far back the slots of `sent` are counted; older slots are 0 until a later refresh counts them."""
     done_counted_s: float = 0.0
     failed_counted_s: float = 0.0
-    """Of failures and waits."""
+    """The same for failures and waits."""
     sent_span_s: float = 60.0
     """The time up to now that `sent_now` covers."""
     done_span_s: float = 60.0
@@ -94,39 +85,34 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What ended of late, and how much of it failed."""
+    """The number of tasks that ended lately, and of those that failed."""
 
     tasks: int
     failed: int
     span: timedelta
 
 
-class AlertLevel(StrEnum):
-    PROBLEM = "problem"
-    WARN = "warn"
-
-
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that an operator should look at, and on which screen."""
+    """A problem that an operator should look at, and the screen that shows it."""
 
-    level: AlertLevel
+    level: Severity
     text: str
     screen: str
     filter: str = ""
-    """Of that screen, as it is typed."""
+    """The filter of that screen, as it is typed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failing(_FromRow):
-    """What fails, how often among the newest failures of the window, and when last."""
+class Failing(FromRow):
+    """A task and an error code among the newest failures of the window: how often, and when last."""
 
     task_name: str
     error_code: str
     tasks: int
     age: timedelta
     is_least: bool = False
-    """There may be more: only the newest failures were looked at."""
+    """There may be more, because only the newest failures were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,32 +126,8 @@ class Overview:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRow(_FromRow):
-    """One line of a list of tasks."""
-
-    id: str
-    task_name: str
-    queue_name: str
-    priority: int
-    status: TaskStatus
-    since: datetime
-    age: timedelta
-    """How long in its state; of a waiting task, how long due (negative: due later)."""
-    retry_count: int
-    max_retries: int
-    claimed_by_worker_id: str | None
-    error_code: str | None
-    is_workflow_task: bool
-    enqueued_at: datetime
-    terminal_at: datetime | None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "status", TaskStatus(self.status))
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page ended, in the order of its section."""
+    """The end of a page, in the order of its section."""
 
     section: str
     """`held`, `waiting` or `ended`."""
@@ -176,68 +138,72 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskList:
-    """A page of tasks. `looked` is set when the search ended before the page was full."""
+class Page(Generic[R]):
+    """A part of a list, and where the next one begins."""
 
-    rows: tuple[TaskRow, ...]
+    rows: tuple[R, ...]
     next: Place | None = None
     looked: int | None = None
+    """How many rows were read, when the search stopped before the page was full."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList(Page[TaskSummary]):
     more_waiting: bool = False
-    """Not all waiting tasks are on this page, though others follow them."""
+    """Ended tasks follow the waiting ones, though more tasks are waiting."""
     more_held: bool = False
-    """Likewise of what workers hold."""
+    """The same for the tasks that workers hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """A value that a list can be narrowed to, and how many of its tasks have it."""
+    """A value to narrow a list to, and the number of tasks in the list that have it."""
 
     field: str
-    """As the filter calls it: `queue`, `name`, `worker`."""
+    """The field of the filter: `queue`, `name` or `worker`."""
     value: str
     host: str | None
-    """Of a worker."""
+    """The host of a worker."""
     count: Count
     is_asked: bool
-    """The list is narrowed to it already."""
+    """The list is already narrowed to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """How the tasks of a list divide."""
+    """The tasks of a list by state, queue, name and worker."""
 
     statuses: Mapping[TaskStatus, Count]
     facets: tuple[Facet, ...]
 
 
 def worker_name(worker: WorkerStatus) -> str:
-    """For people: an id is a UUID, and says nothing to anybody."""
+    """A name that people recognise; the id is a UUID."""
     return f"{worker.hostname}:{worker.pid}"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    """One worker in the list: its newest snapshot, and processor load over the last few."""
+    """One worker in the list, with its processor load in the last snapshots."""
 
     status: WorkerStatus
     cpu: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMoment(_FromRow):
+class WorkerMoment(FromRow):
     """One snapshot of a worker's past."""
 
     snapshot_at: datetime
     tasks_running: int
-    tasks_claimed: int
-    memory_usage_mb: float | None
-    children_memory_mb: float | None
+    memory_mb: float
+    """Children included."""
     cpu_percent: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerAttempt(_FromRow):
-    """Something that a worker finished."""
+class WorkerAttempt(FromRow):
+    """An attempt that a worker finished."""
 
     task_id: str
     task_name: str
@@ -252,57 +218,36 @@ class WorkerDetail:
     status: WorkerStatus
     history: tuple[WorkerMoment, ...]
     """The oldest first."""
-    holds: tuple[TaskRow, ...]
+    holds: tuple[TaskSummary, ...]
     finished: tuple[WorkerAttempt, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StaleTask:
-    """A task that nobody has vouched for beyond its worker's own threshold, or that a dead worker holds."""
+class StaleRow:
+    """A stale task, why it is stale, and a name for its worker."""
 
-    id: str
-    task_name: str
-    queue_name: str
-    status: TaskStatus
-    kind: StaleKind
-    worker_id: str | None
-    worker_name: str | None
-    retry_count: int
-    max_retries: int
-    held_for: timedelta
-    silence: timedelta
-    threshold: timedelta
-    guard: timedelta
-    """The silence that an action demands to find again."""
-    worker_is_dead: bool
-    in_workflow: bool
-
-    @property
-    def is_over(self) -> bool:
-        """Beyond the threshold; otherwise it is here for its worker's sake."""
-        return self.silence > self.threshold
+    task: StaleTask
+    verdict: Verdict
+    worker_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class LostAttempt(_FromRow):
-    """What a dead worker was running, recovered since."""
+class LostAttempt(FromRow):
+    """A task that a dead worker was running and that was recovered since."""
+
+    CONVERTED: ClassVar = {"status": TaskStatus}
 
     worker_id: str
     task_id: str
     task_name: str
-    queue_name: str
     status: TaskStatus
-    will_retry: bool
     age: timedelta
     failed_reason: str | None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "status", TaskStatus(self.status))
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    tasks: tuple[StaleTask, ...]
+    tasks: tuple[StaleRow, ...]
     dead: tuple[WorkerStatus, ...]
     lost: tuple[LostAttempt, ...]
     is_cut: bool
@@ -310,59 +255,39 @@ class Stale:
 
 
 NODES_COUNTED: Final = 5_000
-"""Of a run; the statements stop counting there."""
+"""The number of nodes of a run at which the statements stop counting."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowRow(_FromRow):
-    id: str
-    name: str
-    status: WorkflowStatus
-    on_error: str
-    parent_workflow_id: str | None
-    completed_at: datetime | None
+class WorkflowRow(WorkflowInfo):
+    """A run with its progress."""
+
     age: timedelta
+    """How long it has been in progress, or how long ago it ended."""
     took: timedelta | None
     nodes: int
     ended: int
     failed: int
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "status", WorkflowStatus(self.status))
-
     @property
     def progress(self) -> str:
-        """`3/7`; `+` where there are more nodes than were counted."""
+        """`3/7`, with a `+` when the run has more nodes than were counted."""
         return f"{self.ended:,}/{self.nodes:,}{'+' if self.nodes >= NODES_COUNTED else ''}"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowList:
-    rows: tuple[WorkflowRow, ...]
-    next: Place | None = None
-    looked: int | None = None
+class WorkflowList(Page[WorkflowRow]):
     counts: Mapping[WorkflowStatus, Count] = field(default_factory=dict[WorkflowStatus, Count])
-    """Of all that the filter means, whichever states it asks for."""
+    """The runs that match the filter in each state, also in states that it does not select."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowNode(_FromRow):
-    task_index: int
-    node_id: str
-    task_name: str
-    queue_name: str
-    dependencies: list[int]
-    join_type: str
-    is_subworkflow: bool
-    sub_workflow_id: str | None
-    task_id: str | None
-    status: NodeStatus
-    error_code: str | None
-    took: timedelta | None
-    error_message: str | None = None
+class WorkflowNode(WorkflowNodeInfo):
+    """A node with its error."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "status", NodeStatus(self.status))
+    error_code: str | None = None
+    error_message: str | None = None
+    took: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,35 +295,24 @@ class WorkflowDetail:
     run: WorkflowRow
     nodes: tuple[WorkflowNode, ...]
     error: str | None = None
-    """Why the run failed or is paused, in one line: which node, its code and its message."""
+    """Why the run failed or is paused, in one line: the node, its error code and its message."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleRow(_FromRow):
-    schedule_name: str
-    next_run_at: datetime | None
-    last_run_at: datetime | None
-    last_task_id: str | None
-    run_count: int
-    paused_at: datetime | None
-    run_requested_at: datetime | None
+class ScheduleRow(ScheduleInfo):
+    """A schedule with its last run."""
+
     due_in: timedelta | None
     last_age: timedelta | None
-    late: timedelta | None
     last_status: str | None
-    last_name: str | None
+    """The state of the last run's task or workflow."""
     is_workflow: bool
     drift: timedelta | None
-    unlisted_for: timedelta
-    scheduler_seen: timedelta
-
-    @property
-    def state(self) -> ScheduleState:
-        return schedule_state(self.next_run_at, self.paused_at, self.late, self.unlisted_for, self.scheduler_seen)
+    """How long after its slot the last run was enqueued."""
 
 
 @dataclass(frozen=True, slots=True)
-class TableFacts(_FromRow):
+class TableFacts(FromRow):
     name: str
     table_bytes: int
     index_bytes: int

@@ -1,7 +1,7 @@
-"""The database as a source: reads in read-only transactions with a time limit, acts through the client's broker.
+"""The database as a source: it reads in read-only transactions with a time limit, and acts through the client's broker.
 
-Two connections and no more: one for everything that is asked or done, one after the other, and one that listens. (The
-doctor of the maintenance screen opens its own for the moment.) No transaction stays open between two looks.
+It uses two connections: one for all reads and actions, one after the other, and one that listens. (The doctor of the
+maintenance screen opens its own for a moment.) No transaction stays open between two reads.
 """
 
 import asyncio
@@ -11,53 +11,37 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from horsies import AppConfig, Horsies, PostgresConfig, ResilienceConfig
-from horsies._operations import is_denied, worker_statuses
 from horsies._pg import channels
+from horsies._pg.refusals import and_remedy, worded
 from horsies._pg.statements import Statement, load, qualify
 from horsies.errors import HorsiesError
-from horsies.info import TaskDetail, WorkerStatus
-from horsies.stale import SEEN_WITHIN
-from horsies_tui.data import facets, reading
+from horsies.operate import reading
+from horsies.operate.actions import Outcome
+from horsies.operate.filters import TaskFilter
+from horsies.operate.session import READ_TIMEOUT_MS, Fetch, bounded, is_denied, statements
+from horsies.operate.stale import SEEN_WITHIN
+from horsies.operate.views import TaskDetail, TaskSummary
+from horsies_tui.data import facets, lists, models
 from horsies_tui.data.acting import act
-from horsies_tui.data.filters import Query
-from horsies_tui.data.models import (
-    Breakdown,
-    Maintenance,
-    Overview,
-    Place,
-    Rights,
-    ScheduleRow,
-    Session,
-    Stale,
-    TableFacts,
-    TaskList,
-    TaskRow,
-    WorkerAttempt,
-    WorkerDetail,
-    WorkerLine,
-    WorkerMoment,
-    WorkflowDetail,
-    WorkflowList,
-    WorkflowNode,
-    WorkflowRow,
-)
-from horsies_tui.data.series import Fetch, Rates
-from horsies_tui.data.source import OnHint, OnLive, Outcome, SourceError, Target
+from horsies_tui.data.filters import IN_FLIGHT, Query
+from horsies_tui.data.overview import overview, status_estimates
+from horsies_tui.data.series import Rates
+from horsies_tui.data.source import MAX_SCHEDULES, OnHint, OnLive, SourceError, Target
 
 R = TypeVar("R")
 
 APPLICATION_NAME: Final = "horsies tui"
-READ_TIMEOUT_MS: Final = 5_000
 ANSWER_S: Final = 10.0
-"""The server ends a statement before that; one that is silent for so long is gone."""
+"""How long to wait for an answer; the server ends a statement before that."""
 MAX_CHARS: Final = 20_000
+"""The length to which arguments, results and errors are cut."""
 MAX_ERRORS: Final = 50
-"""Of arguments and results; the rest is not fetched."""
 MAX_NODES: Final = 2_000
+HEARTBEATS: Final = 20
 ESTIMATES_KEPT_S: Final = 30.0
-"""They change when the table is analysed; the catalog's view of them is slower than most of what we ask."""
+"""Estimates change when the table is analysed, and reading them takes longer than most other statements."""
 MOMENTS: Final = 60
-"""Of a worker's past, however long the window."""
+"""The number of snapshots of a worker's past, for any window."""
 
 _FILES: Final = (
     "tasks.sql", "facets.sql", "overview.sql", "workers.sql", "stale.sql", "workflows.sql", "session.sql",
@@ -74,134 +58,115 @@ class PostgresSource:
 
     def __init__(self, config: PostgresConfig) -> None:
         self._config = config
-        # a refused or broken connection is told at once and tried again by the feed: no hidden retries
+        # no hidden retries: the dashboard shows a broken connection at once, and the feed tries again
         self._app = Horsies(AppConfig(config, resilience=ResilienceConfig(reconnect_max_ms=2_000)))
         self._schema = config.schema
-        self._statements: Mapping[str, Statement] = {
-            **load("horsies._pg", "operate.sql", config.schema),
-            **load("horsies._pg", "tasks.sql", config.schema),
-            **load("horsies._pg", "recover.sql", config.schema),
-            **load("horsies._pg", "schedules.sql", config.schema),
-            **{
-                name: statement
-                for file in _FILES
-                for name, statement in load("horsies_tui.data", file, config.schema).items()
-            },
+        self.statements: Mapping[str, Statement] = {
+            **statements(config.schema),
+            **{name: found for file in _FILES for name, found in load("horsies_tui.data", file, config.schema).items()},
         }
         self._estimates: tuple[float, Mapping[str, int]] | None = None
-        self._hides = False  # messages, arguments and results
+        self._hides = False
+        """The role may not read messages, arguments and results."""
         self._rates: dict[timedelta, Rates] = {}
-        """What was counted so far, by window."""
+        """The slots that were counted so far, by window."""
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
-    async def session(self) -> Session:
+    async def session(self) -> models.Session:
         tables = [
             qualify(f"horsies_{name}", self._schema)
             for name in ("tasks", "task_attempts", "queue_state", "workflows", "schedule_state")
         ]
 
-        async def read(fetch: Fetch) -> Session:
-            row = (await fetch("session", *tables, qualify("horsies_cancel_tasks(text[])", self._schema)))[0]
-            rights = Rights(**{field.name: row[field.name] for field in fields(Rights)})
-            if row["is_standby"]:
-                rights = Rights.none()
-            return Session(row["database"], row["role"], row["version"].split(" ")[0], rights)
+        (row,) = await self._rows("session", *tables, qualify("horsies_cancel_tasks(text[])", self._schema))
+        rights = models.Rights(**{field.name: row[field.name] for field in fields(models.Rights)})
+        return models.Session(row["database"], row["role"], models.Rights.none() if row["is_standby"] else rights)
 
-        return await self._read(read)
-
-    async def overview(self, window: timedelta) -> Overview:
+    async def overview(self, window: timedelta) -> models.Overview:
         rates = self._rates.setdefault(window, Rates(window))
-        return await self._read(lambda fetch: reading.overview(fetch, window, rates, self._known))
+        return await self.read(lambda fetch: overview(fetch, window, rates, self._known))
 
-    async def breakdown(self, query: Query, *, since: timedelta | None) -> Breakdown:
-        return await self._read(lambda fetch: facets.breakdown(fetch, query, since, self._known))
+    async def breakdown(self, query: Query, *, since: timedelta | None) -> models.Breakdown:
+        return await self.read(lambda fetch: facets.breakdown(fetch, query, since, self._known))
 
     async def _known(self, fetch: Fetch) -> Mapping[str, int]:
         """The planner's estimates of tasks by state."""
         now = asyncio.get_running_loop().time()
         if self._estimates is None or now - self._estimates[0] > ESTIMATES_KEPT_S:
             rows = await fetch("status_estimates", qualify("horsies_tasks", self._schema))
-            self._estimates = (now, reading.status_estimates(rows))
+            self._estimates = (now, status_estimates(rows))
         return self._estimates[1]
 
-    async def tasks(self, query: Query, *, since: timedelta | None, after: Place | None, limit: int) -> TaskList:
-        return await self._read(lambda fetch: reading.tasks(fetch, query, since, after, limit))
+    async def tasks(
+        self, query: Query, *, since: timedelta | None, after: models.Place | None, limit: int
+    ) -> models.TaskList:
+        return await self.read(lambda fetch: lists.tasks(fetch, query, since, after, limit))
 
     async def task(self, task_id: str) -> TaskDetail | None:
-        async def read(fetch: Fetch, private: bool) -> TaskDetail | None:
-            rows = await fetch("show_task", task_id)
-            payload = list(await fetch("show_payload", task_id, MAX_CHARS)) if private else []
-            if not rows or (private and not payload):
-                return None
-            attempts = await fetch("read_attempts" if private else "show_attempts", task_id)
-            beats = await fetch("show_heartbeats", task_id, 20)
-            return TaskDetail.of(rows[0], payload[0] if private else None, attempts, beats)
+        return await self._read_shown(
+            lambda fetch, private: reading.task_detail(fetch, task_id, MAX_CHARS, HEARTBEATS, private=private)
+        )
 
-        return await self._read_shown(read)
-
-    async def workers(self) -> tuple[WorkerLine, ...]:
-        async def read(fetch: Fetch) -> tuple[WorkerLine, ...]:
-            statuses = await _workers(fetch)
+    async def workers(self) -> tuple[models.WorkerLine, ...]:
+        async def read(fetch: Fetch) -> tuple[models.WorkerLine, ...]:
+            statuses = await reading.workers(fetch, SEEN_WITHIN)
             curves: dict[str, list[float]] = {one.worker_id: [] for one in statuses}
             for row in await fetch("worker_trends", list(curves), 12):
                 curves[row["worker_id"]].append(row["cpu_percent"] or 0.0)
-            return tuple(WorkerLine(one, tuple(curves[one.worker_id])) for one in statuses)
+            return tuple(models.WorkerLine(one, tuple(curves[one.worker_id])) for one in statuses)
 
-        return await self._read(read)
+        return await self.read(read)
 
-    async def worker(self, worker_id: str, window: timedelta) -> WorkerDetail | None:
-        async def read(fetch: Fetch) -> WorkerDetail | None:
-            status = next((one for one in await _workers(fetch) if one.worker_id == worker_id), None)
+    async def worker(self, worker_id: str, window: timedelta) -> models.WorkerDetail | None:
+        async def read(fetch: Fetch) -> models.WorkerDetail | None:
+            known = await reading.workers(fetch, SEEN_WITHIN)
+            status = next((one for one in known if one.worker_id == worker_id), None)
             if status is None:
                 return None
             slot_s = window.total_seconds() / MOMENTS
             past = await fetch("worker_history", worker_id, status.snapshot_at, slot_s, MOMENTS)
-            history = [WorkerMoment.from_row(row) for row in past]
-            holds = [TaskRow.from_row(row) for row in await fetch("worker_tasks", worker_id, 200)]
-            ended = [WorkerAttempt.from_row(row) for row in await fetch("worker_attempts", worker_id, 2_000, 50)]
-            return WorkerDetail(status, tuple(history), tuple(holds), tuple(ended))
+            held = TaskFilter(worker_id=worker_id).values(IN_FLIGHT)
+            return models.WorkerDetail(
+                status,
+                tuple(map(models.WorkerMoment.from_row, past)),
+                tuple(map(TaskSummary.from_row, await fetch("tasks_held", *held, None, None, 200))),
+                tuple(map(models.WorkerAttempt.from_row, await fetch("worker_attempts", worker_id, 2_000, 50))),
+            )
 
-        return await self._read(read)
+        return await self.read(read)
 
-    async def stale(self) -> Stale:
-        async def read(fetch: Fetch, private: bool) -> Stale:
-            return await reading.stale(fetch, await _workers(fetch), with_reasons=private)
-
-        return await self._read_shown(read)
+    async def stale(self) -> models.Stale:
+        return await self._read_shown(lambda fetch, private: lists.stale(fetch, private=private))
 
     async def workflows(
-        self, query: Query, *, since: timedelta | None, after: Place | None, limit: int
-    ) -> WorkflowList:
-        return await self._read(lambda fetch: reading.workflows(fetch, query, since, after, limit))
+        self, query: Query, *, since: timedelta | None, after: models.Place | None, limit: int
+    ) -> models.WorkflowList:
+        return await self.read(lambda fetch: lists.workflows(fetch, query, since, after, limit))
 
-    async def workflow(self, workflow_id: str) -> WorkflowDetail | None:
-        async def read(fetch: Fetch, shown: bool) -> WorkflowDetail | None:
+    async def workflow(self, workflow_id: str) -> models.WorkflowDetail | None:
+        async def read(fetch: Fetch, shown: bool) -> models.WorkflowDetail | None:
             rows = await fetch("workflow_by_id", workflow_id)
             if not rows:
                 return None
             nodes = await fetch("workflow_nodes", workflow_id, MAX_NODES)
-            found = WorkflowDetail(WorkflowRow.from_row(rows[0]), tuple(WorkflowNode.from_row(row) for row in nodes))
+            found = models.WorkflowDetail(
+                models.WorkflowRow.from_row(rows[0]), tuple(models.WorkflowNode.from_row(row) for row in nodes)
+            )
             errors = await fetch("workflow_errors", workflow_id, MAX_CHARS, MAX_ERRORS) if shown else ()
-            return reading.with_errors(found, errors)
+            return lists.with_errors(found, errors)
 
         return await self._read_shown(read)
 
-    async def schedules(self) -> tuple[ScheduleRow, ...]:
-        async def read(fetch: Fetch) -> tuple[ScheduleRow, ...]:
-            return tuple(ScheduleRow.from_row(row) for row in await fetch("schedules"))
+    async def schedules(self) -> tuple[models.ScheduleRow, ...]:
+        return tuple(await self.read(lambda fetch: reading.schedules(fetch, models.ScheduleRow, MAX_SCHEDULES)))
 
-        return await self._read(read)
+    async def maintenance(self) -> models.Maintenance:
+        rows = await self._rows("table_facts_shown", qualify("horsies_tasks", self._schema))
+        findings = await self._app.get_broker().diagnose()
+        return models.Maintenance(tuple(findings), tuple(map(models.TableFacts.from_row, rows)))
 
-    async def maintenance(self) -> Maintenance:
-        async def read(fetch: Fetch) -> tuple[TableFacts, ...]:
-            rows = await fetch("table_facts_shown", qualify("horsies_tasks", self._schema))
-            return tuple(TableFacts.from_row(row) for row in rows)
-
-        tables = await self._read(read)
-        return Maintenance(tuple(await self._app.get_broker().diagnose()), tables)
-
-    # -- acting, watching, leaving ---------------------------------------------------------------
+    # -- acting, watching, closing ---------------------------------------------------------------
 
     async def act(self, action: str, targets: Sequence[Target]) -> Outcome:
         try:
@@ -210,46 +175,36 @@ class PostgresSource:
             raise SourceError(str(error)) from error
 
     async def watch(self, on_hint: OnHint, on_live: OnLive) -> None:
-        def told(kind: str) -> Callable[[str], None]:
-            return lambda _payload: on_hint(kind)
-
-        listener = self._app.database.here().listener()
-        await listener.run(
-            {channel: told(kind) for channel, kind in _CHANNELS.items()},
-            on_live=lambda _connection: on_live(True),
-            on_down=lambda: on_live(False),
+        await (
+            self._app.database.here()
+            .listener()
+            .run(
+                {channel: lambda _payload, kind=kind: on_hint(kind) for channel, kind in _CHANNELS.items()},
+                on_live=lambda _connection: on_live(True),
+                on_down=lambda: on_live(False),
+            )
         )
 
     async def close(self) -> None:
         await self._app.aclose()
 
+    async def _rows(self, statement: str, *values: object) -> Sequence[Mapping[str, Any]]:
+        return await self.read(lambda fetch: fetch(statement, *values))
+
     async def _read_shown(self, action: Callable[[Fetch, bool], Awaitable[R]]) -> R:
-        """Read with messages, arguments and results, or without them when this role may not see them."""
+        """Read, with True for a role that may read messages, arguments and results, and with False for others."""
         if not self._hides:
             try:
-                return await self._read(lambda fetch: action(fetch, True))
+                return await self.read(lambda fetch: action(fetch, True))
             except SourceError as error:
                 if not is_denied(error):
                     raise
                 self._hides = True
-        return await self._read(lambda fetch: action(fetch, False))
+        return await self.read(lambda fetch: action(fetch, False))
 
-    async def _read(self, action: Callable[[Fetch], Awaitable[R]]) -> R:
-        """Run the statements of one look in one short transaction that can write nothing."""
-
-        async def run(connection: Any) -> R:
-            async def fetch(name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
-                return await connection.fetch(self._statements[name].sql, *values, timeout=ANSWER_S)
-
-            async with connection.transaction(readonly=True):
-                # custom plans: most conditions of a filter are not asked, and the planner should know
-                await connection.execute(
-                    f"SET LOCAL statement_timeout = {READ_TIMEOUT_MS}; SET LOCAL plan_cache_mode = force_custom_plan;"
-                    " SET LOCAL jit = off",
-                    timeout=ANSWER_S,
-                )
-                return await action(fetch)
-
+    async def read(self, action: Callable[[Fetch], Awaitable[R]]) -> R:
+        """Run `action(fetch)` in one short read-only transaction."""
+        run = bounded(self.statements, action, READ_TIMEOUT_MS, answer_s=ANSWER_S)
         try:
             return await self._app.database.here().run_once(run)
         except asyncio.CancelledError:
@@ -257,8 +212,4 @@ class PostgresSource:
         except HorsiesError as error:
             raise SourceError(self._config.redact(str(error))) from error
         except Exception as error:
-            raise SourceError(self._config.redact(f"{type(error).__name__}: {error}")) from error
-
-
-async def _workers(fetch: Fetch) -> list[WorkerStatus]:
-    return worker_statuses(await fetch("worker_snapshots", SEEN_WITHIN), await fetch("in_flight_counts"))
+            raise SourceError(self._config.redact(worded(error) + and_remedy(error))) from error

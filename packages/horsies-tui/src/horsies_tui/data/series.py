@@ -1,35 +1,34 @@
-"""Rates over a window, counted slot by slot and remembered. Pure but for the statements that `fetch` runs.
+"""Rates over a window, counted slot by slot and kept.
 
-A slot that is over does not change, so it is counted once. One look reads a bounded number of rows: a long window of a
-busy queue is counted over several looks, the newest slots first, and `Series.counted_s` says how far back it has come.
-Nothing is extrapolated: from the first forty ends of a slot, which a batch writes in one instant, no rate follows.
+A slot that has passed does not change, so it is counted once. One refresh reads a bounded number of rows: a long window
+of a busy queue takes several refreshes, the newest slots first, and `Series.*_counted_s` says how far back they have
+come. Rates are counted, never extrapolated: a batch can write the first forty ends of a slot in one instant.
 """
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from horsies.operate.session import Fetch
 from horsies_tui.data.models import Series
-
-Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
 
 SLOTS: Final = 40
 SETTLED: Final = timedelta(seconds=5)
-"""A row has the time of its statement and is seen from its commit on: the next look counts younger ones again."""
+"""A row has the time of its statement but is visible after its commit, so younger rows are counted again next time."""
 FIRST_LOOK: Final = 200
-"""Rows of each slot that the first statement of a look counts at most."""
+"""The number of rows of each slot that the first statement of a refresh counts at most."""
 LOOK: Final = 8_000
 LOOK_ROWS: Final = 2_000
-"""The same for a statement that goes on with one slot: where the index is enough, and where rows are read."""
+"""The same for a statement that continues one slot: with an index-only scan, and when it reads rows."""
 SPENT_S: Final = 0.006
-"""Counting goes on with another statement until it has taken so long; the next look continues."""
+"""A refresh stops counting after this long, and the next one continues."""
 SHOWN_SHARE: Final = 0.2
-"""The slot that is under way is shown once this much of it has passed: a batch in its first instant is no rate."""
+"""The current slot is shown after this share of it, because a batch in its first instant is no rate."""
 NOW_SPAN: Final = timedelta(seconds=60)
-"""The headlines cover this long, or one slot of a longer window; less when a bounded number of rows covers less."""
+"""The current rates cover this long, or one slot of a longer window; less when the bound of rows is reached."""
 LOOK_NOW: Final = 5_000
 LOOK_ROWS_NOW: Final = 2_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,7 +39,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @dataclass(slots=True)
 class Tally:
-    """Tasks, those of them that failed, and how long they had waited, by the statement's buckets."""
+    """The number of tasks, of failed tasks, and of tasks in each bucket of waiting times."""
 
     tasks: int = 0
     failed: int = 0
@@ -56,7 +55,7 @@ class Tally:
         return Tally(self.tasks + other.tasks, self.failed + other.failed, self.waits + other.waits)
 
     def wait(self, share: float) -> float:
-        """A percentile of the waits in seconds, to within a tenth; 0 when nothing started."""
+        """A percentile of the waiting times in seconds, to within a tenth; 0 when no task started."""
         left = share * self.waits.total()
         for bucket, tasks in sorted(self.waits.items()):
             left -= tasks
@@ -71,20 +70,20 @@ _INSTANT: Final = -80
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a time is in the column that is counted: `low` is excluded from a range and lies just before the time."""
+    """Convert a time to a value of the counted column; `low` is excluded from a range and lies just before it."""
 
     low: Callable[[datetime], Any]
     high: Callable[[datetime], Any]
 
 
 def id_at(moment: datetime) -> str:
-    """What the ids that were made from this millisecond on begin with."""
+    """The prefix of the first ids of this millisecond."""
     digits = f"{(moment - _EPOCH) // _MILLISECOND:012x}"
     return f"{digits[:8]}-{digits[8:]}"
 
 
 def moment_of(task_id: str | None) -> datetime | None:
-    """When an id was made, by its sender's clock; None when it is not an id of ours."""
+    """When an id was made, by its sender's clock; None when it is not a UUIDv7."""
     try:
         return _EPOCH + int((task_id or "")[:13].replace("-", ""), 16) * _MILLISECOND
     except (ValueError, OverflowError):
@@ -101,12 +100,12 @@ class _Slot:
     end: datetime
     reached: Any
     settled: Tally = field(default_factory=Tally)
-    """Up to `reached`."""
+    """The tally up to `reached`."""
     young: Tally = field(default_factory=Tally)
-    """From there to now; counted anew by every look."""
+    """The tally from there to now, which every refresh counts again."""
     is_whole: bool = False
     is_behind: bool = False
-    """There is more than was counted so far."""
+    """More rows are left to count."""
 
 
 class Slots:
@@ -120,14 +119,14 @@ class Slots:
         self._slots: dict[int, _Slot] = {}
 
     async def count(self, fetch: Fetch, now: datetime) -> None:
-        """Bring every slot up to now, as far as the bounds of one look allow."""
+        """Count every slot up to now, within the bounds of one refresh."""
         newest = (now - _EPOCH) // self._width
         self._slots = {
             number: self._slots.get(number) or self._new(number) for number in range(newest, newest - SLOTS, -1)
         }
         began = time.monotonic()
         asked = [slot for slot in self._slots.values() if not slot.is_whole]
-        # a little of those that are new, which is enough where little happened; then those with more, the newest first
+        # first a few rows of each new slot, which is often all; then the slots with more rows, the newest first
         new = [slot for slot in asked if not slot.is_behind]
         if new:
             await self._count(fetch, new, now, FIRST_LOOK)
@@ -171,8 +170,8 @@ class Slots:
             slot.is_whole = not is_cut and until == slot.end
 
     def tallies(self, now: datetime) -> list[tuple[Tally, float] | None]:
-        """The oldest first: what was counted and over how many seconds; None for a slot that is not counted yet. The
-        slot under way is left out in its beginning."""
+        """The tally of each slot and its length in seconds, the oldest first; None for a slot that is not counted yet.
+        The current slot is left out at its beginning."""
         found: list[tuple[Tally, float] | None] = []
         for slot in sorted(self._slots.values(), key=lambda one: one.start):
             lasted = min(slot.end, now) - slot.start
@@ -184,7 +183,7 @@ class Slots:
 
 
 class Rates:
-    """Counts one window. Keep it: a look continues what the looks before it have counted."""
+    """The rates of one window. Keep the object: each refresh continues the counting."""
 
     def __init__(self, window: timedelta) -> None:
         self._slot_s = window.total_seconds() / SLOTS
@@ -198,7 +197,7 @@ class Rates:
         (ends,) = await fetch("ended_now", span_s, LOOK_NOW)
         now: datetime = ends["now"]
         (fails,) = await fetch("failed_now", span_s, LOOK_ROWS_NOW)
-        # an id may be a moment ahead of the database's clock
+        # the sender's clock may be ahead of the database's
         (sends,) = await fetch("sent_now", id_at(now - self._span), id_at(now + SETTLED), LOOK_NOW)
         for slots in (self._ended, self._failed, self._sent):
             await slots.count(fetch, now)
@@ -212,7 +211,6 @@ class Rates:
             sent=_curve(sent, lambda tally, lasted: tally.tasks / lasted),
             done=_curve(ended, lambda tally, lasted: tally.tasks / lasted),
             failed=_curve(failed, lambda tally, lasted: tally.failed / lasted),
-            wait_p50=_curve(failed, lambda tally, _: tally.wait(0.5)),
             wait_p95=_curve(failed, lambda tally, _: tally.wait(0.95)),
             sent_counted_s=self._slot_s * _counted(sent),
             done_counted_s=self._slot_s * _counted(ended),

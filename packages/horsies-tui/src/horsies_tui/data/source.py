@@ -1,78 +1,61 @@
-"""What the screens may ask for, whoever answers: a database, or the demo."""
+"""The interface between the screens and their data, which a database and the demo implement."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 
-from horsies.info import TaskDetail
+from horsies.operate.actions import Outcome
+from horsies.operate.views import TaskDetail
+from horsies_tui.data import models
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import (
-    Breakdown,
-    Maintenance,
-    Overview,
-    Place,
-    ScheduleRow,
-    Session,
-    Stale,
-    TaskList,
-    WorkerDetail,
-    WorkerLine,
-    WorkflowDetail,
-    WorkflowList,
-)
 
+P = TypeVar("P", covariant=True)
+MAX_SCHEDULES: Final = 1_000
 OnHint = Callable[[str], None]
-"""Something of this kind changed: tasks, queues, workflows, schedules."""
+"""Called with the kind of what changed: tasks, queues, workflows or schedules."""
 OnLive = Callable[[bool], None]
 
 
 class SourceError(Exception):
-    """No answer; the message is fit to be shown, and has no secret in it."""
+    """The data could not be read or changed. The message can be shown and contains no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What an action is asked to change, and the state in which the operator saw it."""
+    """The target of an action, and the state in which the operator saw it."""
 
     id: str
     label: str
     expected: str
     guard_ms: int = 0
-    """Of a stale task: how long its silence must have lasted at least, when the action is carried out."""
+    """For a stale task, how long it must have been silent when the action is carried out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of an action."""
-
-    done: int
-    asked: int = 0
-    """Only asked for: the worker, or a scheduler, carries it out."""
-    not_done: tuple[tuple[str, str], ...] = ()
-    """Ids, each with why it was left alone, such as that it changed meanwhile."""
+class ReadPage(Protocol[P]):
+    async def __call__(self, query: Query, *, since: timedelta | None, after: models.Place | None, limit: int) -> P: ...
 
 
 class Source(Protocol):
-    """Every method raises SourceError when there is no answer."""
+    """Every method raises SourceError when it fails."""
 
-    async def session(self) -> Session: ...
-    async def overview(self, window: timedelta) -> Overview: ...
-    async def tasks(self, query: Query, *, since: timedelta | None, after: Place | None, limit: int) -> TaskList: ...
-    async def breakdown(self, query: Query, *, since: timedelta | None) -> Breakdown: ...
+    async def session(self) -> models.Session: ...
+    async def overview(self, window: timedelta) -> models.Overview: ...
+    @property
+    def tasks(self) -> ReadPage[models.TaskList]: ...
+    async def breakdown(self, query: Query, *, since: timedelta | None) -> models.Breakdown: ...
     async def task(self, task_id: str) -> TaskDetail | None: ...
-    async def workers(self) -> tuple[WorkerLine, ...]: ...
-    async def worker(self, worker_id: str, window: timedelta) -> WorkerDetail | None: ...
-    async def stale(self) -> Stale: ...
-    async def workflows(
-        self, query: Query, *, since: timedelta | None, after: Place | None, limit: int
-    ) -> WorkflowList: ...
-    async def workflow(self, workflow_id: str) -> WorkflowDetail | None: ...
-    async def schedules(self) -> tuple[ScheduleRow, ...]: ...
-    async def maintenance(self) -> Maintenance: ...
+    async def workers(self) -> tuple[models.WorkerLine, ...]: ...
+    async def worker(self, worker_id: str, window: timedelta) -> models.WorkerDetail | None: ...
+    async def stale(self) -> models.Stale: ...
+    @property
+    def workflows(self) -> ReadPage[models.WorkflowList]: ...
+    async def workflow(self, workflow_id: str) -> models.WorkflowDetail | None: ...
+    async def schedules(self) -> tuple[models.ScheduleRow, ...]: ...
+    async def maintenance(self) -> models.Maintenance: ...
     async def act(self, action: str, targets: Sequence[Target]) -> Outcome: ...
     async def watch(self, on_hint: OnHint, on_live: OnLive) -> None:
-        """Tells of changes until it is cancelled."""
+        """Report changes until it is cancelled."""
         ...
 
     async def close(self) -> None: ...

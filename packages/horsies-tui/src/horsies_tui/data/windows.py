@@ -1,7 +1,7 @@
-"""How far back one looks: one window for the whole session.
+"""The windows of time, of which a session uses one at a time.
 
-Curves span it, and lists show what ended within it. What waits, is held or runs is there now, whatever the window; so
-is a task that is asked for by its id.
+Curves span it, and lists show the tasks that ended within it. The window does not hide waiting, held and running tasks,
+nor a task that is searched by its id.
 """
 
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from typing import Final
 class Window:
     name: str
     span: timedelta
-    """Of the curves."""
+    """The time that the curves span."""
     is_all: bool = False
-    """Lists go back as far as there are rows; a curve has to begin somewhere."""
+    """Lists show every row; the curves span `span`."""
 
     @property
     def since(self) -> timedelta | None:
-        """How long ago something in a list may have ended; None: at any time."""
+        """How long ago a row in a list may have ended; None means at any time."""
         return None if self.is_all else self.span
 
     @property
     def ended(self) -> str:
-        """For the words around a list."""
+        """A phrase for the texts around a list."""
         return "ended at any time" if self.is_all else f"ended within {self.name}"
 
     @property

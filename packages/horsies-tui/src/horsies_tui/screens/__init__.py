@@ -1,1 +1,1 @@
-"""One screen per question an operator has. Screens load through the source and never write SQL."""
+"""The screens. They read through the source and contain no SQL."""

@@ -1,4 +1,4 @@
-"""The question before an action: names what and how many, and starts on the way back."""
+"""The confirmation of an action, with its targets and their number; the focus starts on the button that goes back."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -19,8 +19,9 @@ _LISTED = 6
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Returns True for yes."""
+    """Returns True when the operator confirms."""
 
+    AUTO_FOCUS = "#no"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "no", "Back", show=False),
         Binding("left,right", "other", "Other button", show=False),
@@ -48,21 +49,15 @@ class ConfirmScreen(ModalScreen[bool]):
                 )  # fmt: skip
 
     def _lines(self) -> list[Content]:
-        lines: list[Content] = []
-        for target in self._targets[:_LISTED]:
-            colour = f"${variable_of(target.expected)}"
-            glyph = GLYPHS.get(target.expected, "·")
-            lines.append(
-                Content.assemble(
-                    (f"{glyph} ", colour), inert(target.label, 44), ("  " + inert(target.id, 40), "$text-muted")
-                )
+        lines = [
+            Content.assemble(
+                (f"{GLYPHS.get(target.expected, '·')} ", f"${variable_of(target.expected)}"), inert(target.label, 44),
+                (f"  {inert(target.id, 40)}", "$text-muted"),
             )
-        if len(self._targets) > _LISTED:
-            lines.append(Content(f"… and {len(self._targets) - _LISTED:,} more"))
-        return lines
-
-    def on_mount(self) -> None:
-        self.query_one("#no", Button).focus()
+            for target in self._targets[:_LISTED]
+        ]  # fmt: skip
+        more = len(self._targets) - _LISTED
+        return [*lines, Content(f"… and {more:,} more")] if more > 0 else lines
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one("#yes", Button).disabled = event.value.strip() != str(len(self._targets))

@@ -1,9 +1,10 @@
-"""What this screen shows and which keys it has: read from the bindings that are in force."""
+"""The help of a screen: its description, and its keys from the active bindings."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -13,11 +14,8 @@ _HIDDEN = {
     "ctrl+c", "tab", "shift+tab", "f1", "ctrl+q", "ctrl+i", "super+c", "up", "down", "home", "end", "pageup",
     "pagedown", "left", "right", "ctrl+pageup", "ctrl+pagedown", "ctrl+home", "ctrl+end", "colon",
 }  # fmt: skip
-"""What every terminal program does with these."""
-_NAMES = {
-    "question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]", "upper": "",
-    "space": "space", "plus": "+",
-}  # fmt: skip
+"""Keys that are the same in every terminal program."""
+_NAMES = {"question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]", "plus": "+"}
 
 
 class HelpScreen(ModalScreen[None]):
@@ -35,12 +33,10 @@ class HelpScreen(ModalScreen[None]):
             yield Static(Content("\n").join(lines))
 
 
-def keys_of(bindings: dict[str, object]) -> list[tuple[str, str]]:
-    """From `Screen.active_bindings`: key and what it does, disabled ones left out."""
-    found: list[tuple[str, str]] = []
-    for key, active in bindings.items():
-        binding = getattr(active, "binding", None)
-        if key in _HIDDEN or binding is None or not binding.description or not getattr(active, "enabled", True):
-            continue
-        found.append((_NAMES.get(key, key), binding.description))
-    return found
+def keys_of(bindings: Mapping[str, ActiveBinding]) -> list[tuple[str, str]]:
+    """The enabled keys of `Screen.active_bindings` and their descriptions."""
+    return [
+        (_NAMES.get(key, key), active.binding.description)
+        for key, active in bindings.items()
+        if key not in _HIDDEN and active.binding.description and active.enabled
+    ]

@@ -1,12 +1,12 @@
-"""What all screens share: load when told, show, keep the last good data when there is no answer, act after a yes."""
+"""The base of all screens: it reads, shows, keeps the last data after a failed read, and acts after a confirmation."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widget import Widget
 from textual.widgets import Footer
 
 from horsies._text import plural, printable
@@ -16,10 +16,9 @@ from horsies_tui.data.source import SourceError, Target
 from horsies_tui.messages import ActionDone, ActionRequested, DataStale, SourceState
 from horsies_tui.screens.confirm import ConfirmScreen
 from horsies_tui.text import inert
+from horsies_tui.widgets.bars import Banner, NavBar, StatusBar
 from horsies_tui.widgets.live_table import LiveTable
-from horsies_tui.widgets.nav_bar import NavBar
-from horsies_tui.widgets.panel import Panel
-from horsies_tui.widgets.status_bar import Banner, StatusBar
+from horsies_tui.widgets.panel import Panel, TablePanel
 from horsies_tui.widgets.typed import app_of
 
 if TYPE_CHECKING:
@@ -28,36 +27,39 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def action_bindings(name: str) -> list[BindingType]:
-    """The keys of the actions of one screen; `check_action` hides those that are not allowed."""
-    return [Binding(action.key, f"act('{action.id}')", action.label) for action in for_screen(name)]
-
-
 class LiveScreen(Screen[None], Generic[T]):
-    """A screen over one look at the source. `T` is what the look returns."""
+    """A screen over one read of the source, which returns a `T`."""
 
     NAME: ClassVar[str]
-    """As the navigation and the table of actions know it."""
-    PLACE: ClassVar[str]
-    """The place in the navigation that it belongs to."""
+    """Its name in the navigation and in the table of actions."""
+    PLACE: ClassVar[str] = ""
+    """Its entry in the navigation, if that has another name."""
+    TABLE: ClassVar[str] = ""
+    """The table whose rows are acted on and copied; without one, actions apply to all targets."""
     KINDS: ClassVar[Kinds] = frozenset({"tasks"})
     HAS_WINDOW: ClassVar[bool] = False
-    """Whether the session's window changes what it shows."""
+    """Whether it depends on the window of the session."""
     ABOUT: ClassVar[str] = ""
-    """What it shows, for the help."""
+    """Its description in the help."""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Refresh", show=False),
         Binding("y", "copy", "Copy", show=False),
         Binding("escape", "back", "Back", show=False),
     ]
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Add the keys of the screen's actions; `check_action` hides actions that are not allowed."""
+        acts = [Binding(one.key, f"act('{one.id}')", one.label) for one in for_screen(getattr(cls, "NAME", ""))]
+        cls.BINDINGS = [*acts, *cls.__dict__.get("BINDINGS", ())]  # pyright: ignore[reportConstantRedefinition]
+        super().__init_subclass__(**options)
+
     def __init__(self) -> None:
         super().__init__()
         self.data: T | None = None
-        self._is_loading = False
+        self.is_loading = False
         self._again = False
-        # A widget is styled when it is mounted. A screen that does not say that it knows the current sheets makes
-        # Textual parse all of them and style everything twice more: half of the time that a first visit takes.
+        # A widget is styled when it is mounted. Unless the screen is marked as up to date with the style sheets,
+        # Textual parses all of them and styles everything twice more: half of the time of a first visit.
         self._css_update_count = app_of(self)._css_update_count  # pyright: ignore[reportPrivateUsage]
 
     # -- for the screens -------------------------------------------------------------------------
@@ -65,36 +67,36 @@ class LiveScreen(Screen[None], Generic[T]):
     def body(self) -> ComposeResult:
         raise NotImplementedError
 
-    def look(self) -> Callable[[], Awaitable[T]]:
-        """The question, as it stands now."""
+    async def look(self) -> T:
+        """Read with the current filter and window."""
         raise NotImplementedError
 
     def show(self, data: T) -> None:
         raise NotImplementedError
 
-    def targets(self, action: Action) -> Sequence[Target]:
-        """What the action would act on: marks, or what is under the cursor, in the states that it applies to."""
+    def targets(self) -> Iterable[Target]:
+        """What the screen's actions can apply to, such as the rows of its table."""
         return ()
 
     def copied(self) -> str | None:
-        """What `y` puts on the clipboard."""
-        return None
+        """The text that `y` copies to the clipboard."""
+        return "\n".join(map(inert, self.table.chosen)) if self.TABLE else None
+
+    @property
+    def table(self) -> LiveTable:
+        return self.query_one(f"#{self.TABLE}", LiveTable)
+
+    def panel(self, name: str) -> TablePanel:
+        return self.query_one(f"#{name}-panel", TablePanel)
 
     @property
     def dash(self) -> "Dashboard":
         return cast("Dashboard", app_of(self))
 
-    def colour(self, state: str) -> str:
-        return self.dash.colour(state)
-
-    @property
-    def muted(self) -> str:
-        return self.dash.muted
-
     # -- life ------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        yield NavBar(self.PLACE)
+        yield NavBar(self.PLACE or self.NAME)
         yield Banner()
         yield from self.body()
         yield StatusBar()
@@ -105,38 +107,40 @@ class LiveScreen(Screen[None], Generic[T]):
         self.reload()
 
     def on_data_stale(self, message: DataStale) -> None:
-        message.stop()
-        if "all" in message.kinds or message.kinds & self.KINDS:
+        if self.is_stale(message.kinds):
             self.reload()
 
+    def is_stale(self, kinds: Kinds) -> bool:
+        """Whether a change of these kinds of rows may change what the screen shows."""
+        return "all" in kinds or bool(kinds & self.KINDS)
+
     def reload(self) -> None:
-        """Look again; while a look is under way, once more after it. (Cancelling one would cost its connection.)"""
-        if self._is_loading:
+        """Read again; during a read, once more after it. (Cancelling a read would close its connection.)"""
+        if self.is_loading:
             self._again = True
             return
-        self._is_loading = True
+        self.is_loading = True
         self.run_worker(self._load(), group="load", exit_on_error=False)
 
     async def _load(self) -> None:
         try:
             while True:
                 self._again = False
-                question = self.look()
                 try:
-                    data = await question()
+                    data = await self.look()
                     if not self._again:
                         self.data = data
                         self.show(data)
                         self.dash.post_message(SourceState(None))
                 except SourceError as error:
                     self._failed(str(error))
-                except Exception as error:  # a bug of ours must not look like a database without news
+                except Exception as error:  # a bug must not look like a database without changes
                     self.log.error(error)
                     self._failed(f"{type(error).__name__}: {error}")
                 if not self._again or not self.is_attached:
                     return
         finally:
-            self._is_loading = False
+            self.is_loading = False
 
     def _failed(self, text: str) -> None:
         for panel in self.query(Panel):
@@ -144,7 +148,7 @@ class LiveScreen(Screen[None], Generic[T]):
         self.dash.post_message(SourceState(text))
 
     def repaint(self) -> None:
-        """After a change of theme."""
+        """Draw again after a change of theme."""
         for table in self.query(LiveTable):
             table.repaint()
         if self.data is not None:
@@ -158,9 +162,14 @@ class LiveScreen(Screen[None], Generic[T]):
             return found is not None and self.NAME in found.screens and self.dash.may(found)
         return True
 
+    def _chosen(self, action: Action) -> tuple[Target, ...]:
+        """The marked rows, or the row under the cursor, in the states that the action applies to."""
+        found = {target.id: target for target in self.targets() if target.expected in action.states}
+        return tuple(found[key] for key in (self.table.chosen if self.TABLE else found) if key in found)
+
     async def action_act(self, name: str) -> None:
         action = BY_ID[name]
-        targets = tuple(self.targets(action))
+        targets = self._chosen(action)
         if not self.dash.may(action):
             return
         if not targets:
@@ -175,7 +184,6 @@ class LiveScreen(Screen[None], Generic[T]):
         self.dash.push_screen(ConfirmScreen(action, targets), answered)
 
     def on_action_requested(self, message: ActionRequested) -> None:
-        message.stop()
         self.run_worker(self._act(message), group="act", exit_on_error=False)
 
     async def _act(self, message: ActionRequested) -> None:
@@ -191,16 +199,12 @@ class LiveScreen(Screen[None], Generic[T]):
         self.post_message(ActionDone(action.id, outcome))
 
     def on_action_done(self, message: ActionDone) -> None:
-        message.stop()
         action, outcome = BY_ID[message.action], message.outcome
         parts = [action.report(outcome.done)] if outcome.done or not (outcome.asked or outcome.not_done) else []
         if outcome.asked:
             parts.append(f"{outcome.asked} {action.asked or 'asked'}")
-        if outcome.not_done:
-            reasons: dict[str, int] = {}
-            for _, why in outcome.not_done:
-                reasons[why] = reasons.get(why, 0) + 1
-            parts += [f"{count} left alone: {why}" for why, count in reasons.items()]
+        reasons = Counter(why for _, why in outcome.not_done)
+        parts += [f"{count} left alone: {why}" for why, count in reasons.items()]
         self.dash.say("; ".join(parts), warn=bool(outcome.not_done))
         self.reload()
 
@@ -223,15 +227,10 @@ class LiveScreen(Screen[None], Generic[T]):
             self.dash.copy_to_clipboard(printable(text))
             self.dash.say(f"copied {plural(len(text), 'character')}")
 
-    def on_live_table_marks_changed(self, message: LiveTable.MarksChanged) -> None:
-        message.stop()
+    def on_live_table_marks_changed(self) -> None:
         self.dash.tell_screen()
 
     @property
     def note(self) -> str:
         marked = sum(len(table.marks) for table in self.query(LiveTable))
         return f"{marked} marked" if marked else ""
-
-    def focused_within(self, widget: Widget) -> bool:
-        focused = self.focused
-        return focused is not None and widget in focused.ancestors_with_self

@@ -1,8 +1,8 @@
-"""The first look: how much of what, how fast, which queues, what is wrong."""
+"""The overview: counts, rates, queues, alerts and failures."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -10,34 +10,54 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import DataTable
 
 from horsies._text import plural
-from horsies.info import QueueStatus
+from horsies.operate.views import QueueStatus
 from horsies.status import TaskStatus
-from horsies_tui.actions import Action
-from horsies_tui.data.feed import Kinds
 from horsies_tui.data.filters import Query
-from horsies_tui.data.models import Failing, Overview, Series
+from horsies_tui.data.models import Alert, Failing, Overview, Series
 from horsies_tui.data.source import Target
-from horsies_tui.screens.live import LiveScreen, action_bindings
-from horsies_tui.text import as_json, number, rate, span
-from horsies_tui.themes import GLYPHS
-from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
+from horsies_tui.screens.live import LiveScreen
+from horsies_tui.text import as_json, dotted, number, rate, span
+from horsies_tui.themes import MUTED, badge
+from horsies_tui.widgets.live_table import Column, Columns
 from horsies_tui.widgets.metric_card import MetricCard
-from horsies_tui.widgets.panel import Panel
+from horsies_tui.widgets.panel import TablePanel
 from horsies_tui.widgets.status_chips import StatusChips
 from horsies_tui.widgets.typed import table_id
+
+_LATE: Final = timedelta(seconds=60)
+_QUEUES: Final[Columns[QueueStatus]] = (
+    Column("queue", 0, lambda one: badge("PAUSED", one.name) if one.paused_at else one.name,
+           lambda one: "PAUSED" if one.paused_at else "", least=10),
+    Column("ready", 7, lambda one: dotted(one.ready, number) + "+" * (one.is_bounded and one.ready > 0), right=True),
+    Column("delayed", 7, lambda one: dotted(one.delayed, number), MUTED, above=56, right=True),
+    Column("running", 7, lambda one: dotted(one.running, number), "RUNNING", right=True),
+    Column("oldest", 6, lambda one: span(one.oldest_ready) if one.oldest_ready else "·",
+           lambda one: "late" if one.oldest_ready and one.oldest_ready > _LATE else "", right=True),
+    Column("workers", 7, lambda one: str(one.served_by),
+           lambda one: "" if one.served_by or not one.ready else "problem", above=50, right=True),
+)  # fmt: skip
+_ALERTS: Final[Columns[tuple[int, Alert]]] = (
+    Column("", 0, lambda row: badge(row[1].level, row[1].text), lambda row: row[1].level, least=20),
+)
+_FAILING: Final[Columns[Failing]] = (
+    Column("task", 0, lambda one: one.task_name),
+    Column("error", 19, lambda one: one.error_code, "FAILED"),
+    Column("times", 5, lambda one: number(one.tasks) + "+" * one.is_least, right=True),
+    Column("last", 5, lambda one: span(one.age), MUTED, right=True),
+)
 
 
 class OverviewScreen(LiveScreen[Overview]):
     NAME = "overview"
-    PLACE = "overview"
+    TABLE = "queues"
     HAS_WINDOW = True
-    KINDS: ClassVar[Kinds] = frozenset({"tasks", "queues"})
+    KINDS = frozenset({"tasks", "queues"})
     ABOUT = (
         "All tasks by state, rates over the window ([ and ] change it), queues, what deserves a look, and what failed "
         "within the window. Numbers with ≈ are estimates: counting them would read too much. Enter on a queue or a "
         "failure lists its tasks, on an alert goes there."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [*action_bindings("overview"), Binding("enter", "open", "Open", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "Open", show=False)]
 
     def body(self) -> ComposeResult:
         yield StatusChips([str(status) for status in TaskStatus])
@@ -47,64 +67,32 @@ class OverviewScreen(LiveScreen[Overview]):
             yield MetricCard("failed /s", id="failed")
             yield MetricCard("wait p95", id="wait")
         with Horizontal(id="lower"):
-            yield Panel(
-                "queues",
-                LiveTable(
-                    Column("name", "queue", least=10),
-                    Column("ready", "ready", 7, right=True),
-                    Column("delayed", "delayed", 7, above=56, right=True),
-                    Column("running", "running", 7, right=True),
-                    Column("oldest", "oldest", 6, right=True),
-                    Column("workers", "workers", 7, above=50, right=True),
-                    id="queues",
-                ),
+            yield TablePanel(
+                "queues", _QUEUES, lambda one: one.name,
                 empty="No queue has tasks or a worker. A send, or a worker that starts, makes one appear.",
-                id="queues-panel",
-            )
+            )  # fmt: skip
             with Vertical(id="right"):
-                yield Panel(
-                    "alerts",
-                    LiveTable(Column("text", "", least=20), markable=False, show_header=False, id="alerts"),
+                yield TablePanel(
+                    "alerts", _ALERTS, lambda row: str(row[0]), markable=False, show_header=False,
                     empty="Nothing needs attention. Dead or silent workers, unserved, paused and late queues, many "
                     "failures and overdue schedules show up here.",
-                    id="alerts-panel",
-                )
-                yield Panel(
-                    "failing",
-                    LiveTable(
-                        Column("task", "task", least=12),
-                        Column("error", "error", 19),
-                        Column("count", "times", 5, right=True),
-                        Column("age", "last", 5, right=True),
-                        markable=False,
-                        id="failing",
-                    ),
+                )  # fmt: skip
+                yield TablePanel(
+                    "failing", _FAILING, lambda one: f"{one.task_name}\0{one.error_code}", markable=False,
                     empty="Nothing failed within the window.",
-                    id="failing-panel",
-                )
+                )  # fmt: skip
 
-    def look(self) -> Callable[[], Awaitable[Overview]]:
-        span = self.dash.window.span
-        return lambda: self.dash.source.overview(span)
+    async def look(self) -> Overview:
+        return await self.dash.source.overview(self.dash.window.span)
 
     def show(self, data: Overview) -> None:
         self.query_one(StatusChips).count({str(key): value for key, value in data.counts.items()})
         self._show_cards(data)
-        self.query_one("#queues", LiveTable).show([self._queue(queue) for queue in data.queues])
-        self.query_one("#queues-panel", Panel).face_of(empty=not data.queues)
-        self.query_one("#alerts", LiveTable).show(
-            [
-                Line(f"{number}", {"text": Cell(f"{GLYPHS[alert.level]} {alert.text}", self.colour(alert.level))})
-                for number, alert in enumerate(data.alerts)
-            ]
-        )
-        self.query_one("#alerts-panel", Panel).face_of(empty=not data.alerts)
-        self.query_one("#failing", LiveTable).show([self._failing(one) for one in data.failing])
-        self.query_one("#failing-panel", Panel).face_of(empty=not data.failing)
-        there = sum(worker.liveness.is_there for worker in data.workers)
-        processes = sum(worker.processes for worker in data.workers if worker.liveness.is_there)
-        panel = self.query_one("#queues-panel", Panel)
-        panel.border_subtitle = f"{plural(there, 'worker')}, {plural(processes, 'process', 'processes')}"
+        there = [worker.processes for worker in data.workers if worker.liveness.is_there]
+        processes = plural(sum(there), "process", "processes")
+        self.panel("queues").show(data.queues, f"{plural(len(there), 'worker')}, {processes}")
+        self.panel("alerts").show(list(enumerate(data.alerts)))
+        self.panel("failing").show(data.failing)
 
     def _show_cards(self, data: Overview) -> None:
         curves = data.series
@@ -122,56 +110,20 @@ class OverviewScreen(LiveScreen[Overview]):
         )  # fmt: skip
 
     def _past(self, curves: Series, counted_s: float) -> str:
-        """How far back a curve goes by now: a long window is counted over several looks."""
+        """How far back a curve is counted: a long window takes several refreshes."""
         window = self.dash.window
         if counted_s >= window.span.total_seconds() - curves.slot_s:
             return window.curve_name
         return f"{span(timedelta(seconds=counted_s))} …"
 
-    def _queue(self, queue: QueueStatus) -> Line:
-        paused = queue.paused_at is not None
-        bound = "+" if queue.is_bounded else ""
-        late = self.colour("late") if queue.oldest_ready and queue.oldest_ready.total_seconds() > 60 else ""
-        unserved = "" if queue.served_by or not queue.ready else self.colour("problem")
-        return Line(
-            queue.name,
-            {
-                "name": Cell(f"{GLYPHS['PAUSED']} {queue.name}" if paused else queue.name,
-                             self.colour("PAUSED") if paused else ""),
-                "ready": Cell(number(queue.ready) + bound if queue.ready else "·"),
-                "delayed": Cell(number(queue.delayed) if queue.delayed else "·", self.muted),
-                "running": Cell(number(queue.running) if queue.running else "·", self.colour("RUNNING")),
-                "oldest": Cell(span(queue.oldest_ready) if queue.oldest_ready else "·", late),
-                "workers": Cell(str(queue.served_by), unserved),
-            },
-        )  # fmt: skip
-
-    def _failing(self, one: Failing) -> Line:
-        return Line(
-            f"{one.task_name}\0{one.error_code}",
-            {
-                "task": Cell(one.task_name),
-                "error": Cell(one.error_code, self.colour("FAILED")),
-                "count": Cell(number(one.tasks) + ("+" if one.is_least else "")),
-                "age": Cell(span(one.age), self.muted),
-            },
-        )
-
-    def targets(self, action: Action) -> Sequence[Target]:
-        if self.data is None:
-            return ()
-        chosen = set(self.query_one("#queues", LiveTable).chosen)
-        return [
-            Target(queue.name, f"queue {queue.name}", "paused" if queue.paused_at is not None else "open")
-            for queue in self.data.queues
-            if queue.name in chosen
-        ]
+    def targets(self) -> Iterable[Target]:
+        for queue in self.data.queues if self.data is not None else ():
+            yield Target(queue.name, f"queue {queue.name}", "paused" if queue.paused_at is not None else "open")
 
     def copied(self) -> str | None:
         return as_json([str(alert.text) for alert in self.data.alerts]) if self.data else None
 
     async def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        event.stop()
         if table_id(event) == "queues":
             await self._list(Query(queue=str(event.row_key.value)))
         elif table_id(event) == "failing":
@@ -185,7 +137,6 @@ class OverviewScreen(LiveScreen[Overview]):
             await self.dash.run_action(f"go('{alert.screen}')")
 
     async def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
-        event.stop()
         await self._list(Query(statuses=frozenset({event.status})))
 
     async def _list(self, query: Query) -> None:

@@ -1,38 +1,46 @@
-"""One task in full: its life, attempts, arguments, result, traceback, heartbeats."""
+"""One task: its times, attempts, arguments, result, traceback and heartbeats."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static, TabbedContent, TabPane
 
-from horsies._operations import NEEDS_OPERATOR
-from horsies.info import TaskDetail
-from horsies_tui.actions import Action
+from horsies.operate.session import NEEDS_OPERATOR
+from horsies.operate.views import TaskAttempt, TaskDetail
 from horsies_tui.data.source import Target
-from horsies_tui.screens.live import LiveScreen, action_bindings
+from horsies_tui.screens.lines import outcome_text
+from horsies_tui.screens.live import LiveScreen
 from horsies_tui.text import as_json, block, inert, moment, short_id, span
-from horsies_tui.themes import GLYPHS
-from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
+from horsies_tui.themes import MUTED, badge, variable_of
+from horsies_tui.widgets.live_table import Column, Columns, LiveTable
 from horsies_tui.widgets.panel import Panel
 from horsies_tui.widgets.task_card import TaskCard
-from horsies_tui.widgets.text_view import TextView, payload_text, traceback_of
+from horsies_tui.widgets.texts import TextView, payload_text, traceback_of
 
-_TABS = ("life", "attempts", "arguments", "result", "traceback", "heartbeats")
+_TABS: Final = ("life", "attempts", "arguments", "result", "traceback", "heartbeats")
+_ATTEMPTS: Final[Columns[TaskAttempt]] = (
+    Column("#", 3, lambda one: str(one.attempt), right=True),
+    Column("outcome", 16, lambda one: outcome_text(one.outcome) + " ↻" * one.will_retry, lambda one: one.outcome),
+    Column("took", 7, lambda one: span(one.finished_at - one.started_at), right=True),
+    Column("error", 20, lambda one: one.error_code or "", "FAILED"),
+    Column("reason", 0, lambda one: one.error_message or one.failed_reason or "", MUTED, least=16),
+    Column("worker", 22, lambda one: short_id(one.worker_id or ""), MUTED, above=110),
+    Column("finished (UTC)", 23, lambda one: moment(one.finished_at), MUTED, above=130),
+)
 
 
 class TaskScreen(LiveScreen[TaskDetail | None]):
     NAME = "task"
     PLACE = "tasks"
     ABOUT = (
-        "One task: its life as bars, finished attempts, what it was told and what it answered (as far as this role may "
-        "see that), the traceback of its error, and who vouched for it last. Left and right change the tab, y copies "
-        "all of it as JSON, w goes to its workflow."
+        "One task: its times as bars, finished attempts, arguments and result (as far as this role may see them), the "
+        "traceback of its error, and its last heartbeats. Left and right change the tab, y copies all of it as JSON, "
+        "w goes to its workflow."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        *action_bindings("task"),
         Binding("right", "tab(1)", "Next tab"),
         Binding("left", "tab(-1)", "Previous tab", show=False),
         Binding("w", "workflow", "Workflow", show=False),
@@ -50,24 +58,13 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
                 with TabPane("Life", id="life"):
                     yield TaskCard()
                 with TabPane("Attempts", id="attempts"):
-                    yield LiveTable(
-                        Column("number", "#", 3, right=True),
-                        Column("outcome", "outcome", 16),
-                        Column("took", "took", 7, right=True),
-                        Column("error", "error", 20),
-                        Column("reason", "reason", least=16),
-                        Column("worker", "worker", 22, above=110),
-                        Column("finished", "finished (UTC)", 23, above=130),
-                        markable=False,
-                    )
-                for name in ("arguments", "result", "traceback"):
+                    yield LiveTable(_ATTEMPTS, lambda one: str(one.attempt), markable=False)
+                for name in _TABS[2:]:
                     with TabPane(name.capitalize(), id=name):
                         yield TextView(id=f"{name}-text")
-                with TabPane("Heartbeats", id="heartbeats"):
-                    yield TextView(id="heartbeats-text")
 
-    def look(self) -> Callable[[], Awaitable[TaskDetail | None]]:
-        return lambda: self.dash.source.task(self._task_id)
+    async def look(self) -> TaskDetail | None:
+        return await self.dash.source.task(self._task_id)
 
     def show(self, data: TaskDetail | None) -> None:
         self.query_one(Panel).face_of(empty=data is None)
@@ -77,12 +74,12 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
         status = str(task["status"])
         self.query_one("#task-head", Static).update(
             Content.assemble(
-                (f"{GLYPHS[status]} {status}", f"{self.colour(status)} bold"), f"  {inert(task['task_name'], 80)}  ",
+                (badge(status, status), f"${variable_of(status)} bold"), f"  {inert(task['task_name'], 80)}  ",
                 (inert(task["id"]), "$text-muted"),
             )
         )  # fmt: skip
         self.query_one(TaskCard).show(data)
-        self.query_one(LiveTable).show([self._attempt(one) for one in data.attempts])
+        self.query_one(LiveTable).show(data.attempts)
         payload = cast("dict[str, Any] | None", data.payload)
         self._text("arguments", payload_text(payload, "args", "kwargs", "task_options"))
         self._text("result", payload_text(payload, "result", "progress"))
@@ -99,26 +96,9 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
     def _text(self, name: str, text: str) -> None:
         self.query_one(f"#{name}-text", TextView).show(text)
 
-    def _attempt(self, one: Any) -> Line:
-        outcome = str(one.outcome)
-        retry = " ↻" if one.will_retry else ""
-        return Line(
-            str(one.attempt),
-            {
-                "number": Cell(str(one.attempt)),
-                "outcome": Cell(f"{GLYPHS[outcome]} {outcome.lower().replace('_', ' ')}{retry}", self.colour(outcome)),
-                "took": Cell(span(one.finished_at - one.started_at)),
-                "error": Cell(one.error_code or "", self.colour("FAILED")),
-                "reason": Cell(one.error_message or one.failed_reason or "", self.muted),
-                "worker": Cell(short_id(one.worker_id or ""), self.muted),
-                "finished": Cell(moment(one.finished_at), self.muted),
-            },
-        )
-
-    def targets(self, action: Action) -> Sequence[Target]:
-        if self.data is None or str(self.data.task["status"]) not in action.states:
-            return ()
-        return [Target(self._task_id, str(self.data.task["task_name"]), str(self.data.task["status"]))]
+    def targets(self) -> Iterable[Target]:
+        if self.data is not None:
+            yield Target(self._task_id, str(self.data.task["task_name"]), str(self.data.task["status"]))
 
     def copied(self) -> str | None:
         if self.data is None:

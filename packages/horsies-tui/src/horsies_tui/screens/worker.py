@@ -1,8 +1,8 @@
-"""One worker: what it runs now, what it finished, how it fared, and how it was set."""
+"""One worker: its tasks, its finished attempts, its load and its settings."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -10,31 +10,39 @@ from textual.containers import Horizontal
 from textual.widgets import DataTable
 
 from horsies._text import plural
-from horsies.info import WorkerStatus
-from horsies_tui.actions import Action
+from horsies.operate.views import WorkerStatus
 from horsies_tui.data.models import WorkerAttempt, WorkerDetail
 from horsies_tui.data.source import Target
-from horsies_tui.screens.lines import TASK_COLUMNS, task_line
-from horsies_tui.screens.live import LiveScreen, action_bindings
+from horsies_tui.screens.lines import TASK_COLUMNS, outcome_text
+from horsies_tui.screens.live import LiveScreen
 from horsies_tui.screens.task import TaskScreen
 from horsies_tui.text import as_json, percent, size, span
-from horsies_tui.themes import GLYPHS
-from horsies_tui.widgets.fields import Fields, status_content
-from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
+from horsies_tui.themes import MUTED
+from horsies_tui.widgets.live_table import Column, Columns
 from horsies_tui.widgets.metric_card import MetricCard
-from horsies_tui.widgets.panel import Panel
+from horsies_tui.widgets.panel import Panel, TablePanel
+from horsies_tui.widgets.texts import Fields, status_content
+
+_FINISHED: Final[Columns[WorkerAttempt]] = (
+    Column("outcome", 16, lambda row: outcome_text(row.outcome), lambda row: row.outcome),
+    Column("task", 0, lambda row: row.task_name, least=14),
+    Column("took", 7, lambda row: span(row.took), right=True),
+    Column("ago", 6, lambda row: span(row.age), MUTED, right=True),
+    Column("error", 20, lambda row: row.error_code or "", "FAILED", above=80),
+)
 
 
 class WorkerScreen(LiveScreen[WorkerDetail | None]):
     NAME = "worker"
     PLACE = "workers"
+    TABLE = "holds"
     HAS_WINDOW = True
     ABOUT = (
         "One worker: its newest snapshot, processor and memory (children included) over the window ([ and ] change it) "
         "up to its last sign of life, what it holds now by the task table, and what it finished of late. Enter opens a "
         "task."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [*action_bindings("worker"), Binding("escape", "back", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "Back")]
 
     def __init__(self, worker_id: str) -> None:
         super().__init__()
@@ -46,32 +54,25 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
             yield MetricCard("cpu", id="cpu")
             yield MetricCard("memory", id="memory")
             yield MetricCard("running", id="running")
-        yield Panel("holds", LiveTable(*TASK_COLUMNS, id="holds"), empty="It holds no task.", id="holds-panel")
-        yield Panel(
-            "finished",
-            LiveTable(
-                Column("outcome", "outcome", 16), Column("name", "task", least=14),
-                Column("took", "took", 7, right=True), Column("age", "ago", 6, right=True),
-                Column("error", "error", 20, above=80), markable=False, id="finished",
-            ),
-            empty="Among the newest two thousand attempts of all workers, none is its own.", id="finished-panel",
+        yield TablePanel("holds", TASK_COLUMNS, lambda row: row.id, empty="It holds no task.")
+        yield TablePanel(
+            "finished", _FINISHED, lambda row: f"{row.task_id} {row.age}", markable=False,
+            empty="Among the newest two thousand attempts of all workers, none is its own.",
         )  # fmt: skip
 
-    def look(self) -> Callable[[], Awaitable[WorkerDetail | None]]:
-        span = self.dash.window.span
-        return lambda: self.dash.source.worker(self._worker_id, span)
+    async def look(self) -> WorkerDetail | None:
+        return await self.dash.source.worker(self._worker_id, self.dash.window.span)
 
     def show(self, data: WorkerDetail | None) -> None:
         self.query_one("#facts", Panel).face_of(empty=data is None)
         if data is None:
             return
         one = data.status
-        judged = f"by {one.judged_by}" if one.judged_by else None
         self.query_one(Fields).show(
             [
                 ("worker", one.worker_id),
                 ("state", status_content(one.liveness)),
-                ("judged dead", judged),
+                ("judged dead", f"by {one.judged_by}" if one.judged_by else None),
                 ("seen", f"{span(one.age)} ago, up for {span(one.up_for)}"),
                 ("host", f"{one.hostname} pid {one.pid}"),
                 ("queues", ", ".join(one.queues)),
@@ -80,7 +81,7 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
         )
         moments = data.history
         cpu = [moment.cpu_percent or 0.0 for moment in moments]
-        memory = [(moment.memory_usage_mb or 0) + (moment.children_memory_mb or 0) for moment in moments]
+        memory = [moment.memory_mb for moment in moments]
         running = [float(moment.tasks_running) for moment in moments]
         past = self.dash.window.curve_name
         self._card("cpu", percent(cpu[-1] if cpu else None), cpu, f"max {max(cpu, default=0):.0f}% in {past}")
@@ -92,45 +93,22 @@ class WorkerScreen(LiveScreen[WorkerDetail | None]):
             f"max {max(running, default=0):.0f} in {past}",
             f"on {plural(one.processes, 'process', 'processes')}",
         )
-        self.query_one("#holds", LiveTable).show([task_line(row, self.colour, self.muted) for row in data.holds])
-        panel = self.query_one("#holds-panel", Panel)
-        panel.face_of(empty=not data.holds)
         held = one.holds_running + one.holds_claimed
-        panel.border_subtitle = f"the first {len(data.holds):,} of {held:,}" if held > len(data.holds) else ""
-        self.query_one("#finished", LiveTable).show([self._attempt(row) for row in data.finished])
-        self.query_one("#finished-panel", Panel).face_of(empty=not data.finished)
+        more = f"the first {len(data.holds):,} of {held:,}" if held > len(data.holds) else ""
+        self.panel("holds").show(data.holds, more)
+        self.panel("finished").show(data.finished)
 
     def _card(self, name: str, value: str, curve: list[float], foot: str, covers: str = "") -> None:
         self.query_one(f"#{name}", MetricCard).show(value, curve, foot, covers)
 
-    def _attempt(self, row: WorkerAttempt) -> Line:
-        return Line(
-            f"{row.task_id} {row.age}",
-            {
-                "outcome": Cell(
-                    f"{GLYPHS[row.outcome]} {row.outcome.lower().replace('_', ' ')}", self.colour(row.outcome)
-                ),
-                "name": Cell(row.task_name),
-                "took": Cell(span(row.took)),
-                "age": Cell(span(row.age), self.muted),
-                "error": Cell(row.error_code or "", self.colour("FAILED")),
-            },
-        )
-
-    def targets(self, action: Action) -> Sequence[Target]:
-        chosen = self.query_one("#holds", LiveTable).chosen
-        rows = self.data.holds if self.data is not None else ()
-        return [
-            Target(row.id, row.task_name, str(row.status))
-            for row in rows
-            if row.id in chosen and row.status in action.states
-        ]
+    def targets(self) -> Iterable[Target]:
+        for row in self.data.holds if self.data is not None else ():
+            yield Target(row.id, row.task_name, str(row.status))
 
     def copied(self) -> str | None:
         return as_json({"worker_id": self._worker_id})
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        event.stop()
         self.dash.push_screen(TaskScreen(str(event.row_key.value).split(" ")[0]))
 
 

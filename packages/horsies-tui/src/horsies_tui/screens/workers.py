@@ -1,104 +1,82 @@
-"""Workers: who is alive, how full, how loaded."""
+"""The workers, whether they are alive, and their load."""
 
-from collections.abc import Awaitable, Callable
-from typing import ClassVar
+from typing import Final
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.widgets import DataTable
 
-from horsies.info import WorkerLiveness, WorkerStatus
-from horsies_tui.data.feed import Kinds
+from horsies.operate.views import WorkerLiveness, WorkerStatus
 from horsies_tui.data.models import WorkerLine, worker_name
-from horsies_tui.screens.live import LiveScreen, action_bindings
+from horsies_tui.screens.live import LiveScreen
 from horsies_tui.screens.worker import WorkerScreen
-from horsies_tui.text import bar, blocks, inert, number, percent, short_id, size, span
-from horsies_tui.themes import GLYPHS
-from horsies_tui.widgets.live_table import Cell, Column, Line, LiveTable
-from horsies_tui.widgets.panel import Panel
+from horsies_tui.text import bar, blocks, dotted, number, percent, short_id, size, span
+from horsies_tui.themes import GLYPHS, MUTED, badge
+from horsies_tui.widgets.live_table import Column, Columns
+from horsies_tui.widgets.panel import TablePanel
 
-_ORDER = {WorkerLiveness.DEAD: 0, WorkerLiveness.LATE: 1, WorkerLiveness.ALIVE: 2, WorkerLiveness.STOPPED: 3}
+_ORDER: Final = (WorkerLiveness.DEAD, WorkerLiveness.LATE, WorkerLiveness.ALIVE, WorkerLiveness.STOPPED)
+
+
+def _running(row: WorkerLine) -> str:
+    """Without a fraction: a process runs many async tasks at a time and prefetches its next one."""
+    return f"{bar(row.status.holds_running, row.status.processes, 6)} {number(row.status.holds_running)}"
+
+
+def _fullness(row: WorkerLine) -> str:
+    return "late" if row.status.processes and row.status.holds_running >= row.status.processes else "RUNNING"
+
+
+def _memory(one: WorkerStatus) -> str:
+    return size(((one.memory_usage_mb or 0) + (one.children_memory_mb or 0)) * 1024 * 1024)
+
+
+def _past(row: WorkerLine) -> str:
+    """The load of a worker that is gone is that of its last snapshot."""
+    return "" if row.status.liveness.is_there else MUTED
+
+
+_COLUMNS: Final[Columns[WorkerLine]] = (
+    Column("state", 9, lambda row: badge(row.status.liveness), lambda row: row.status.liveness),
+    Column("worker", 0, lambda row: worker_name(row.status),
+           lambda row: "dead" if row.status.liveness is WorkerLiveness.DEAD else "", least=16),
+    Column("id", 17, lambda row: short_id(row.status.worker_id), MUTED, above=118),
+    Column("running", 12, _running, _fullness),
+    Column("procs", 5, lambda row: str(row.status.processes), MUTED, right=True),
+    Column("ahead", 5, lambda row: dotted(row.status.holds_claimed), MUTED, above=90, right=True),
+    Column("cpu", 5, lambda row: percent(row.status.cpu_percent), _past, right=True),
+    Column("", 12, lambda row: blocks(row.cpu, 100), lambda row: _past(row) or "RUNNING", above=96),
+    Column("memory", 8, lambda row: _memory(row.status), _past, right=True),
+    Column("seen", 6, lambda row: span(row.status.age),
+           lambda row: "" if row.status.liveness is WorkerLiveness.ALIVE else row.status.liveness, right=True),
+    Column("up", 6, lambda row: span(row.status.up_for), MUTED, above=84, right=True),
+    Column("queues", 24, lambda row: " ".join(row.status.queues), MUTED, above=128),
+)  # fmt: skip
 
 
 class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
     NAME = "workers"
-    PLACE = "workers"
-    KINDS: ClassVar[Kinds] = frozenset()
+    TABLE = "workers"
+    KINDS = frozenset()
     ABOUT = (
         "Every worker that was seen within a day, those in trouble first. Alive: its snapshots arrive. Late: it missed "
         "three. Dead: judged dead by another worker, or silent for long. Running can be more than the processes: one "
         "runs many async tasks at a time, and has its next task ahead. Enter shows what it runs and its past."
     )
-    BINDINGS: ClassVar[list[BindingType]] = action_bindings("workers")
 
     def body(self) -> ComposeResult:
-        yield Panel(
-            "workers",
-            LiveTable(
-                Column("state", "state", 9),
-                Column("worker", "worker", least=16),
-                Column("id", "id", 17, above=118),
-                Column("running", "running", 12),
-                Column("processes", "procs", 5, right=True),
-                Column("claimed", "ahead", 5, above=90, right=True),
-                Column("cpu", "cpu", 5, right=True),
-                Column("curve", "", 12, above=96),
-                Column("memory", "memory", 8, right=True),
-                Column("seen", "seen", 6, right=True),
-                Column("up", "up", 6, above=84, right=True),
-                Column("queues", "queues", 24, above=128),
-                markable=False, id="workers",
-            ),
+        yield TablePanel(
+            "workers", _COLUMNS, lambda row: row.status.worker_id, markable=False,
             empty="No worker was seen within a day. `horsies worker module:app` starts one.",
         )  # fmt: skip
 
-    def look(self) -> Callable[[], Awaitable[tuple[WorkerLine, ...]]]:
-        return self.dash.source.workers
+    async def look(self) -> tuple[WorkerLine, ...]:
+        return await self.dash.source.workers()
 
     def show(self, data: tuple[WorkerLine, ...]) -> None:
-        rows = sorted(data, key=lambda row: (_ORDER[row.status.liveness], worker_name(row.status)))
-        self.query_one(LiveTable).show([self._line(row) for row in rows])
-        panel = self.query_one(Panel)
-        panel.face_of(empty=not rows)
+        rows = sorted(data, key=lambda row: (_ORDER.index(row.status.liveness), worker_name(row.status)))
         states = [row.status.liveness for row in rows]
-        panel.border_subtitle = "  ".join(
-            f"{GLYPHS[state]} {states.count(state)} {state}" for state in _ORDER if states.count(state)
-        )
-
-    def _line(self, row: WorkerLine) -> Line:
-        one = row.status
-        colour = self.colour(one.liveness)
-        running = one.holds_running
-        # what it used when it was last seen; nothing uses it now
-        past = "" if one.liveness.is_there else self.muted
-        full = self.colour("late") if one.processes and running >= one.processes else self.colour("RUNNING")
-        return Line(
-            one.worker_id,
-            {
-                "state": Cell(f"{GLYPHS[one.liveness]} {one.liveness}", colour),
-                "worker": Cell(worker_name(one), colour if one.liveness is WorkerLiveness.DEAD else ""),
-                "id": Cell(short_id(one.worker_id), self.muted),
-                # no fraction: a process runs many async tasks at a time, and is handed its next task ahead
-                "running": Cell(f"{bar(running, one.processes, 6)} {number(running)}", full),
-                "processes": Cell(str(one.processes), self.muted),
-                "claimed": Cell(str(one.holds_claimed) if one.holds_claimed else "·", self.muted),
-                "cpu": Cell(percent(one.cpu_percent), past),
-                "curve": Cell(blocks(row.cpu, 100), past or self.colour("RUNNING")),
-                "memory": Cell(size(memory_mb(one) * 1024 * 1024), past),
-                "seen": Cell(span(one.age), "" if one.liveness is WorkerLiveness.ALIVE else colour),
-                "up": Cell(span(one.up_for), self.muted),
-                "queues": Cell(" ".join(one.queues), self.muted),
-            },
-        )
-
-    def copied(self) -> str | None:
-        key = self.query_one(LiveTable).cursor_key
-        return inert(key) if key is not None else None
+        counts = [f"{GLYPHS[state]} {states.count(state)} {state}" for state in _ORDER if state in states]
+        self.panel("workers").show(rows, "  ".join(counts))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        event.stop()
         self.dash.push_screen(WorkerScreen(str(event.row_key.value)))
-
-
-def memory_mb(one: WorkerStatus) -> float:
-    return (one.memory_usage_mb or 0) + (one.children_memory_mb or 0)

@@ -1,1 +1,1 @@
-"""The parts that screens are made of. Widgets never query: they are shown what a screen has loaded."""
+"""The widgets of the screens. They show what a screen has read, and never read by themselves."""

@@ -28,11 +28,11 @@ _LINES: Final = {
 }  # fmt: skip
 
 Key = tuple[str, int]
-"""("node", index); ("more", level): those that have no room; ("pass", number): edges on their way to the same nodes."""
+"""("node", index); ("more", level) for nodes that do not fit; ("pass", number) for edges that pass a level together."""
 
 
 def levels(nodes: Sequence[WorkflowNode]) -> list[list[WorkflowNode]]:
-    """Nodes by their distance from the start. A cycle, which no run of ours has, ends up in one level."""
+    """The nodes by their distance from the start. The nodes of a cycle, which no run has, share one level."""
     known = {node.task_index for node in nodes}
     waits = {node.task_index: {index for index in node.dependencies if index in known} for node in nodes}
     by_index = {node.task_index: node for node in nodes}
@@ -48,7 +48,7 @@ def levels(nodes: Sequence[WorkflowNode]) -> list[list[WorkflowNode]]:
 
 @dataclass(slots=True)
 class _Level:
-    """What stands in one line, from left to right, and in which column each begins."""
+    """The parts of one line from left to right, and the column of each."""
 
     columns: dict[Key, int] = field(default_factory=dict[Key, int])
     labels: dict[Key, str] = field(default_factory=dict[Key, str])
@@ -71,7 +71,7 @@ def _label(node: WorkflowNode) -> str:
 
 
 class Layout:
-    """Where the nodes and lines of a graph stand; it does not depend on which node is chosen."""
+    """The positions of the nodes and lines of a graph, independent of the selected node."""
 
     def __init__(self, nodes: Sequence[WorkflowNode], width: int) -> None:
         self.levels = levels(nodes)[:_MAX_LEVELS]
@@ -80,7 +80,7 @@ class Layout:
         self._hidden: dict[int, Key] = {}
         self.placed: list[_Level] = []
         self.nets: list[list[_Net]] = []
-        """Between a level and the next."""
+        """The rows of lines between a level and the next."""
         self._leads = self._edges(nodes)
         self._last = {index: max(self._depth[target] for target in to) for index, to in self._leads.items()}
         self._passes: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -92,7 +92,7 @@ class Layout:
             self._place(depth, level, passing)
 
     def _edges(self, nodes: Iterable[WorkflowNode]) -> dict[int, list[int]]:
-        """From each node to those that wait for it, downwards only."""
+        """The edges from each node to the nodes that wait for it, downwards only."""
         found: dict[int, list[int]] = {}
         for node in nodes:
             for source in dict.fromkeys(node.dependencies):
@@ -108,10 +108,10 @@ class Layout:
         group = (self._depth[index], tuple(sorted(self._leads[index])))
         return ("pass", self._passes.setdefault(group, len(self._passes)))
 
-    # -- where things stand ----------------------------------------------------------------------
+    # -- positions -------------------------------------------------------------------------------
 
     def _place(self, depth: int, level: Sequence[WorkflowNode], passing: Mapping[Key, Sequence[int]]) -> None:
-        """Each below what it waits for, as far as that goes; what has no room is told by its number."""
+        """Place each node below its dependencies where possible; nodes that do not fit are replaced by their number."""
         items: list[tuple[Key, str]] = [(("node", node.task_index), _label(node)) for node in level]
         items += [(key, "│") for key in passing]
         if depth:
@@ -151,7 +151,7 @@ class Layout:
             self.nets.append(self._nets(depth))
 
     def _source(self, index: int, depth: int) -> Key | None:
-        """What stands for this node's edges in a level: itself, its line on the way, or the rest that has no room."""
+        """The part that has this node's edges in a level: the node, its passing line, or the nodes that do not fit."""
         if self._depth[index] == depth:
             return self._hidden.get(index, ("node", index))
         return self._pass(index, depth) if index in self._leads else None
@@ -181,7 +181,7 @@ class Layout:
             ends: list[int] = []
             for key in to:
                 column = below[key]
-                # beside the lines that begin above it, and those that end here already; a line on its way has one end
+                # beside the lines that begin above it or already end here; a passing line has one end
                 while key[0] != "pass" and (column in taken or (column in begins and column not in starts)):
                     column += 1
                 taken.add(column)
@@ -191,8 +191,8 @@ class Layout:
 
 
 def _rows(nets: Sequence[_Net]) -> list[list[_Net]]:
-    """Lines in as few rows as leave each its own part of one. A line that begins in a column turns off above the one
-    that ends there."""
+    """Distribute the lines over as few rows as possible without overlap. A line that begins in a column turns off above
+    the line that ends there."""
     rows: list[list[_Net]] = []
     placed: dict[_Net, int] = {}
     waiting = sorted(nets, key=lambda one: one.span)
@@ -239,7 +239,7 @@ def _drawn(nets: Sequence[_Net]) -> list[str]:
 
 
 def draw(nodes: Sequence[WorkflowNode], width: int, chosen: int | None = None, layout: Layout | None = None) -> Content:
-    """As many nodes of a level as fit; what the chosen one waits for, and what waits for it, is underlined."""
+    """The nodes of a level that fit; the dependencies and dependents of the selected node are underlined."""
     layout = layout or Layout(nodes, width)
     by_index = {node.task_index: node for node in nodes}
     near = set(by_index[chosen].dependencies) if chosen in by_index else set[int]()
@@ -258,7 +258,7 @@ def _line(
     parts: list[Content] = []
     at = 0
     for key, column in level.columns.items():
-        if at and column >= width:  # more lines pass here than there is room for
+        if at and column >= width:  # more lines pass than fit
             break
         label = level.labels[key]
         style = "$text-disabled" if key[0] == "pass" else "$text-muted"

@@ -1,5 +1,6 @@
-"""The line where a filter is typed. Enter applies, escape leaves it as it was."""
+"""The line where a filter is typed. Enter applies it, escape restores the old one."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -15,13 +16,12 @@ from horsies_tui.text import inert
 class FilterBar(Horizontal):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Back", show=False)]
 
+    @dataclass
     class Changed(Message):
-        def __init__(self, query: Query) -> None:
-            super().__init__()
-            self.query = query
+        query: Query
 
     class Left(Message):
-        """The keyboard may go back to the table."""
+        """The focus can go back to the table."""
 
     def __init__(self, placeholder: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class FilterBar(Horizontal):
         yield self._problems
 
     def show(self, query: Query) -> None:
-        """A name that was picked from a list may hold control characters: they are shown spelled out."""
+        """Show the filter; control characters of a name that was picked from a list are spelled out."""
         self.applied = query
         self._shown = inert(query, 1_000)
         self._input.value = self._shown

@@ -1,12 +1,12 @@
-"""A table that is refreshed while somebody reads it: rows change by key, so cursor, marks and scroll stay.
+"""A table that is refreshed in place: rows change by key, so cursor, marks and scroll position stay.
 
 Columns have fixed widths and at most one that takes what is left; those that a narrow terminal has no room for are
 dropped. Cells are plain text: nothing in a row is read as markup.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 from rich.text import Text
 from textual import events
@@ -14,50 +14,53 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Offset
 from textual.message import Message
 from textual.widgets import DataTable
-from textual.widgets.data_table import RowDoesNotExist
 
 from horsies_tui.text import fit, inert
+from horsies_tui.themes import variable_of
 from horsies_tui.widgets.typed import app_of
 
 _MARK = "\0mark"
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    key: str
+class Column(Generic[R]):
+    """A column, and the text that it has for a row of type `R`."""
+
     label: str
-    width: int = 0
-    """0: what is left; at least `least`."""
+    width: int
+    """0 means the remaining width, at least `least`."""
+    text: Callable[[R], str]
+    state: str | Callable[[R], str] = ""
+    """The state that gives the text its colour."""
     above: int = 0
-    """Shown when the table is at least so wide."""
+    """The least width of the table at which the column is shown."""
     right: bool = False
     least: int = 12
 
+    @property
+    def justify(self) -> Literal["left", "right"]:
+        return "right" if self.right else "left"
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What stands in one place, and how."""
+
+Columns = tuple[Column[R], ...]
+
+
+class Cell(NamedTuple):
+    """The text of one cell and its style."""
 
     text: str
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One row by its key; columns without a cell stay empty."""
-
-    key: str
-    cells: dict[str, Cell]
+    style: str
 
 
 class _Ranked(Text):
-    """The mark of a row; it also knows where the row belongs, which is what the table is sorted by."""
+    """The mark of a row, with the position of the row, by which the table is sorted."""
 
     rank: int = 0
 
 
 class LiveTable(DataTable[Text]):
-    """Show it lines as often as you like."""
+    """A table of rows that can be replaced at any time; `key` tells them apart."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "select_cursor", "Open"),
@@ -71,22 +74,18 @@ class LiveTable(DataTable[Text]):
     class MarksChanged(Message):
         """Rows were marked or unmarked."""
 
-        def __init__(self, table: "LiveTable") -> None:
-            super().__init__()
-            self.table = table
-
     class EndReached(Message):
-        """The cursor stands on the last row: there may be more to load."""
+        """The cursor is on the last row, and there may be more to load."""
 
-        def __init__(self, table: "LiveTable") -> None:
-            super().__init__()
-            self.table = table
-
-    def __init__(self, *columns: Column, markable: bool = True, **options: Any) -> None:
+    def __init__(
+        self, columns: Columns[Any], key: Callable[[Any], str], *, markable: bool = True, **options: Any
+    ) -> None:
         super().__init__(cursor_type="row", cell_padding=1, cursor_foreground_priority="renderable", **options)
-        self._specs = columns
-        self._shown: list[tuple[Column, int]] = []
-        self._lines: dict[str, Line] = {}
+        self._columns = columns
+        self._key = key
+        self._shown: dict[int, int] = {}
+        """The shown columns by their place, with their widths."""
+        self.lines: dict[str, list[Cell]] = {}
         self._is_markable = markable
         self._laid_out_for = 0
         self._begins_anew = False
@@ -97,27 +96,27 @@ class LiveTable(DataTable[Text]):
     @property
     def cursor_key(self) -> str | None:
         """The key of the row under the cursor."""
-        order = self._order()
+        order = self.order()
         return order[self.cursor_row] if 0 <= self.cursor_row < len(order) else None
 
     @property
     def chosen(self) -> list[str]:
         """The marked rows in their order, or the one under the cursor."""
         if self.marks:
-            return [key for key in self._lines if key in self.marks] + sorted(self.marks - self._lines.keys())
+            return [key for key in self.lines if key in self.marks] + sorted(self.marks - self.lines.keys())
         return [self.cursor_key] if self.cursor_key is not None else []
 
-    def _order(self) -> list[str]:
+    def order(self) -> list[str]:
         return [str(row.key.value) for row in self.ordered_rows]
 
     # -- showing ---------------------------------------------------------------------------------
 
-    def show(self, lines: Iterable[Line]) -> None:
-        """Make the table these lines, changing only what differs."""
-        new = {line.key: line for line in lines}
-        old, self._lines = self._lines, new
+    def show(self, rows: Iterable[Any]) -> None:
+        """Show these rows; only changed cells are updated."""
+        new = {self._key(row): [self._cell(column, row) for column in self._columns] for row in rows}
+        old, self.lines = self.lines, new
         if not self._shown:
-            return  # no width yet; the first layout shows them
+            return  # without a width; the first layout shows the lines
         at, offset = self.cursor_key, self.scroll_offset
         index = self.cursor_row
         if self._begins_anew and new:
@@ -125,44 +124,49 @@ class LiveTable(DataTable[Text]):
             at, offset, index = next(iter(new)), Offset(), 0
         with app_of(self).batch_update():
             for key in old.keys() - new.keys():
-                try:
-                    self.remove_row(key)
-                except RowDoesNotExist:
-                    pass
+                self.remove_row(key)
             for key, line in new.items():
                 before = old.get(key)
                 if before is None:
-                    self._add(line)
+                    self._add(key, line)
                 elif before != line:
-                    for column, width in self._shown:
-                        cell = line.cells.get(column.key)
-                        if cell != before.cells.get(column.key):
-                            self.update_cell(key, column.key, _rendered(cell, column, width))
+                    for place in self._shown:
+                        if line[place] != before[place]:
+                            self.update_cell(key, str(place), self._rendered(line, place))
             self._arrange(list(new))
             if at is not None and new:
-                self._put_cursor(at, index)
-        # marks of rows that are not on this page stay: a bulk action may span more than one
+                self.put_cursor(at, index)
+        # marks of rows on other pages stay: an action may span several pages
         self.scroll_to(offset.x, offset.y, animate=False, force=True, immediate=True)
 
     def begin_anew(self) -> None:
-        """The next lines are an answer to another question: they are read from the top."""
+        """The next lines belong to another filter, so they are shown from the top."""
         self._begins_anew = True
 
     def unmark(self) -> None:
         for key in list(self.marks):
             self._set_mark(key, False)
         self.marks.clear()
-        self.post_message(self.MarksChanged(self))
+        self.post_message(self.MarksChanged())
 
     def mark_all(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._set_mark(key, True)
-        self.post_message(self.MarksChanged(self))
+        self.post_message(self.MarksChanged())
 
-    def put_cursor(self, key: str) -> None:
-        self._put_cursor(key, self.cursor_row)
+    def style_of(self, state: str) -> str:
+        return app_of(self).theme_variables.get(variable_of(state), "") if state else ""
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
+
+    def _cell(self, column: Column[Any], row: Any) -> Cell:
+        state = column.state(row) if callable(column.state) else column.state
+        return Cell(column.text(row), self.style_of(state))
+
+    def _rendered(self, line: Sequence[Cell], place: int) -> Text:
+        text, style = line[place]
+        shown = fit(inert(text), self._shown[place])
+        return Text(shown, style=style, justify=self._columns[place].justify, no_wrap=True, end="")
 
     def on_resize(self, event: events.Resize) -> None:
         width = event.size.width
@@ -171,37 +175,35 @@ class LiveTable(DataTable[Text]):
             self._lay_out(width)
 
     def repaint(self) -> None:
-        """After a change of theme: the caller shows the lines again in new colours."""
+        """Forget the colours after a change of theme; the caller shows the lines again."""
         self._lay_out(self._laid_out_for or self.size.width)
 
     def _lay_out(self, width: int) -> None:
         if not width:
             return
         at, index = self.cursor_key, self.cursor_row
-        room = width - (3 if self._is_markable else 0) - 2  # a vertical scrollbar may come
-        columns = [column for column in self._specs if width >= column.above]
-        fixed = sum(column.width + 2 for column in columns if column.width)
-        flexible = [column for column in columns if not column.width]
-        share = (room - fixed) // max(1, len(flexible)) - 2
-        self._shown = [(column, column.width or max(column.least, share)) for column in columns]
+        room = width - (3 if self._is_markable else 0) - 2  # leave room for a vertical scrollbar
+        columns = {place: column for place, column in enumerate(self._columns) if width >= column.above}
+        fixed = [column.width + 2 for column in columns.values() if column.width]
+        share = (room - sum(fixed)) // max(1, len(columns) - len(fixed)) - 2
+        self._shown = {place: column.width or max(column.least, share) for place, column in columns.items()}
         self.clear(columns=True)
         if self._is_markable:
             self.add_column(Text(""), width=1, key=_MARK)
-        for column, wide in self._shown:
-            label = Text(column.label, justify="right" if column.right else "left", no_wrap=True)
-            self.add_column(label, width=wide, key=column.key)
-        for line in self._lines.values():
-            self._add(line)
+        for place, column in columns.items():
+            label = Text(column.label, justify=column.justify, no_wrap=True)
+            self.add_column(label, width=self._shown[place], key=str(place))
+        for key, line in self.lines.items():
+            self._add(key, line)
         if at is not None:
-            self._put_cursor(at, index)
+            self.put_cursor(at, index)
 
-    def _add(self, line: Line) -> None:
-        cells = [_rendered(line.cells.get(column.key), column, width) for column, width in self._shown]
-        mark = [self._mark_of(line.key, len(self._lines))] if self._is_markable else []
-        self.add_row(*mark, *cells, key=line.key)
+    def _add(self, key: str, line: Sequence[Cell]) -> None:
+        mark = [self._mark_of(key, len(self.lines))] if self._is_markable else []
+        self.add_row(*mark, *(self._rendered(line, place) for place in self._shown), key=key)
 
     def _arrange(self, wanted: Sequence[str]) -> None:
-        if self._order() == list(wanted):
+        if self.order() == list(wanted):
             return
         ranks = {key: rank for rank, key in enumerate(wanted)}
         if self._is_markable:
@@ -209,10 +211,9 @@ class LiveTable(DataTable[Text]):
                 self.update_cell(key, _MARK, self._mark_of(key, rank))
             self.sort(_MARK, key=lambda mark: cast("_Ranked", mark).rank)
         else:
-            lines = list(self._lines.values())
             self.clear()
-            for line in lines:
-                self._add(line)
+            for key, line in self.lines.items():
+                self._add(key, line)
 
     def _mark_of(self, key: str, rank: int) -> _Ranked:
         mark = _Ranked("●" if key in self.marks else " ", style=app_of(self).theme_variables.get("accent", ""))
@@ -221,13 +222,14 @@ class LiveTable(DataTable[Text]):
 
     def _set_mark(self, key: str, marked: bool) -> None:
         (self.marks.add if marked else self.marks.discard)(key)
-        if key in self._lines and self._shown:
-            order = self._order()
+        if key in self.lines and self._shown:
+            order = self.order()
             if key in order:
                 self.update_cell(key, _MARK, self._mark_of(key, order.index(key)))
 
-    def _put_cursor(self, key: str, fallback: int) -> None:
-        order = self._order()
+    def put_cursor(self, key: str, fallback: int = 0) -> None:
+        """Put the cursor on this row or, if it is gone, on the row at `fallback`."""
+        order = self.order()
         row = order.index(key) if key in order else min(fallback, len(order) - 1)
         if row >= 0 and row != self.cursor_row:
             self.move_cursor(row=row, animate=False, scroll=False)
@@ -237,16 +239,9 @@ class LiveTable(DataTable[Text]):
         if key is None or not self._is_markable:
             return
         self._set_mark(key, key not in self.marks)
-        self.post_message(self.MarksChanged(self))
+        self.post_message(self.MarksChanged())
         self.action_cursor_down()
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         if self.row_count and event.cursor_row == self.row_count - 1:
-            self.post_message(self.EndReached(self))
-
-
-def _rendered(cell: Cell | None, column: Column, width: int) -> Text:
-    if cell is None:
-        return Text("")
-    text = fit(inert(cell.text), width)
-    return Text(text, style=cell.style, justify="right" if column.right else "left", no_wrap=True, end="")
+            self.post_message(self.EndReached())

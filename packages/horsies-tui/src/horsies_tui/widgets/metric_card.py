@@ -1,4 +1,4 @@
-"""A number that matters, its past as a curve, and the curve's window and maximum in words."""
+"""A number, its past as a curve, and the curve's window and maximum as text."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class MetricCard(Vertical):
         yield Static("", classes="foot", markup=False)
 
     def show(self, value: str, curve: Sequence[float], foot: str, covers: str = "") -> None:
-        """`covers`: the time that the number is of, where that is not this moment."""
+        """`covers` is the time span of the number, unless it is the current value."""
         shown = Content.assemble(value, (f"  {covers}", "$text-muted not bold")) if covers else Content(value)
         self.query_one(".value", Static).update(shown)
         self.query_one(Sparkline).data = list(curve) or None

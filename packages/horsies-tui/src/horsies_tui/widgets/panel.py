@@ -1,11 +1,14 @@
-"""A titled box with four faces: loading, empty (which says what would fill it), data, error."""
+"""A titled box with four faces: loading, empty (with a hint how to fill it), data, error."""
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widget import Widget
 from textual.widgets import Static
+
+from horsies_tui.widgets.live_table import Columns, LiveTable
 
 FACES = ("loading", "empty", "data", "error")
 
@@ -28,17 +31,40 @@ class Panel(Vertical):
         self.face("loading")
 
     def face(self, name: str, text: str = "") -> None:
-        """One of FACES; an error keeps the data that is there already (the banner tells of it)."""
+        """Show one of FACES; an error keeps the current data, and the banner reports it."""
         if name == "error" and self.has_class("-data"):
             return
-        if not self.has_class(f"-{name}"):  # every change of classes styles all that is inside
+        if not self.has_class(f"-{name}"):  # every change of classes styles all children again
             self.remove_class(*(f"-{face}" for face in FACES), update=False)
             self.add_class(f"-{name}")
         words = {"loading": "loading …", "empty": self._empty, "error": f"no answer: {text}"}
         self._sentence.update(words.get(name, ""))
 
     def face_of(self, *, empty: bool, text: str | None = None) -> None:
-        """Data, or the empty face, with other words when there is a reason (a filter that matches nothing)."""
+        """Show the data, or the empty face with a text, such as for a filter that matches nothing."""
         self.face("empty" if empty else "data")
         if empty and text:
             self._sentence.update(text)
+
+
+class TablePanel(Panel):
+    """A panel around the table `name`."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Columns[Any],
+        key: Callable[[Any], str],
+        *,
+        empty: str,
+        title: str = "",
+        **options: Any,
+    ) -> None:
+        self.table = LiveTable(columns, key, id=name, **options)
+        super().__init__(title or name, self.table, empty=empty, id=f"{name}-panel")
+
+    def show(self, rows: Collection[Any], note: str = "", empty: str | None = None) -> None:
+        """Show these rows and a note at the lower border; without rows, why there are none."""
+        self.table.show(rows)
+        self.face_of(empty=not rows, text=empty)
+        self.border_subtitle = note

@@ -1,6 +1,7 @@
-"""Statuses as chips: glyph, name, count; one click or one letter asks for only these."""
+"""Statuses as chips with glyph, name and count; a click or a letter adds a status to the filter or removes it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -40,10 +41,9 @@ class Chip(Static):
 
 
 class StatusChips(Horizontal):
+    @dataclass
     class Toggled(Message):
-        def __init__(self, status: str) -> None:
-            super().__init__()
-            self.status = status
+        status: str
 
     def __init__(self, statuses: Sequence[str]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class StatusChips(Horizontal):
         self.count({})
 
     def on_resize(self) -> None:
-        self.count(self._counts)  # their names have a short form
+        self.count(self._counts)  # the names are shorter on a narrow screen
 
     def count(self, counts: Mapping[str, Count]) -> None:
         self._counts = counts
@@ -65,7 +65,7 @@ class StatusChips(Horizontal):
             chip.show(counts.get(chip.status))
 
     def ask(self, asked: frozenset[str]) -> None:
-        """These are asked for; none means all."""
+        """Highlight these statuses; none means all."""
         for chip in self._chips:
             chip.set_class(chip.status in asked, "-on")
             chip.set_class(bool(asked) and chip.status not in asked, "-off")

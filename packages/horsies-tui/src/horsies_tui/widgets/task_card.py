@@ -1,5 +1,8 @@
-"""One task in short: facts, its life, why it failed."""
+"""The summary of one task: facts, its phases as bars on one axis, and why it failed."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from textual.app import ComposeResult
@@ -8,14 +11,14 @@ from textual.content import Content
 from textual.widgets import Static
 
 from horsies._text import error_in
-from horsies.info import TaskDetail
-from horsies_tui.text import block, inert, short_id, span
-from horsies_tui.widgets.fields import Fields, status_content
-from horsies_tui.widgets.timeline import Timeline
+from horsies.operate.views import TaskAttempt, TaskDetail
+from horsies_tui.text import block, inert, moment, short_id, span
+from horsies_tui.themes import variable_of
+from horsies_tui.widgets.texts import Fields, status_content
 
 
 def facts(detail: TaskDetail) -> list[tuple[str, object]]:
-    """What is known of a task, what is not left out."""
+    """The facts of a task; a fact with the value None is not shown."""
     task = detail.task
     now = task["seen_at"]
     worker = task["claimed_by_worker_id"]
@@ -41,6 +44,73 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
     ]  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A phase with its start and its end."""
+
+    label: str
+    state: str
+    start: datetime
+    end: datetime
+    is_open: bool = False
+
+
+def stretches(task: Mapping[str, Any], attempts: Sequence[TaskAttempt]) -> list[Stretch]:
+    """The phases of the task, after those of its earlier attempts, without those that clock skew makes negative."""
+    now: datetime = task["seen_at"]
+    enqueued, claimed, started, ended = (task[f"{name}_at"] for name in ("enqueued", "claimed", "started", "terminal"))
+    current = int(started is not None and ended is not None)
+    found = [
+        Stretch(f"attempt {one.attempt}", str(one.outcome), one.started_at, one.finished_at)
+        for one in attempts[: len(attempts) - current]
+    ]
+    until = claimed or started or ended
+    found.append(Stretch("waited", "PENDING", enqueued, until or max(now, enqueued), until is None))
+    if claimed is not None and (started is None or started > claimed):
+        until = started or ended
+        found.append(Stretch("held", "CLAIMED", claimed, until or now, until is None))
+    if started is not None:
+        state = "RUNNING" if ended is None else str(task["status"])
+        found.append(Stretch("ran" if ended else "runs", state, started, ended or now, ended is None))
+    return [one for one in found if one.end >= one.start]
+
+
+class Timeline(Static):
+    """Draws the phases over its width."""
+
+    _found: Sequence[Stretch] = ()
+
+    def show(self, task: Mapping[str, Any], attempts: Sequence[TaskAttempt]) -> None:
+        self._found = stretches(task, attempts)[-8:]
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        found = self._found
+        if not found:
+            self.update("")
+            return
+        first, last = min(one.start for one in found), max(one.end for one in found)
+        whole = max((last - first) / timedelta(milliseconds=1), 1.0)
+        width = max(10, (self.size.width or 60) - 21)
+        lines = [Content(f"{moment(first)} UTC")]
+        for one in found:
+            start = round((one.start - first) / timedelta(milliseconds=1) / whole * width)
+            length = max(1, round((one.end - one.start) / timedelta(milliseconds=1) / whole * width))
+            start = min(start, width - 1)
+            length = min(length, width - start)
+            bar = "━" * (length - 1) + ("▶" if one.is_open else "━")
+            lines.append(
+                Content.assemble(
+                    f"{one.label:<11}", (f"{span(one.end - one.start):>7}  ", "bold"), " " * start,
+                    (bar, f"${variable_of(one.state)}"),
+                )
+            )  # fmt: skip
+        self.update(Content("\n").join(lines))
+
+
 class TaskCard(VerticalScroll):
     def compose(self) -> ComposeResult:
         yield Static("", id="card-name", markup=False)
@@ -59,7 +129,7 @@ class TaskCard(VerticalScroll):
 
 
 def _why(detail: TaskDetail) -> str:
-    """Why it failed: the message of its error, what was raised, and what its worker saw of the child's death."""
+    """Why it failed: the message of its error, the exception, and the worker's report on the child process."""
     error = error_in(detail.payload["result"]) if detail.payload is not None else None
     told = [error.message, error.raised] if error is not None else []
     return "\n".join(dict.fromkeys(text for text in (*told, detail.task["failed_reason"]) if text))

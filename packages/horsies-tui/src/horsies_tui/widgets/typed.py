@@ -1,4 +1,4 @@
-"""Textual leaves the parameters of some of its generic classes open; here they are closed, once."""
+"""Textual's generic classes with their type parameters filled in."""
 
 from typing import Any, cast
 

@@ -1,6 +1,4 @@
-"""What a child can learn about itself cheaply enough to look between tasks: memory, and time without a processor."""
-
-from __future__ import annotations
+"""A child's memory and its waits for a processor, cheap enough to read between two tasks."""
 
 import os
 import resource
@@ -9,7 +7,7 @@ PAGE_KB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 class Meters:
-    """Keeps the descriptors open: about 2 µs per look. Made in the child, by its main thread."""
+    """Keeps the files open, so that a read takes about 2 µs. The child's main thread must create it."""
 
     def __init__(self) -> None:
         self._statm = _open("/proc/self/statm")
@@ -17,12 +15,12 @@ class Meters:
 
     def resident_kb(self) -> int:
         if self._statm is None:
-            # No /proc (macOS): the peak is the best there is; bytes there.
+            # No /proc (macOS): use the peak, which is in bytes there.
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
         return int(os.pread(self._statm, 128, 0).split()[1]) * PAGE_KB
 
     def waited_s(self) -> float:
-        """How long the main thread has been runnable without running, ever; 0 where the kernel does not say."""
+        """Return how long the main thread was runnable but not running; 0 where the kernel does not count that."""
         if self._schedstat is None:
             return 0.0
         try:

@@ -1,16 +1,14 @@
 """The template process: imports the app once, then forks children from that clean state on request.
 
-Forking an imported, single-threaded process takes milliseconds where a spawn takes the whole import;
-that is what makes recycling cheap. It stays single-threaded and never runs a task. It is the
-children's parent, so it alone collects their exit statuses, and passes them on at once.
+Forking a process that has imported the app takes milliseconds, so replacing a child is cheap. The template stays
+single-threaded and never runs a task. It is the children's parent process, so only it can collect their exit
+statuses; it reports them to the worker at once.
 
-It begins as a new interpreter (`main`), or as a fork of a worker that has imported the app (`run_forked`).
+It starts as a new interpreter (`main`), or as a fork of a worker that has imported the app (`run_forked`).
 
-Control socket, parent to template: the number of a child to fork, with its descriptors. Template to parent: one JSON
-object per line; `forked` carries a pidfd.
+On the control socket the worker sends the number of a child to fork, with its descriptors. The template sends one
+JSON object per line; `forked` carries a pidfd.
 """
-
-from __future__ import annotations
 
 import contextlib
 import gc
@@ -30,50 +28,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from horsies.app import Horsies
 from horsies_worker.child import lifeline
-from horsies_worker.child.main import ChildDescriptors, ChildSettings, child_main, name_process, stay_alive
-from horsies_worker.jobs import AppLike
+from horsies_worker.child.jobs import ChildSpec
+from horsies_worker.child.main import MAX_TEXT, ChildDescriptors, child_main, ignore_signal, name_process, stay_alive
 
 REQUEST = struct.Struct("<I")
-MAX_TEXT = 20_000
 
 
 @dataclass(slots=True)
 class Config:
-    """What a template is told at its start; on its command line, if it has one."""
+    """Settings of a template; on its command line when it is a new interpreter."""
 
     control: int
     lifeline: int
     preload: bool
-    child: ChildSettings
+    child: ChildSpec
 
 
 def main(argument: str) -> None:
     raw: dict[str, Any] = json.loads(argument)
-    config = Config(raw["control"], raw["lifeline"], raw["preload"], ChildSettings(**raw["child"]))
+    config = Config(raw["control"], raw["lifeline"], raw["preload"], ChildSpec(**raw["child"]))
     control = _begin(config)
     ours = descriptors()
-    app: AppLike | None = None
+    app: Horsies | None = None
     if config.preload:
         try:
             app = load_app(config.child.app_locator)
         except BaseException:
             _tell(control, {"event": "failed", "text": traceback.format_exc()[-MAX_TEXT:]})
             os._exit(3)
-    # What a fork would share or lose: threads stop existing in the child, a socket would be used by all of them.
+    # The worker decides about both: threads do not exist in a forked child, and all children would share a socket.
     _tell(control, {"event": "ready", "threads": threads(), "sockets": sockets(ours)})
     gc.collect()
-    gc.freeze()  # keeps the collector from touching, and so copying, the pages that children share
+    gc.freeze()  # the collector must not touch, and so copy, the pages that children share
     _Template(config, control, app).serve()
 
 
-def run_forked(config: Config, app: AppLike, unwanted: Collection[int]) -> NoReturn:
-    """In a fork of the worker: becomes a template without these descriptors, and never returns."""
+def run_forked(config: Config, app: Horsies, unwanted: Collection[int]) -> NoReturn:
+    """Turn a fork of the worker into a template without the `unwanted` descriptors. Never returns."""
     try:
         for descriptor in unwanted:
-            with contextlib.suppress(OSError):  # the app's import may have closed it already
+            with contextlib.suppress(OSError):  # importing the app may have closed it
                 os.close(descriptor)
-        _leave_standard_input()
+        _replace_standard_descriptors()
         control = _begin(config)
         _tell(control, {"event": "ready", "threads": 0, "sockets": 0})
         _Template(config, control, app).serve()
@@ -86,15 +84,15 @@ def run_forked(config: Config, app: AppLike, unwanted: Collection[int]) -> NoRet
 def _begin(config: Config) -> socket.socket:
     stay_alive()
     for descriptor in (config.control, config.lifeline):
-        os.set_inheritable(descriptor, False)  # not for the programs that user code starts
-    sys.argv[:] = ["horsies-template"]  # ours are no business of the app's import
+        os.set_inheritable(descriptor, False)  # programs that user code starts must not inherit it
+    sys.argv[:] = ["horsies-template"]  # the app's import must not see the worker's arguments
     name_process("horsies-tmpl")
     lifeline.hold(config.lifeline, thread=False)
     return socket.socket(fileno=config.control)
 
 
-def _leave_standard_input() -> None:
-    """As for an executed template: nothing to read, and no standard number left for somebody else's descriptor."""
+def _replace_standard_descriptors() -> None:
+    """Leave nothing to read on stdin, and no standard number free that a later descriptor could get."""
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     for number in (1, 2):
@@ -104,7 +102,7 @@ def _leave_standard_input() -> None:
         os.close(nothing)
 
 
-def load_app(locator: str) -> AppLike:
+def load_app(locator: str) -> Horsies:
     module_name, _, attribute = locator.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in (attribute or "app").split("."):
@@ -113,7 +111,7 @@ def load_app(locator: str) -> AppLike:
 
 
 class _Template:
-    def __init__(self, config: Config, control: socket.socket, app: AppLike | None) -> None:
+    def __init__(self, config: Config, control: socket.socket, app: Horsies | None) -> None:
         self._config = config
         self._control = control
         self._app = app
@@ -125,7 +123,7 @@ class _Template:
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_in, False)
         os.set_blocking(wake_out, False)
-        signal.signal(signal.SIGCHLD, _ignore)
+        signal.signal(signal.SIGCHLD, ignore_signal)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         self._wake = (wake_in, wake_out)
         while True:
@@ -139,9 +137,9 @@ class _Template:
     def _requests(self) -> None:
         data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 64)
         for descriptor in descriptors:
-            os.set_inheritable(descriptor, False)  # received ones are inherited by programs unless told otherwise
+            os.set_inheritable(descriptor, False)  # received descriptors are inheritable otherwise
         if not data:
-            os._exit(0)  # the parent closed us; its children have lifelines of their own
+            os._exit(0)  # the worker closed this template; its children have their own lifelines
         self._partial += data
         self._descriptors += descriptors
         per_child = len(ChildDescriptors._fields)
@@ -152,7 +150,7 @@ class _Template:
             self._fork(number, ChildDescriptors(*mine))
 
     def _fork(self, number: int, descriptors: ChildDescriptors) -> None:
-        # Text still in these buffers would be printed once per child.
+        # Each child would print the text that is still in these buffers.
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -169,7 +167,7 @@ class _Template:
             return
         self._children[pid] = number
         try:
-            # Taken while the child cannot have been collected yet, so it is this child and no other.
+            # Only this process collects the child, so the pid cannot belong to another process yet.
             handle = os.pidfd_open(pid)
         except (AttributeError, OSError):
             self._say({"event": "forked", "child": number, "pid": pid, "pidfd": False})
@@ -181,9 +179,9 @@ class _Template:
         code = 70
         try:
             signal.set_wakeup_fd(-1)
-            # Everything of ours that the fork copied; a sibling's descriptors were closed after its own fork.
-            # Not every open descriptor: what the app's import opened, such as a log file, belongs to the app,
-            # and a number closed behind its owner's back is soon somebody else's.
+            # Close the template's own descriptors; those of siblings were closed after their forks. Leave the others
+            # open: they belong to the app, such as a log file that its import opened, and a closed number would soon
+            # name another file.
             for descriptor in (*self._wake, self._config.lifeline, self._control.fileno(), *self._descriptors):
                 os.close(descriptor)
             code = child_main(number, descriptors, self._config.child, self._app, load_app)
@@ -211,10 +209,10 @@ class _Template:
                 self._say({"event": "exited", "child": number, "pid": pid, "status": status, "peak_kb": peak_kb})
 
     def _end_group(self) -> None:
-        """Programs that user code left in a dead child's group end with it."""
+        """Kill the programs that user code left in a dead child's process group."""
         dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if dead is not None and dead.si_pid in self._children:
-            # Still a zombie, so the number is still its own: nobody else's group can be meant.
+            # It is still a zombie, so no other group can have its number.
             with contextlib.suppress(OSError):
                 os.killpg(dead.si_pid, signal.SIGKILL)
 
@@ -235,7 +233,7 @@ def _tell(control: socket.socket, message: dict[str, object], *descriptors: int)
 
 
 def descriptors() -> set[int]:
-    """Those open now."""
+    """Return the descriptors that are open now."""
     return {number for number in map(int, os.listdir("/dev/fd")) if _is_open(number)}  # noqa: PTH208
 
 
@@ -243,12 +241,12 @@ def _is_open(number: int) -> bool:
     try:
         os.fstat(number)
     except OSError:
-        return False  # such as the one with which the directory was read
+        return False  # such as the descriptor that listed the directory
     return True
 
 
 def sockets(before: Collection[int]) -> int:
-    """Open now, and not before."""
+    """Count the sockets that are open now and are not in `before`."""
     found = 0
     for descriptor in descriptors().difference(before):
         with contextlib.suppress(OSError):
@@ -257,12 +255,8 @@ def sockets(before: Collection[int]) -> int:
 
 
 def threads() -> int:
-    """Threads beside this one, also those that C code started."""
+    """Count the threads beside this one, including those that C code started."""
     try:
         return len(list(Path("/proc/self/task").iterdir())) - 1
     except OSError:
         return threading.active_count() - 1
-
-
-def _ignore(_number: int, _frame: object) -> None:
-    pass

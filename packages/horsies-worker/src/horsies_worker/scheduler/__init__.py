@@ -1,9 +1,9 @@
-"""The planner: enqueues tasks when their schedules are due.
+"""Enqueues tasks and starts workflows when their schedules are due. Writes `horsies_schedule_state` and new tasks.
 
 local_times   which times of the local clock a pattern names (pure)
 next_run      which instants those are, and the rules for clocks that jump (pure)
-moves         what becomes of a schedule that is due (pure)
+slots         which slots of a due schedule run, and when it is due next (pure)
 state         the rows of horsies_schedule_state, read and written
-scheduler     the service: looks, fires, sleeps until the next slot
-process       `horsies scheduler`: one of them, in a process of its own
+scheduler     the service: reads the state, fires due slots, sleeps until the next one
+process       `horsies scheduler`: a scheduler in a process of its own
 """

@@ -1,7 +1,7 @@
 """Which times of the local clock a pattern names, walked forward and backward.
 
-Plain calendar arithmetic on naive datetimes: no zone, no instant, no "now". What a time zone makes of these times is
-the business of `next_run`. A walk ends when the calendar does.
+Plain calendar arithmetic on naive datetimes: no zone, no instant, no "now"; `next_run` applies the time zone. A walk
+ends where the calendar ends.
 """
 
 from collections.abc import Iterator
@@ -17,11 +17,11 @@ _SECOND = timedelta(seconds=1)
 
 class LocalTimes(Protocol):
     def after(self, local: datetime) -> Iterator[datetime]:
-        """Those later than `local`, ascending."""
+        """Times later than `local`, ascending."""
         ...
 
     def until(self, local: datetime) -> Iterator[datetime]:
-        """Those not later than `local`, descending."""
+        """Times not later than `local`, descending."""
         ...
 
 
@@ -43,7 +43,7 @@ def local_times(pattern: Pattern) -> LocalTimes:
 
 
 def cron_problem(expression: str) -> str | None:
-    """What is wrong with it, in a word; None when it names times."""
+    """What is wrong with the expression; None when it is valid."""
     from cronsim import CronSim, CronSimError
 
     try:
@@ -52,7 +52,7 @@ def cron_problem(expression: str) -> str | None:
         return f"{str(error)[:1].lower()}{str(error)[1:]}"
     except StopIteration:
         return "names no time within fifty years"
-    except Exception as error:  # what its parser trips over, such as '1#2/3'
+    except Exception as error:  # its parser fails on expressions such as '1#2/3'
         return f"cannot be read ({type(error).__name__})"
     return None
 
@@ -91,7 +91,7 @@ class _Days:
     """On some days of the week, or all, at one time."""
 
     def __init__(self, at: time | str, *, weekdays: frozenset[int] = frozenset(range(7))) -> None:
-        self._at = cast("time", at)  # the pattern has made it one
+        self._at = cast("time", at)  # the pattern has converted it
         self._weekdays = weekdays
 
     def after(self, local: datetime) -> Iterator[datetime]:
@@ -139,7 +139,7 @@ class _Months:
 
 
 class _Cron:
-    """Through the library, which is given naive times: on those it knows no zone and no rules of its own for one."""
+    """Times of a cron expression. The library gets naive times, to which it applies no zone rules of its own."""
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
@@ -152,7 +152,7 @@ class _Cron:
     def until(self, local: datetime) -> Iterator[datetime]:
         from cronsim import CronSim
 
-        # it walks back from, and without, the moment that it is given
+        # its backward walk leaves out the time that it starts from
         return _bounded(CronSim(self._expression, local.replace(microsecond=0) + _SECOND, reverse=True))
 
 

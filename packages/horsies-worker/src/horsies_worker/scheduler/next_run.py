@@ -3,13 +3,12 @@
 One rule covers every calendar pattern, cron included. A local time stands for **the first instant at which the local
 clock shows that time or a later one**. So
 
-- an ordinary time is its one instant;
-- a time that comes twice, because the clock was put back, is its first coming: the second fires nothing;
-- a time that the clock jumps over is the instant of the jump. `skipped_times=skip` leaves it out instead.
+- an ordinary time has one instant;
+- a time that occurs twice, because the clock was put back, means its first occurrence: the second fires nothing;
+- a time that the clock jumps over means the instant of the jump. `skipped_times=skip` leaves it out instead.
 
-Seen from the clock: it is read as if it never went back. The rule keeps the order of local times, so walking the
-local calendar and translating each time gives the slots in order; several times that fall into one gap are one slot.
-An Interval is elapsed time and knows no zone.
+The rule keeps the order of local times: walking the local calendar and translating each time gives the slots in order,
+and several times in one gap are one slot. An Interval is elapsed time and has no zone.
 """
 
 from collections.abc import Iterator
@@ -80,7 +79,7 @@ class _Calendar:
         self._keep_skipped = keep_skipped
 
     def after(self, instant: datetime) -> datetime | None:
-        # No local time up to the one shown now can be later than now. Some beyond it can be earlier: all those that
+        # No local time up to the current one is later than now. Later local times can be earlier instants: those that
         # the clock showed before it was put back.
         shown = instant.astimezone(self._zone).replace(tzinfo=None)
         for local in self._times.after(shown):
@@ -90,7 +89,7 @@ class _Calendar:
         return None
 
     def until(self, instant: datetime) -> Iterator[datetime]:
-        # Where the clock stands now, or would stand had it not been put back: nothing beyond has come yet.
+        # The current local time, or what it would be without the last time the clock was put back.
         shown = instant.astimezone(self._zone)
         highest = (instant + _offset(shown, fold=0)).replace(tzinfo=None)
         previous: datetime | None = None
@@ -104,20 +103,20 @@ class _Calendar:
         placed = local.replace(tzinfo=self._zone)
         before, later = _offset(placed, fold=0), _offset(placed, fold=1)
         if before < later:
-            # The clock jumped over it: by the clock of before it is (later - before) ahead of where it should be.
+            # the clock jumped over this time
             return _jump(placed, before, later) if self._keep_skipped else None
         return (local - before).replace(tzinfo=UTC)
 
 
 def _offset(placed: datetime, *, fold: int) -> timedelta:
-    """fold 0: by the rules of before a change of the clock, 1: by those of after it."""
+    """The UTC offset. fold 0 uses the rules before a change of the clock, fold 1 those after it."""
     return placed.replace(fold=fold).utcoffset() or _NO_TIME
 
 
 def _jump(placed: datetime, before: timedelta, later: timedelta) -> datetime:
     """The instant at which the clock jumped over this time."""
     local = placed.replace(tzinfo=None)
-    # The jump lies between the time read by the rules of after and by those of before it.
+    # The jump lies between this time with the later offset and this time with the earlier one.
     low, high = (local - later).replace(tzinfo=UTC), (local - before).replace(tzinfo=UTC)
     while high - low > timedelta(seconds=1):
         middle = low + (high - low) // 2

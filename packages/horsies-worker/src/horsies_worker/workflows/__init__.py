@@ -1,1 +1,4 @@
-"""The progress of workflows: what becomes ready when something ended. `resolve` decides, `advance` applies."""
+"""The progress of workflows: `advance` hears of ended tasks, `step` applies them, `resolve` decides what follows.
+
+Writes `horsies_workflows`, `horsies_workflow_tasks` and the tasks of nodes that become ready. It runs no user code.
+"""

@@ -1,59 +1,53 @@
-"""Moves workflows on when something of theirs has ended: gathers hints, and makes one step per workflow and round.
+"""Advances workflows: collects the ends of their tasks, and takes one step per workflow and round.
 
-Hints come from the finalizer (tasks of ours that ended), from a notification (resumed, retried, cancelled elsewhere),
-and from the reaper (whatever stopped half-way). They are only hints: a step reads what is true under the workflow's
-lock, so a hint too many costs a look, and a lost one costs the reaper's grace.
+`tasks_ended` is the one way by which a workflow hears that a task ended. The finalizer, the claimer (expired and
+unknown tasks), the reaper and the recovery of dead workers call it; a cancel or a manual fail arrives by notification.
+The ids are only hints: a step reads the true state under the workflow's lock. A needless hint costs one lookup, and
+the reaper repairs a lost one after its grace.
 """
 
-import asyncio
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
-from horsies._pg.backoff import Backoff
 from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
-from horsies_worker.session import Session
+from horsies_worker.database.session import Session
+from horsies_worker.service import BacklogService
 from horsies_worker.syncpoints import reached
-from horsies_worker.workflows.step import Step, Work
-
-_log = logging.getLogger("horsies.worker")
+from horsies_worker.workflows.step import Work, take_step
 
 BATCH: Final = 1_000
-"""Ends that go into one round. Whatever gathers during a round goes into the next: one step then carries many."""
+"""Ended tasks per round. Those that arrive during a round go into the next one, many to a step."""
 
 
-class Advancer:
-    def __init__(self, config: AppConfig, session: Session) -> None:
-        self._session = session
-        self._step = Step(config.broker.schema, max_bytes=config.payload_max_bytes, pooled=session.pooled)
-        self._backoff = Backoff(config.resilience)
+class Advancer(BacklogService):
+    name = "workflows"
+
+    def __init__(self, session: Session, config: AppConfig) -> None:
+        super().__init__(session, config.resilience)
+        self._take_step = partial(take_step, session, max_bytes=config.payload_max_bytes)
         self._tasks: dict[str, None] = {}
         self._workflows: dict[str, Work] = {}
-        self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.steps = 0
-        self.rounds = 0
 
     # -- hints -----------------------------------------------------------------------------------
 
     def tasks_ended(self, task_ids: Iterable[str]) -> None:
-        """Tasks of workflows that are no longer under way."""
+        """These tasks have ended. Tasks that belong to no workflow, or went back to the queue, are ignored."""
         self._tasks |= dict.fromkeys(task_ids)
-        self._stir()
+        self._wake_up()
 
-    def look_at(self, workflow_ids: Iterable[str]) -> None:
-        """Workflows that may have stopped half-way."""
+    def check(self, workflow_ids: Iterable[str]) -> None:
+        """These workflows may have stopped half-way: check everything that is under way in them."""
         for workflow_id in workflow_ids:
             self._add(workflow_id, Work(whole=True))
-        self._stir()
+        self._wake_up()
 
     def on_step(self, payload: str) -> None:
-        """A notification."""
+        """A notification: `w:` and a workflow id, or `t:` and a task id."""
         kind, _, name = payload.partition(":")
         if kind == "w":
-            self.look_at([name])
+            self.check([name])
         elif kind == "t":
             self.tasks_ended([name])
 
@@ -65,56 +59,34 @@ class Advancer:
         known.paused |= work.paused
         known.whole |= work.whole
 
-    def _stir(self) -> None:
-        if self._tasks or self._workflows:
-            self._idle.clear()
-            self._wake.set()
+    def _wake_up(self) -> None:
+        if self.has_backlog():
+            self.backlog_added()
 
     # -- rounds ----------------------------------------------------------------------------------
 
-    async def drained(self) -> None:
-        """Wait until nothing is left to do."""
-        await self._idle.wait()
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._tasks or self._workflows:
-                try:
-                    await self.run_once()
-                    self._backoff.reset()
-                except Exception as error:
-                    delay = self._backoff.next()
-                    if is_transient(error):
-                        _log.warning("workflows: %s: %s; trying again in %.1f s", type(error).__name__, error, delay)
-                    else:
-                        _log.exception("a step of a workflow failed unexpectedly; the reaper will come back to it")
-                    await asyncio.sleep(delay)
-            self._idle.set()
+    def has_backlog(self) -> bool:
+        return bool(self._tasks or self._workflows)
 
     async def run_once(self) -> None:
-        """One step for every workflow that something is known of. One whose step fails unexpectedly does not keep the
-        others from theirs; its error is raised when they are done."""
+        """Take one step for every workflow with hints. An unexpected error of one step is raised after all others."""
         await self._find_workflows()
         await reached("before_workflow_phase")
-        self.rounds += 1
         unexpected: Exception | None = None
         for workflow_id in list(self._workflows):
             work = self._workflows.pop(workflow_id)
             try:
                 following = await self._session.run(
-                    lambda connection: self._step.take(connection, workflow_id, work)  # noqa: B023  (awaited here)
+                    lambda connection: self._take_step(connection, workflow_id, work)  # noqa: B023  (awaited here)
                 )
             except Exception as error:
-                if is_transient(error):  # nothing is lost: the same again, with what comes meanwhile
+                if is_transient(error):  # repeat the step, together with what arrives meanwhile
                     self._add(workflow_id, work)
                     raise
                 unexpected = unexpected or error
                 continue
-            self.steps += 1
-            self._follow(following)
+            for next_id, next_work in following.items():
+                self._add(next_id, next_work)
         if unexpected is not None:
             raise unexpected
 
@@ -122,12 +94,8 @@ class Advancer:
         batch = list(self._tasks)[:BATCH]
         if not batch:
             return
-        rows = await self._session.run(lambda connection: self._step.fetch(connection, "workflows_of_tasks", batch))
+        rows = await self._session.ask("workflows_of_tasks", batch)
         for task_id in batch:
             del self._tasks[task_id]
         for row in rows:
             self._add(row["workflow_id"], Work(task_ids=[row["task_id"]]))
-
-    def _follow(self, following: Mapping[str, Work]) -> None:
-        for workflow_id, work in following.items():
-            self._add(workflow_id, work)

@@ -1,7 +1,7 @@
-"""The words of a failure: which node failed, where it stands, and what its own error says.
+"""Error messages of failed runs: which node failed, its path, and its own code and message.
 
-A run's error names its first failed node. Where that node is a workflow or a map, the path goes on inside it, down
-to the node whose task failed: `squares/item[3]`. `data["cause"]` holds path, code and message for programs.
+A run's error names its first failed node. If that node is a workflow or a map, the path continues inside it, down to
+the node whose task failed: `squares/item[3]`. `data["cause"]` holds path, code and message for programs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,21 @@ from typing import Any, Final, cast
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
+from horsies.status import NodeStatus
 
 LISTED: Final = 100
 """Failed nodes that an error lists by their ids."""
 SHOWN: Final = 500
-"""Characters of one node's own message that the run's message repeats."""
+"""Characters of a node's message that the run's message repeats."""
 INSIDE: Final = (
     f'{{"err":{{"error_code":"{OutcomeCode.SUBWORKFLOW_FAILED}","message":"the workflow inside it failed","data":'
 )
-"""The beginning of a node's error; what follows is the whole error of the workflow inside it."""
+"""The beginning of a node's error; the whole error of the workflow inside it follows."""
 
 
 def failure(facts: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any]], *, has_policy: bool) -> str:
-    """The error of a run: which nodes failed, and the first one's own code and message. `facts`: the rows of
-    `finish_facts`; `first`: the row of `first_failure`."""
+    """The error of a run: its failed nodes, and code and message of the first one; where none failed, the skipped nodes
+    of its success policy. `facts`: the rows of `finish_facts`; `first`: the row of `first_failure`."""
     code = OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET if has_policy else OutcomeCode.WORKFLOW_FAILED
     told = "no case of its success policy was met" if has_policy else "a node failed"
     failed = [row for row in facts if row["failed_count"] is not None]
@@ -33,11 +34,14 @@ def failure(facts: Sequence[Mapping[str, Any]], first: Sequence[Mapping[str, Any
         told += f": {_words(cause)}"
         if failed and failed[0]["failed_count"] > 1:
             told += f", and {failed[0]['failed_count'] - 1} more"
+    elif skipped := [row["node_id"] for row in facts if row["status"] == NodeStatus.SKIPPED]:
+        data["skipped"] = skipped[:LISTED]
+        told += f": {skipped[0]} was skipped" + (f", and {len(skipped) - 1} more" if len(skipped) > 1 else "")
     return encode_error(TaskError(code, told, data))
 
 
 def told_first(first: Sequence[Mapping[str, Any]]) -> str:
-    """Which node failed first, with its own code and message. `first`: the row of `first_failure`."""
+    """The first failed node with its code and message. `first`: the row of `first_failure`."""
     return "a node failed" + (f": {_words(_cause(first[0]))}" if first else "")
 
 
@@ -46,7 +50,7 @@ def _words(cause: Mapping[str, str]) -> str:
 
 
 def inside(text: str | None) -> str:
-    """The error of a node whose workflow failed with `text`: the same words, and that error as its data."""
+    """The error of a node whose workflow failed with `text`: the same message, and that error as its data."""
     error = _decoded(text)
     told = "the workflow inside it failed" if error is None else f"inside it, {error.message}"
     fields = error and {"error_code": str(error.error_code), "message": error.message, "data": error.data}
@@ -65,7 +69,7 @@ def _cause(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _cause_inside(error: TaskError) -> dict[str, str] | None:
-    """What failed inside the workflow or map that this is the error of."""
+    """The cause inside the workflow or map that failed with this error."""
     if error.error_code != OutcomeCode.SUBWORKFLOW_FAILED:
         return None
     found: object = error.data
@@ -84,5 +88,5 @@ def _fields(value: object) -> dict[str, object]:
 def _decoded(text: str | None) -> TaskError | None:
     try:
         return decode_untyped_result(text or "").err
-    except DecodeError:  # written by something else
+    except DecodeError:  # not written by horsies
         return None

@@ -1,9 +1,8 @@
-"""Runs that must not go on: paused because a node failed, paused because a workflow inside them is, or ended because
-their own rows cannot be processed. Each function works on a run that the caller's transaction has locked."""
+"""Pauses and ends runs: because a node failed, because a workflow inside is paused, or because the run's own rows
+cannot be processed. The caller's transaction has locked the run."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from horsies._pg.transient import is_from_driver, is_transient
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
@@ -12,7 +11,8 @@ from horsies.result import TaskError
 from horsies.status import WorkflowStatus
 from horsies.workflow.control import lock_tree
 from horsies.workflow.retrying import Tree
-from horsies_worker.finalizer import is_data_error
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.split_batch import is_data_error
 from horsies_worker.workflows.failures import told_first
 
 _NEVER_STARTED: Final = encode_error(
@@ -22,31 +22,22 @@ _SKIPPED: Final = encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, "its workf
 _AROUND: Final = encode_error(TaskError(OutcomeCode.WORKFLOW_CANCELLED, "the workflow around it failed"))
 
 
-class Statements(Protocol):
-    """What is needed of a `Step`."""
-
-    @property
-    def statements(self) -> Mapping[str, Any]: ...
-
-    async def fetch(self, connection: Any, name: str, *values: Any) -> list[Any]: ...
-
-
 class BadRow(ValueError):
-    """Something that a run's own rows say makes no sense: no repetition of a step will change that."""
+    """A row of the run is invalid, and repeating the step will not change that."""
 
 
 def is_own_fault(error: BaseException) -> bool:
-    """True for a step that fails for the data of its run and would fail again: a value that the database refuses, or
-    that this code cannot interpret. Anything else (an outage, missing rights, a time-out) says nothing of the run."""
+    """Whether a step failed because of its run's data and would fail again: the database refuses a value, or this code
+    cannot interpret one. Other errors (an outage, missing rights, a timeout) have other causes."""
     if is_transient(error):
         return False
     if is_from_driver(error):
-        return isinstance(error, Exception) and is_data_error(error)
+        return is_data_error(error)
     return isinstance(error, ValueError | TypeError | LookupError | ArithmeticError | RecursionError)
 
 
 def cases_of(policy: str | None) -> list[list[int]] | None:
-    """The cases of a success policy, as the row has it: each a list of nodes, by index."""
+    """The cases of a stored success policy: each is a list of node indexes."""
     if policy is None:
         return None
     try:
@@ -67,19 +58,20 @@ def _is_index(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
-async def pause(step: Statements, connection: Any, workflow_id: str) -> None:
-    """A node failed, and the run's on_error is pause: it and everything inside it starts nothing more."""
-    first = await step.fetch(connection, "first_failure", workflow_id)
+async def pause(queries: Queries, connection: Any, workflow_id: str) -> None:
+    """Pause a run, and the runs inside it, because a node failed and its on_error is pause."""
+    first = await queries.fetch(connection, "first_failure", workflow_id)
     message = f"{told_first(first)}; on_error is pause"
     error = encode_error(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, {"failed": [row["node_id"] for row in first]}))
-    tree = await lock_tree(connection, step.statements, workflow_id)
-    await step.fetch(connection, "pause_workflows", [row["id"] for row in tree], error)
+    tree = Tree(await lock_tree(connection, queries.statements, workflow_id))
+    for ids, why in tree.to_pause(workflow_id, error):
+        await queries.fetch(connection, "pause_workflows", ids, why)
 
 
-async def note_inside(step: Statements, connection: Any, workflow_id: str) -> WorkflowStatus:
-    """Look for paused workflows inside a run. The run is paused as well while nothing else of it can move, and says
-    where; returns what it is now."""
-    (facts,) = await step.fetch(connection, "paused_inside", workflow_id)
+async def note_inside(queries: Queries, connection: Any, workflow_id: str) -> WorkflowStatus:
+    """Pause a run while a workflow inside it is paused and no other node of it is under way; its error names that
+    workflow. Returns the run's new status."""
+    (facts,) = await queries.fetch(connection, "paused_inside", workflow_id)
     is_paused = facts["child_id"] is not None
     status = WorkflowStatus.PAUSED if is_paused and not facts["can_move"] else WorkflowStatus.RUNNING
     error = None
@@ -87,23 +79,23 @@ async def note_inside(step: Statements, connection: Any, workflow_id: str) -> Wo
         message = f"the workflow in node {facts['node_id']!r} is paused: {_message(facts['error'])}"
         data = {"node_id": facts["node_id"], "workflow_id": facts["child_id"]}
         error = encode_error(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, data))
-    await step.fetch(connection, "note_paused_inside", workflow_id, is_paused, status.value, error)
+    await queries.fetch(connection, "note_paused_inside", workflow_id, is_paused, status.value, error)
     return status
 
 
-async def fail_run(step: Statements, connection: Any, workflow_id: str, reason: str) -> str | None:
-    """End a run FAILED for this reason, and everything inside it; returns the run around it."""
+async def fail_run(queries: Queries, connection: Any, workflow_id: str, reason: str) -> str | None:
+    """End a run FAILED for this reason, and cancel the runs inside it; returns the id of the run around it."""
     error = encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, reason))
-    tree = Tree(await lock_tree(connection, step.statements, workflow_id))
+    tree = Tree(await lock_tree(connection, queries.statements, workflow_id))
     run = tree.find(workflow_id)
     if run is None:
         return None
     inside = [row["id"] for row in tree.rows if row["id"] != workflow_id]
     failed = WorkflowStatus.FAILED.value
-    await step.fetch(connection, "stop_workflows", [workflow_id], failed, _NEVER_STARTED, _SKIPPED, error)
+    await queries.fetch(connection, "stop_workflows", [workflow_id], failed, _NEVER_STARTED, _SKIPPED, error)
     if inside:
         cancelled = WorkflowStatus.CANCELLED.value
-        await step.fetch(connection, "stop_workflows", inside, cancelled, _NEVER_STARTED, _AROUND, _AROUND)
+        await queries.fetch(connection, "stop_workflows", inside, cancelled, _NEVER_STARTED, _AROUND, _AROUND)
     return run["parent_workflow_id"]
 
 

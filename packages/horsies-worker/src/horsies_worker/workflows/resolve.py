@@ -1,4 +1,4 @@
-"""When a node may run, when it never will, and how a run ends. Pure: counts in, a decision out."""
+"""Decides when a node runs, when it is skipped, and how a run ends. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Readiness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """What a node waits for, and how far that is. `left`: have not ended; `ok`: have completed. `context_open`: a
+    """A node's join and the state of its dependencies. `left` have not ended, `ok` have completed. `context_open`: a
     source of its `WorkflowContext` has not ended."""
 
     join_type: str
@@ -29,14 +29,14 @@ class Join:
 
     @property
     def failed(self) -> int:
-        """Have ended without having completed."""
+        """Dependencies that ended without completing."""
         return self.total - self.left - self.ok
 
 
 def readiness(join: Join) -> Readiness:
-    """Decided as soon as it can be: the first failure skips an `all`, the success that is one too many is ignored.
+    """Decide as early as possible: the first failure skips an `all` node, and surplus successes are ignored.
 
-    The join decides whether a node runs; the sources of its context decide only when: all of them have ended before.
+    The join decides whether a node runs. The sources of its context only delay it until all of them have ended.
     """
     if join.allow_failed_deps:
         return Readiness.WAIT if join.left else Readiness.RUN
@@ -56,7 +56,7 @@ def join_of(row: Mapping[str, Any]) -> Join:
 
 
 def outcome(cases: Sequence[Sequence[int]] | None, statuses: Mapping[int, str]) -> WorkflowStatus:
-    """How a run ends whose nodes have all ended. `statuses`: of those that failed or that a case names."""
+    """The status of a run whose nodes have all ended. `statuses`: of nodes that failed or that a case names."""
     if cases is not None:
         met = any(all(statuses.get(index) == NodeStatus.COMPLETED for index in case) for case in cases)
         return WorkflowStatus.COMPLETED if met else WorkflowStatus.FAILED

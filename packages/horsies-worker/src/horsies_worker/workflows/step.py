@@ -1,32 +1,30 @@
-"""One step of one workflow: a short transaction that applies everything that has ended, and starts what follows.
+"""One step of one workflow: a short transaction that ends the nodes of ended tasks and starts the nodes that follow.
 
 Locks are taken in one order, here and in the client: workflow rows from the root downwards, nodes by their index,
-tasks. A step holds its workflow's row, so of two workers that end two parents of a join at the same instant one comes
-second, and finds the counters of the first.
+tasks. A step holds its workflow's row: when two workers end two parents of a join at the same time, the second one sees
+the counters of the first.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from horsies._pg.statements import load
+from horsies._pg.transient import is_from_driver
 from horsies.codec import encode_error
 from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
 from horsies.ids import new_id, new_ids
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
-from horsies_worker.finalizer import is_data_error
-from horsies_worker.session import SET_LOCAL_CLAIM_SETTINGS
+from horsies_worker.database.session import Session
+from horsies_worker.database.split_batch import is_data_error, write_or_split
+from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
 from horsies_worker.workflows.failures import INSIDE, LISTED, failure, inside
 from horsies_worker.workflows.halting import BadRow, cases_of, fail_run, is_own_fault, note_inside, pause
 from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
 
-_log = logging.getLogger("horsies.worker")
-
 CHUNK: Final = 1_000
-"""Nodes per statement and, of those that wait to be enqueued, per step."""
+"""Nodes per statement, and ready nodes per step."""
 
 SKIPPED: Final = encode_error(TaskError(OutcomeCode.UPSTREAM_SKIPPED, "a node that it waits for failed or was skipped"))
 NOT_READY: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_READY, "had not ended when this node became ready"))
@@ -36,8 +34,8 @@ LOST: Final = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILE
 
 @dataclass
 class Work:
-    """What a step is told to look at: at tasks and at workflows inside that have ended. `ready`: at nodes that were
-    left to be enqueued; `paused`: at workflows inside that are paused; `whole`: at everything that is under way."""
+    """What a step checks: ended tasks and ended workflows inside; with `ready`, nodes left to be enqueued; with
+    `paused`, paused workflows inside; with `whole`, everything that is under way."""
 
     task_ids: list[str] = field(default_factory=list[str])
     child_ids: list[str] = field(default_factory=list[str])
@@ -47,89 +45,69 @@ class Work:
 
 
 Outcome = str | TaskError
-"""Of a node that was ready: "enqueued", "launched", "skipped", or the error that it ends with."""
+"""The outcome of a ready node: "enqueued", "launched", "skipped", or the error that it ends with."""
 
 
 @dataclass
 class _Node:
     index: int
-    is_subworkflow: bool
-    is_map: bool
+    kind: str
     child_id: str | None
 
 
 def _node(row: Mapping[str, Any]) -> _Node:
-    return _Node(row["task_index"], row["is_subworkflow"], bool(row["is_map"]), row["sub_workflow_id"])
+    return _Node(row["task_index"], row["kind"], row["sub_workflow_id"])
 
 
-class Step:
-    """Statements for one schema; `take` makes one step."""
-
-    def __init__(self, schema: str | None, *, max_bytes: int, pooled: bool) -> None:
-        self.statements = {
-            **load("horsies._pg", "workflows.sql", schema),
-            **load("horsies_worker", "workflows.sql", schema),
-        }
-        self._max_bytes = max_bytes
-        self._pooled = pooled
-
-    async def take(self, connection: Any, workflow_id: str, work: Work) -> dict[str, Work]:
-        """Make the step; returns which workflows are to be stepped next, and why."""
-        try:
-            return await _OneStep(self, connection, workflow_id, careful=False).take(work)
-        except Exception as error:
-            if not is_own_fault(error):
-                raise
-        try:
-            # one node that cannot be enqueued must not hold the others: again, with a savepoint around each
-            return await _OneStep(self, connection, workflow_id, careful=True).take(work)
-        except Exception as error:
-            if not is_own_fault(error):
-                raise
-            _log.error(
-                "workflow %s cannot go on for what its own rows hold: it ends FAILED", workflow_id, exc_info=error
-            )
-            reason = f"its rows cannot be processed: {type(error).__name__}: {error}"
-        return await self.give_up(connection, workflow_id, reason[:2000])
-
-    async def give_up(self, connection: Any, workflow_id: str, reason: str) -> dict[str, Work]:
-        """End a run whose own data make its steps fail, so that it is not tried for ever."""
-        async with connection.transaction(isolation="read_committed"):
-            if self._pooled:
-                await connection.execute(SET_LOCAL_CLAIM_SETTINGS)
-            around = await fail_run(self, connection, workflow_id, reason)
-        following = {workflow_id: Work(whole=True)}  # what ran to its end meanwhile is recorded
-        return following if around is None else {**following, around: Work(child_ids=[workflow_id])}
-
-    async def fetch(self, connection: Any, name: str, *values: Any) -> list[Any]:
-        return await connection.fetch(self.statements[name].sql, *values)
-
-    @property
-    def max_bytes(self) -> int:
-        return self._max_bytes
-
-    @property
-    def pooled(self) -> bool:
-        return self._pooled
+async def take_step(
+    session: Session, connection: Any, workflow_id: str, work: Work, *, max_bytes: int
+) -> dict[str, Work]:
+    """Take one step; returns the workflows to step next, and what to check in each."""
+    try:
+        return await _Step(session, connection, workflow_id, max_bytes, careful=False).take(work)
+    except Exception as error:
+        if not is_own_fault(error):
+            raise
+    try:
+        # one node cannot be enqueued: repeat the step with savepoints, so that the others can
+        return await _Step(session, connection, workflow_id, max_bytes, careful=True).take(work)
+    except Exception as error:
+        if not is_own_fault(error):
+            raise
+        told = f"{error}" if isinstance(error, BadRow) else f"{type(error).__name__}: {error}"
+        reason = f"its rows cannot be processed: {told}".replace("\n", "; ")[:2000]
+        # the message of the database or of a BadRow names the value; any other error may be a bug of this code
+        is_clear = isinstance(error, BadRow) or is_from_driver(error)
+        log.error("workflow %s ends FAILED: %s", workflow_id, reason, exc_info=None if is_clear else error)
+    return await give_up(session, connection, workflow_id, reason)
 
 
-class _OneStep:
-    def __init__(self, step: Step, connection: Any, workflow_id: str, *, careful: bool) -> None:
-        self._step = step
+async def give_up(session: Session, connection: Any, workflow_id: str, reason: str) -> dict[str, Work]:
+    """End a run whose own data make its steps fail: it would fail for ever."""
+    async with session.transaction(connection):
+        around = await fail_run(session.queries, connection, workflow_id, reason)
+    following = {workflow_id: Work(whole=True)}  # record tasks that ended meanwhile
+    return following if around is None else {**following, around: Work(child_ids=[workflow_id])}
+
+
+class _Step:
+    def __init__(self, session: Session, connection: Any, workflow_id: str, max_bytes: int, *, careful: bool) -> None:
+        self._session = session
+        self._queries = session.queries
         self._connection = connection
         self._id = workflow_id
+        self._max_bytes = max_bytes
         self._careful = careful
         self._next: dict[str, Work] = {}
         self._has_failed = False
         self._nodes_left = 0
+        self._rerun: list[int] = []
 
     async def _fetch(self, name: str, *values: Any) -> list[Any]:
-        return await self._step.fetch(self._connection, name, self._id, *values)
+        return await self._queries.fetch(self._connection, name, self._id, *values)
 
     async def take(self, work: Work) -> dict[str, Work]:
-        async with self._connection.transaction(isolation="read_committed"):
-            if self._step.pooled:
-                await self._connection.execute(SET_LOCAL_CLAIM_SETTINGS)
+        async with self._session.transaction(self._connection):
             rows = await self._fetch("lock_workflow")
             if not rows:
                 return {}
@@ -140,21 +118,22 @@ class _OneStep:
         return self._next
 
     async def _advance(self, workflow: Mapping[str, Any], work: Work) -> None:
+        status = WorkflowStatus(workflow["status"])
         ended: list[Any] = []
         if work.whole or work.task_ids:
-            ended = await self._fetch("settle_tasks", None if work.whole else work.task_ids, LOST)
+            ended = await self._settle_tasks(None if work.whole else work.task_ids, is_open=not status.is_terminal)
         if work.whole or work.child_ids:
             ended += await self._settle_children(None if work.whole else work.child_ids)
         await reached("workflow_settled")
-        status = WorkflowStatus(workflow["status"])
         if status.is_terminal:
-            return  # it was stopped: what still ran is recorded, nothing follows from it
+            return  # the run was stopped: its last tasks are recorded, and nothing follows
         self._nodes_left = workflow["nodes_left"]
-        ready = await self._settle(ended)
+        ready = await self._settle(ended, is_whole=work.whole)
         if status is WorkflowStatus.PAUSED and workflow["paused_inside"]:
-            # paused for a workflow inside it and nothing else: that one may have ended, or go on
+            # paused only for a workflow inside, which may have ended or been resumed
             status = WorkflowStatus.RUNNING if ready or not self._nodes_left else await self._note_inside(workflow)
-        if self._has_failed and workflow["on_error"] == "pause" and status is WorkflowStatus.RUNNING:
+        is_held_for_itself = status is not WorkflowStatus.RUNNING and not workflow["paused_along"]
+        if self._has_failed and workflow["on_error"] == "pause" and not is_held_for_itself:
             await self._pause(workflow)
             status = WorkflowStatus.PAUSED
         if status is not WorkflowStatus.RUNNING:
@@ -169,7 +148,7 @@ class _OneStep:
             if len(rows) == CHUNK:
                 self._next[self._id] = Work(ready=True)
         while ready:
-            # what turns out to be impossible ends here, and may make others ready, or skip them
+            # nodes that cannot start end here, which may make others ready or skip them
             ready = await self._settle(await self._start(ready))
             if self._has_failed and workflow["on_error"] == "pause":
                 await self._pause(workflow)
@@ -186,8 +165,18 @@ class _OneStep:
 
     # -- nodes that have ended -------------------------------------------------------------------
 
+    async def _settle_tasks(self, task_ids: list[str] | None, *, is_open: bool) -> list[Any]:
+        """End the nodes whose tasks have ended. A node whose run was retried while its task was being stopped runs
+        again, unless the task completed."""
+        rows = await self._fetch("settle_tasks", task_ids, LOST, is_open)
+        self._rerun = [row["task_index"] for row in rows if row["status"] == NodeStatus.ENQUEUED]
+        ended = [row for row in rows if row["status"] != NodeStatus.ENQUEUED]
+        if kept := [row["task_id"] for row in ended if row["is_retried"]]:
+            await self._queries.fetch(self._connection, "keep_tasks", kept)
+        return ended
+
     async def _settle_children(self, child_ids: list[str] | None) -> list[Any]:
-        """End the nodes whose workflows have ended; a failed one is told what failed inside."""
+        """End the nodes whose workflows have ended; a failed node's error names what failed inside."""
         rows = await self._fetch("settle_children", INSIDE, child_ids)
         failed = [row for row in rows if row["status"] == NodeStatus.FAILED]
         if failed:
@@ -195,22 +184,30 @@ class _OneStep:
             await self._fetch("word_errors", [row["task_index"] for row in failed], errors)
         return rows
 
-    async def _settle(self, ended: Sequence[Mapping[str, Any]]) -> list[_Node]:
-        """Count down what waits for these; skip what can no longer run, and so on. Returns what can run now."""
-        # by index: an `any` that is ready may hear of another end, of a skip, before it is enqueued
+    async def _settle(self, ended: Sequence[Mapping[str, Any]], *, is_whole: bool = False) -> list[_Node]:
+        """Count down the dependents of ended nodes and skip those that can no longer run, repeatedly. Returns the nodes
+        that can run now."""
+        # by index: an `any` node that is ready may be counted down again before it is enqueued
         ready: dict[int, _Node] = {}
-        while ended:
+        while ended or self._rerun or is_whole:
             self._has_failed |= any(row["status"] == NodeStatus.FAILED for row in ended)
-            skipped: list[int] = []
-            for row in await self._count_down(ended):
+            rows = await self._count_down(ended) if ended else []
+            if self._rerun:  # after the count: it is exact for what waits, and these have not waited
+                rows += await self._fetch("rerun_nodes", self._rerun)
+                self._rerun = []
+            if is_whole:
+                rows += await self._fetch("undecided_nodes")
+                is_whole = False
+            skipped: dict[int, None] = {}
+            for row in rows:
                 match readiness(join_of(row)):
                     case Readiness.RUN:
                         ready[row["task_index"]] = _node(row)
                     case Readiness.SKIP:
-                        skipped.append(row["task_index"])
+                        skipped[row["task_index"]] = None
                     case Readiness.WAIT:
                         pass
-            ended = await self._end(skipped, NodeStatus.SKIPPED, SKIPPED) if skipped else []
+            ended = await self._end(list(skipped), NodeStatus.SKIPPED, SKIPPED) if skipped else []
         return list(ready.values())
 
     async def _count_down(self, ended: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -229,13 +226,13 @@ class _OneStep:
     # -- nodes that are ready --------------------------------------------------------------------
 
     async def _start(self, ready: Sequence[_Node]) -> list[Any]:
-        """Enqueue or launch them; returns the ones that ended instead."""
-        tasks = [node.index for node in ready if not node.is_subworkflow]
-        inner = {node.index: node for node in ready if node.is_subworkflow}
+        """Enqueue or launch ready nodes; returns those that ended instead."""
+        tasks = [node.index for node in ready if node.kind == "task"]
+        inner = {node.index: node for node in ready if node.kind != "task"}
         outcomes: dict[int, Outcome] = {}
         for at in range(0, len(tasks), CHUNK):
             outcomes |= await self._enqueue(tasks[at : at + CHUNK])
-        # a retried node has its workflow already, with the values that it was given
+        # a retried node already has its workflow, with its values
         new = [index for index, node in inner.items() if node.child_id is None]
         for at in range(0, len(new), CHUNK):
             rows = await self._fetch("missing_values", new[at : at + CHUNK])
@@ -257,37 +254,34 @@ class _OneStep:
                 message = f"node {row['missing']!r}, whose value it takes, completed without a stored result"
                 return TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message)
             case "too large":
-                return _cannot(f"with what it is given its arguments are larger than {self._step.max_bytes:,} bytes")
+                return _cannot(f"with what it is given its arguments are larger than {self._max_bytes:,} bytes")
             case what:
                 return what
 
     async def _enqueue(self, indexes: Sequence[int]) -> dict[int, Outcome]:
-        values = (list(indexes), new_ids(len(indexes)), NOT_READY, self._step.max_bytes, NOT_AVAILABLE)
-        if not self._careful:
+        async def write(part: Sequence[int]) -> dict[int, Outcome]:
+            values = (list(part), new_ids(len(part)), NOT_READY, self._max_bytes, NOT_AVAILABLE)
             rows = await self._fetch("enqueue_nodes", *values)
-        else:
-            try:
-                async with self._connection.transaction():  # a savepoint
-                    rows = await self._fetch("enqueue_nodes", *values)
-            except Exception as error:
-                if not is_data_error(error):
-                    raise
-                if len(indexes) == 1:
-                    return {indexes[0]: _cannot(f"its arguments cannot be put together: {error}")}
-                half = len(indexes) // 2
-                return await self._enqueue(indexes[:half]) | await self._enqueue(indexes[half:])
-        return {row["task_index"]: self._outcome(row) for row in rows}
+            return {row["task_index"]: self._outcome(row) for row in rows}
+
+        def refuse(index: int, error: Exception) -> dict[int, Outcome]:
+            return {index: _cannot(f"its arguments cannot be put together: {error}")}
+
+        if not self._careful:
+            return await write(indexes)
+        parts = await write_or_split(indexes, write, refuse, transaction=self._connection)
+        return {index: what for part in parts for index, what in part.items()}
 
     async def _launch(self, node: _Node) -> Outcome:
         if node.child_id is not None and (rows := await self._fetch("reopen_child", node.index)):
-            # it was retried: the workflow in it goes on where it stopped, or is found to have ended
+            # the node was retried: its workflow continues, or has ended meanwhile
             child = rows[0]
             is_open = child["status"] == WorkflowStatus.PENDING
             following = {child["child_id"]: Work(ready=True)} if is_open else {self._id: Work(whole=True)}
             self._next |= following
             return "launched"
         child_id = new_id()
-        name = "launch_map" if node.is_map else "launch_workflow"
+        name = f"launch_{node.kind}"
         try:
             if self._careful:
                 async with self._connection.transaction():  # a savepoint
@@ -300,11 +294,11 @@ class _OneStep:
             return _cannot(f"the workflow inside it cannot be made: {error}")
         match rows[0]["outcome"] if rows else None:
             case None:
-                return "launched"  # another step has done it
+                return "launched"  # by another step
             case "too wide":
                 return _cannot("the list has more items than its max_width allows")
             case "not a list":
-                return _cannot("what it should go through is not a list")
+                return _cannot("the value to map over is not a list")
             case what:
                 self._next[child_id] = Work(ready=True)
                 return what
@@ -312,26 +306,27 @@ class _OneStep:
     # -- the workflow ----------------------------------------------------------------------------
 
     async def _pause(self, workflow: Mapping[str, Any]) -> None:
-        await pause(self._step, self._connection, self._id)
+        await pause(self._queries, self._connection, self._id)
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(paused=True)
 
     async def _note_inside(self, workflow: Mapping[str, Any]) -> WorkflowStatus:
-        status = await note_inside(self._step, self._connection, self._id)
+        status = await note_inside(self._queries, self._connection, self._id)
         if workflow["parent_workflow_id"] is not None and status != workflow["status"]:
             self._next[workflow["parent_workflow_id"]] = Work(paused=True)
         return status
 
     async def _unstick(self) -> None:
-        """If nothing of a run is under way although nodes wait, which no step leaves behind: count anew, and go on with
-        what can run or never will. A run in which nothing can has dependencies that make no sense."""
+        """Repair a run in which nodes wait and nothing is under way, which no step leaves behind: count dependencies
+        anew and continue. If no node can ever run, the dependencies are wrong, and the run fails."""
         if await self._fetch("live_nodes"):
             return
-        await self._step.fetch(self._connection, "recount_workflows", [self._id])
+        await self._queries.fetch(self._connection, "recount_workflows", [self._id])
         rows = await self._fetch("waiting_nodes")
         decided = {row["task_index"]: readiness(join_of(row)) for row in rows}
         if rows and all(what is Readiness.WAIT for what in decided.values()):
-            raise BadRow(f"no node is under way, and none of the {len(rows)} that wait can ever run")
+            waiting = f"no node is under way, and none of the {len(rows)} that wait can ever run"
+            raise BadRow(f"{waiting}: their column dependencies names nodes that never end")
         skipped = [index for index, what in decided.items() if what is Readiness.SKIP]
         if ready := await self._settle(await self._end(skipped, NodeStatus.SKIPPED, SKIPPED)):
             await self._fetch("mark_ready", [node.index for node in ready])
@@ -347,11 +342,12 @@ class _OneStep:
             if status is not WorkflowStatus.COMPLETED:
                 error = failure(facts, await self._fetch("first_failure"), has_policy=cases is not None)
         except BadRow as bad:
+            log.error("workflow %s ends FAILED: %s", self._id, bad)
             status, error = WorkflowStatus.FAILED, encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, str(bad)))
         large = TaskError(
-            OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, f"the output is larger than {self._step.max_bytes:,} bytes"
+            OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, f"the output is larger than {self._max_bytes:,} bytes"
         )
-        await self._fetch("finish_workflow", status.value, error, self._step.max_bytes, encode_error(large))
+        await self._fetch("finish_workflow", status.value, error, self._max_bytes, encode_error(large))
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])
 

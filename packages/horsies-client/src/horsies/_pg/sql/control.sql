@@ -1,19 +1,19 @@
--- What operators and producers do to tasks that exist. Every statement locks its rows in the order of ids,
--- guards the state it expects, and returns the ids it moved: the difference is what was not in that state.
+-- Actions of operators and producers on existing tasks and queues. Every statement locks its rows in the order of ids,
+-- guards the state it expects, and returns the ids it changed; the other tasks were in another state.
 
 -- name: cancel_tasks :many
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
 -- params: ids
--- CANCELLED: it had not started and never will. REQUESTED: it runs, and its worker was told to stop it. A function of
--- the schema, so that a producer can cancel without the right to UPDATE.
+-- CANCELLED: the task had not started and never will. REQUESTED: it runs, and its worker was told to stop it. This is a
+-- function of the schema, so that a producer can cancel without the right to UPDATE.
 SELECT id, outcome FROM horsies_cancel_tasks($1::text[]);
 
 -- name: retry_batch :many
 -- edge: FAILED -> PENDING; CANCELLED -> PENDING; EXPIRED -> PENDING
 -- params: ids, ended_before
--- The same id runs again, its history stays. A node of a workflow is retried through its workflow; the task that a node
--- had before such a retry is history, and is not run again. `ended_before`: what was retried by others since then, ran
--- and failed again is not what the caller has seen.
+-- The task runs again under the same id and keeps its attempts. A workflow's node is retried through its workflow, and
+-- the former task of a retried node never runs again. `ended_before` leaves out a task that another operator retried,
+-- and that failed again, after the caller looked.
 WITH target AS MATERIALIZED (
     SELECT id FROM horsies_tasks
      WHERE id = ANY ($1::text[]) AND status IN ('FAILED', 'CANCELLED', 'EXPIRED') AND NOT is_workflow_task
@@ -37,30 +37,22 @@ RETURNING t.id;
 -- name: requeue_claimed_batch :many
 -- edge: CLAIMED -> PENDING
 -- params: ids
--- Always safe: user code has not run, and the holder's start is fenced.
+-- Always safe: user code has not run, and the claim generation fences the worker's start.
 WITH target AS MATERIALIZED (
     SELECT id FROM horsies_tasks WHERE id = ANY ($1::text[]) AND status = 'CLAIMED' ORDER BY id FOR UPDATE
 )
-UPDATE horsies_tasks t
-   SET status = 'PENDING', claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL,
-       updated_at = statement_timestamp()
-  FROM target
- WHERE t.id = target.id AND t.status = 'CLAIMED'
-RETURNING t.id;
+{{requeue_target}} WHERE t.id = target.id AND t.status = 'CLAIMED' RETURNING t.id;
 
 -- name: pause_queue :value
 -- params: queue_name
-WITH changed AS (
-    INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ($1::varchar, statement_timestamp())
-    ON CONFLICT (queue_name) DO UPDATE
-       SET paused_at = coalesce(horsies_queue_state.paused_at, excluded.paused_at), updated_at = statement_timestamp()
-    RETURNING queue_name
-)
-SELECT pg_notify('queue_state', queue_name) FROM changed;
+INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ($1::varchar, statement_timestamp())
+ON CONFLICT (queue_name) DO UPDATE
+   SET paused_at = coalesce(horsies_queue_state.paused_at, excluded.paused_at), updated_at = statement_timestamp()
+RETURNING pg_notify('queue_state', queue_name);
 
 -- name: resume_queue :one
 -- params: queue_name
--- A queue without a row is not paused, and needs none.
+-- A queue without a row is not paused, and no row is made for it.
 WITH changed AS (
     UPDATE horsies_queue_state SET paused_at = NULL, updated_at = statement_timestamp()
      WHERE queue_name = $1::varchar AND paused_at IS NOT NULL

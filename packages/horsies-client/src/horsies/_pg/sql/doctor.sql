@@ -1,5 +1,9 @@
--- What `horsies doctor` asks. Read-only, each in a transaction of its own with five seconds at most. Nothing here may
--- need more rights than the viewer of `horsies-migrate grants` has; what such a role is not shown comes as NULL.
+-- The statements of `horsies doctor`. Each runs in a read-only transaction of its own, for five seconds at most. None
+-- needs more rights than the viewer of `horsies-migrate grants` has; a value that such a role may not see is NULL.
+
+-- fragment: readable
+-- The times that every program can read, which are those that the schema accepts.
+tstzrange(to_timestamp(0), to_timestamp(221845392000), '[]')
 
 -- name: server_facts :one
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS version_num,
@@ -11,14 +15,15 @@ SELECT current_setting('server_version') AS version, current_setting('server_ver
 
 -- name: table_facts :many
 -- params: names, tasks_table
--- Vacuum's bookkeeping and this role's rights. Takes no lock: it answers while somebody has locked a table.
+-- Vacuum's counters and this role's rights. The statement takes no lock, so it answers while a table is locked.
 SELECT c.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
        statement_timestamp() - greatest(s.last_vacuum, s.last_autovacuum) AS vacuumed_ago,
        coalesce((SELECT option_value::boolean FROM pg_options_to_table(c.reloptions)
                   WHERE option_name = 'autovacuum_enabled'), true) AS autovacuum,
        has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT') AS may_look,
        has_table_privilege(c.oid, 'INSERT') OR has_any_column_privilege(c.oid, 'INSERT') AS may_insert,
-       has_table_privilege(c.oid, 'UPDATE') AS may_update, has_table_privilege(c.oid, 'DELETE') AS may_delete
+       has_table_privilege(c.oid, 'UPDATE') OR has_any_column_privilege(c.oid, 'UPDATE') AS may_update,
+       has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') AS may_rewrite
   FROM pg_class c LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
  WHERE c.relkind IN ('r', 'p') AND c.relname = ANY ($1::text[])
    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($2::text))
@@ -26,15 +31,22 @@ SELECT c.relname AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
 
 -- name: old_grants :many
 -- params: tasks_table
--- Roles that may overwrite the result of any task: older releases granted producers that. Operators and workers have
--- the right on the table, not on the column.
-SELECT DISTINCT x.grantee::regrole::text AS role
+-- Roles with more rights than this release grants: producers of older ones may overwrite the result of any task (an
+-- operator has the right on `manual_retries` too), operators may rewrite and delete any task (a worker may insert too).
+SELECT DISTINCT x.grantee::regrole::text AS role, 'may overwrite the result of any task' AS may
   FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) AS x
- WHERE a.attrelid = to_regclass($1::text) AND a.attname = 'result' AND x.privilege_type = 'UPDATE' ORDER BY 1;
+ WHERE a.attrelid = to_regclass($1::text) AND a.attname = 'result' AND x.privilege_type = 'UPDATE' AND x.grantee <> 0
+   AND NOT has_column_privilege(x.grantee, a.attrelid, 'manual_retries', 'UPDATE')
+UNION
+SELECT x.grantee::regrole::text, 'may rewrite any task'
+  FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS x
+ WHERE c.oid = to_regclass($1::text) AND x.privilege_type = 'UPDATE' AND x.grantee NOT IN (0, c.relowner)
+   AND NOT has_table_privilege(x.grantee, c.oid, 'INSERT')
+ ORDER BY 2, 1;
 
 -- name: table_sizes :many
 -- params: names, tasks_table
--- Waits for whoever has a table for himself alone.
+-- This statement waits for an exclusive lock on any of the tables.
 SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes FROM pg_class c
  WHERE c.relkind IN ('r', 'p') AND c.relname = ANY ($1::text[])
    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($2::text))
@@ -55,10 +67,10 @@ SELECT g.tgname AS name, g.tgenabled IN ('O', 'A') AS enabled
    AND t.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1::text));
 
 -- name: xmin_holders :many
--- Who keeps vacuum from removing dead rows of this database: sessions with a snapshot, prepared transactions,
--- replication slots (a logical one's catalog_xmin holds back the catalogs only). The oldest first; the age of others'
--- sessions is NULL to a role that may not see it, their distance in transactions is told to everybody. A session that
--- is being opened (PostgreSQL 18 shows it, without a role) is nobody to be named.
+-- Sessions with a snapshot, prepared transactions and replication slots that keep vacuum from removing dead rows of this
+-- database, the oldest first. A logical slot's catalog_xmin holds back the catalogs only, and is not listed. The age of
+-- another role's session is NULL to a role that may not see it; the distance in transactions is visible to all roles.
+-- Sessions that are still starting (PostgreSQL 18 shows them, without a role) are ignored.
 SELECT * FROM (
     SELECT 'session' AS kind, a.pid, a.pid::text AS name, a.usename::text AS role, a.application_name, a.state,
            statement_timestamp() - a.xact_start AS age,
@@ -77,12 +89,12 @@ SELECT * FROM (
  ORDER BY age DESC NULLS LAST, transactions DESC NULLS LAST LIMIT 20;
 
 -- name: hidden_sessions :value
--- Sessions in this database whose doings this role is not shown.
+-- Sessions in this database whose activity this role may not see.
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND backend_type IS NULL AND pid <> pg_backend_pid();
 
 -- name: connection_facts :one
--- Counted for everybody: a session of others shows at least that it is there.
+-- Every role sees that another role's session exists, so these counts are complete.
 SELECT (SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL) AS used,
        current_setting('max_connections')::int
            - current_setting('superuser_reserved_connections')::int
@@ -95,50 +107,140 @@ SELECT (SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL) AS used
 
 -- name: own_transactions :many
 -- params: application_name
--- Ours end within seconds: no transaction stays open while a task runs.
+-- Horsies' own transactions end within seconds: none stays open while a task runs.
 SELECT pid, application_name, state, statement_timestamp() - xact_start AS age FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
    AND (application_name LIKE 'horsies%' OR starts_with(application_name, $1::text))
  ORDER BY xact_start LIMIT 20;
 
+-- name: lock_holders :many
+-- params: keys, tasks_table
+-- Sessions that hold one of our advisory locks. `is_foreign`: its role may not write tasks, so it is no worker. The age is
+-- that of its transaction, or of its last statement; NULL to a role that may not see it.
+SELECT l.classid::bigint AS key, l.pid, a.usename::text AS role, a.application_name, a.state,
+       statement_timestamp() - coalesce(a.xact_start, a.state_change) AS age,
+       coalesce(NOT has_table_privilege(a.usesysid, to_regclass($2::text), 'UPDATE'), false) AS is_foreign
+  FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.pid <> pg_backend_pid()
+   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+   AND l.classid::bigint = ANY ($1::bigint[])
+   AND l.objid::bigint = hashtext(coalesce(current_schema(), '')) & 4294967295
+ ORDER BY l.pid, l.classid;
+
+-- name: unreadable_times :many
+-- params: tasks_table
+-- Tables whose rule for times is missing or was never validated, and up to three rows of each that break it. A table
+-- with a valid rule is not read. Names of tables are written without their first part here, which would be qualified.
+WITH rule AS MATERIALIZED (
+    SELECT substr(c.relname, 9) AS name FROM pg_class c JOIN pg_constraint k ON k.conrelid = c.oid AND k.contype = 'c'
+     WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1::text)) AND k.convalidated
+       AND CASE substr(c.relname, 9) WHEN 'tasks' THEN k.conname = 'ck_horsies_tasks_sound'
+                                                    AND pg_get_constraintdef(k.oid) LIKE '%cancel_requested_at%'
+                          WHEN 'task_attempts' THEN k.conname = 'ck_horsies_task_attempts_sound'
+                                                    AND pg_get_constraintdef(k.oid) LIKE '%to_timestamp%'
+                          ELSE k.conname = 'ck_' || c.relname || '_time_range' END
+), odd AS (
+    (SELECT 'tasks' AS name, t.id::text AS id FROM horsies_tasks t
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'tasks')
+        AND NOT {{readable}} @> ALL (ARRAY[
+                t.sent_at, t.enqueued_at, t.claimed_at, t.claim_expires_at, t.started_at, t.completed_at, t.failed_at,
+                t.terminal_at, t.cancel_requested_at, t.good_until, t.next_retry_at, t.finalizing_at, t.created_at,
+                t.updated_at]) LIMIT 3)
+    UNION ALL
+    (SELECT 'task_attempts', a.task_id::text FROM horsies_task_attempts a
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'task_attempts')
+        AND NOT {{readable}} @> ALL (ARRAY[a.started_at, a.finished_at, a.created_at]) LIMIT 3)
+    UNION ALL
+    (SELECT 'heartbeats', h.task_id::text FROM horsies_heartbeats h
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'heartbeats')
+        AND NOT {{readable}} @> h.sent_at LIMIT 3)
+    UNION ALL
+    (SELECT 'worker_states', s.worker_id::text FROM horsies_worker_states s
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'worker_states')
+        AND NOT {{readable}} @> ALL (ARRAY[s.snapshot_at, s.worker_started_at]) LIMIT 3)
+    UNION ALL
+    (SELECT 'worker_instances', i.worker_id::text FROM horsies_worker_instances i
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'worker_instances')
+        AND NOT {{readable}} @> ALL (ARRAY[i.started_at, i.beat_at, i.stopped_at, i.judged_dead_at, i.recovered_at])
+      LIMIT 3)
+    UNION ALL
+    (SELECT 'schedule_state', s.schedule_name::text FROM horsies_schedule_state s
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'schedule_state')
+        AND NOT {{readable}} @> ALL (ARRAY[s.last_run_at, s.next_run_at, s.paused_at, s.run_requested_at, s.updated_at])
+      LIMIT 3)
+    UNION ALL
+    (SELECT 'queue_state', q.queue_name::text FROM horsies_queue_state q
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'queue_state')
+        AND NOT {{readable}} @> ALL (ARRAY[q.paused_at, q.updated_at]) LIMIT 3)
+    UNION ALL
+    (SELECT 'task_names', n.task_name::text FROM horsies_task_names n
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'task_names')
+        AND NOT {{readable}} @> ALL (ARRAY[n.first_known_at, n.last_known_at, n.missing_since]) LIMIT 3)
+    UNION ALL
+    (SELECT 'task_sets', x.sha::text FROM horsies_task_sets x
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'task_sets')
+        AND NOT {{readable}} @> x.recorded_at LIMIT 3)
+    UNION ALL
+    (SELECT 'workflows', w.id::text FROM horsies_workflows w
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'workflows')
+        AND NOT {{readable}} @> ALL (ARRAY[w.sent_at, w.created_at, w.started_at, w.completed_at, w.updated_at])
+      LIMIT 3)
+    UNION ALL
+    (SELECT 'workflow_tasks', n.id::text FROM horsies_workflow_tasks n
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'workflow_tasks')
+        AND NOT {{readable}} @> ALL (ARRAY[n.created_at, n.started_at, n.completed_at, n.updated_at, n.good_until])
+      LIMIT 3)
+)
+SELECT c.relname AS name, ARRAY(SELECT odd.id FROM odd WHERE odd.name = substr(c.relname, 9) ORDER BY 1) AS ids
+  FROM pg_class c WHERE c.relkind IN ('r', 'p') AND c.relname LIKE 'horsies!_%' ESCAPE '!'
+   AND substr(c.relname, 9) <> 'alembic_version' AND substr(c.relname, 9) NOT IN (SELECT rule.name FROM rule)
+   AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1::text))
+ ORDER BY 1;
+
 -- name: oldest_ended :value
--- The oldest that retention may take: a workflow that has not ended keeps its tasks.
+-- The age of the oldest task that retention may delete.
 SELECT statement_timestamp() - t.terminal_at AS age FROM horsies_tasks t
- WHERE t.terminal_at IS NOT NULL
-   AND NOT (t.is_workflow_task AND EXISTS (
-           SELECT FROM horsies_workflow_tasks n
-             JOIN horsies_workflows w ON w.id = n.workflow_id
-             LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
-            WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))))
+ WHERE t.terminal_at IS NOT NULL AND NOT {{kept_by_workflow}}
  ORDER BY t.terminal_at LIMIT 1;
 
 -- name: overdue :one
--- Tasks past their good_until that no sweep has met: the reaper's silence.
+-- Tasks past their good_until that no reaper has ended yet.
 SELECT count(*) AS found, max(statement_timestamp() - good_until) AS longest FROM (
     SELECT good_until FROM horsies_tasks
      WHERE status IN ('PENDING', 'CLAIMED') AND good_until <= statement_timestamp()
      ORDER BY good_until LIMIT 1000) AS late;
 
 -- name: missing_names :many
--- Names that tasks wait for and that no live worker knows, as the workers have recorded them. `found` is a sample of
--- the front. Names that were known before come first: their tasks wait for long, and silently.
-SELECT n.task_name, n.last_known_at IS NOT NULL AS was_known, statement_timestamp() - n.last_known_at AS unknown_for,
-       statement_timestamp() - n.missing_since AS missing_for,
-       (SELECT count(*) FROM (SELECT t.task_name FROM horsies_tasks t WHERE t.status = 'PENDING'
-                               ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
-         WHERE front.task_name = n.task_name) AS found
-  FROM horsies_task_names n WHERE n.missing_since IS NOT NULL
- ORDER BY was_known DESC, n.missing_since LIMIT 20;
+-- Names that waiting tasks have and no live worker of their queue knows, as the workers recorded them, with the queues
+-- and counts among the first 100,000 waiting tasks, and `known_in`, the queues whose live workers know the name. A name
+-- without a queue waits behind those. Names that were known before come first, because their tasks wait longest without
+-- an error.
+WITH front AS MATERIALIZED (
+    SELECT t.queue_name, t.task_name FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+     ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 100000
+)
+SELECT n.task_name, f.queue_name, coalesce(f.found, 0) AS found, k.known_in, n.last_known_at IS NOT NULL AS was_known,
+       statement_timestamp() - n.last_known_at AS unknown_for, statement_timestamp() - n.missing_since AS missing_for
+  FROM horsies_task_names n
+  LEFT JOIN (SELECT queue_name, task_name, count(*) AS found FROM front GROUP BY 1, 2) AS f ON f.task_name = n.task_name
+ CROSS JOIN LATERAL (SELECT ARRAY(SELECT DISTINCT unnest(i.queues) FROM horsies_worker_instances i
+                                    JOIN horsies_task_sets s ON s.sha = i.names_sha
+                                   WHERE {{is_live}} AND n.task_name = ANY (s.names) ORDER BY 1) AS known_in) AS k
+ WHERE n.missing_since IS NOT NULL
+   AND CASE WHEN f.queue_name IS NULL THEN (SELECT count(*) FROM front) = 100000  -- NULL <> ALL ('{}') is true
+            ELSE f.queue_name <> ALL (k.known_in) END
+ ORDER BY was_known DESC, n.missing_since, f.queue_name LIMIT 20;
 
 -- name: unresolved :many
--- Names that ended because no worker knew them, in the last day.
+-- Names of tasks that failed within the last day because no worker knew the name.
 SELECT task_name, count(*) AS found FROM horsies_tasks
  WHERE error_code = 'WORKER_RESOLUTION_ERROR' AND terminal_at > statement_timestamp() - interval '1 day'
  GROUP BY task_name ORDER BY 2 DESC LIMIT 20;
 
 -- name: waiting_names :many
--- The names of what waits at the front, to compare with those of an app.
+-- The names of the first waiting tasks, to be compared with those of an app.
 SELECT task_name, count(*) AS found FROM (
     SELECT t.task_name FROM horsies_tasks t
-     WHERE t.status = 'PENDING' ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 5000) AS front
+     WHERE t.status = 'PENDING' AND NOT t.withdrawn
+     ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 100000) AS front
  GROUP BY task_name ORDER BY 2 DESC LIMIT 1000;

@@ -1,167 +1,71 @@
--- What an operator lists, counts and purges. One filter for all of it, as parameters that may be NULL: run with custom
--- plans (the broker sees to that), so the planner folds what is not asked for and finds the partial index that fits.
--- Live and ended rows are two lists with a key each: the newest id first, and the newest end first. `since` is when a
--- task came into its state; a waiting one, when it is due.
+-- What operators list, count and purge. The conditions of the filter are fragments (fragments.sql). The broker plans
+-- these statements for their very parameters, so that the planner drops the conditions that are NULL and finds the
+-- partial index that fits. Live and ended tasks are two lists with a key each: the newest id first, the last end first.
 
 -- name: list_live_tasks :many
--- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, after_id, row_limit
-(SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.enqueued_at AS since,
-        statement_timestamp() - t.enqueued_at AS age, t.retry_count, t.max_retries, t.manual_retries,
-        t.claimed_by_worker_id, t.worker_hostname, t.error_code, t.is_workflow_task, t.terminal_at
+-- params: {{task_filter}}, after_id, row_limit
+(SELECT {{task_summary}}
    FROM horsies_tasks t
-  WHERE t.status = 'PENDING' AND 'PENDING' = ANY ($2::text[]) AND $5::text IS NULL
-    AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-    AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-    AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-    AND ($6::interval IS NULL OR t.enqueued_at <= statement_timestamp() - $6::interval)
-    AND ($7::interval IS NULL OR t.enqueued_at > statement_timestamp() - $7::interval)
-    AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-    AND ($9::text IS NULL OR t.id < $9::text)
-  ORDER BY t.id DESC LIMIT $10::int)
+  WHERE {{waiting_tasks}} AND ($after_id::text IS NULL OR t.id < $after_id::text)
+  ORDER BY t.id DESC LIMIT $row_limit::int)
 UNION ALL
-(SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, coalesce(t.started_at, t.claimed_at),
-        statement_timestamp() - coalesce(t.started_at, t.claimed_at), t.retry_count, t.max_retries, t.manual_retries,
-        t.claimed_by_worker_id, t.worker_hostname, t.error_code, t.is_workflow_task, t.terminal_at
+(SELECT {{task_summary}}
    FROM horsies_tasks t
-  WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.status = ANY ($2::text[])
-    AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-    AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-    AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-    AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
-    AND ($6::interval IS NULL OR coalesce(t.started_at, t.claimed_at) <= statement_timestamp() - $6::interval)
-    AND ($7::interval IS NULL OR coalesce(t.started_at, t.claimed_at) > statement_timestamp() - $7::interval)
-    AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-    AND ($9::text IS NULL OR t.id < $9::text)
-  ORDER BY t.id DESC LIMIT $10::int)
-ORDER BY id DESC LIMIT $10::int;
+  WHERE {{held_tasks}} AND ($after_id::text IS NULL OR t.id < $after_id::text)
+  ORDER BY t.id DESC LIMIT $row_limit::int)
+ORDER BY id DESC LIMIT $row_limit::int;
 
 -- name: list_ended_tasks :many
--- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, after_at, after_id, row_limit
--- `has_code` says that every wanted state has an error code (a CHECK holds it to that): it opens the way through the
--- index over error codes, where the failures of a table of successes are few.
-SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS since,
-       statement_timestamp() - t.terminal_at AS age, t.retry_count, t.max_retries, t.manual_retries,
-       t.claimed_by_worker_id, t.worker_hostname, t.error_code, t.is_workflow_task, t.terminal_at
+-- params: {{task_filter}}, after_at, after_id, row_limit
+SELECT {{task_summary}}
   FROM horsies_tasks t
- WHERE t.terminal_at IS NOT NULL AND t.status = ANY ($2::text[])
-   AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-   AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-   AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-   AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
-   AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
-   AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-   AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-   AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
-   AND (NOT $10::boolean OR t.error_code IS NOT NULL)
-   AND ($11::timestamptz IS NULL OR (t.terminal_at, t.id) < ($11::timestamptz, $12::text))
- ORDER BY t.terminal_at DESC, t.id DESC LIMIT $13::int;
+ WHERE {{ended_tasks}}
+   AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
+ ORDER BY t.terminal_at DESC, t.id DESC LIMIT $row_limit::int;
 
 -- name: list_purgeable_tasks :many
--- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, row_limit
--- The first ones that purge_batch would delete, by the same conditions in the same order.
-SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS since,
-       statement_timestamp() - t.terminal_at AS age, t.retry_count, t.max_retries, t.manual_retries,
-       t.claimed_by_worker_id, t.worker_hostname, t.error_code, t.is_workflow_task, t.terminal_at
+-- params: {{task_filter}}, row_limit
+-- The first tasks that purge_batch would delete.
+SELECT {{task_summary}}
   FROM horsies_tasks t
- WHERE t.terminal_at IS NOT NULL AND t.status = ANY ($2::text[])
-   AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-   AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-   AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-   AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
-   AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
-   AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-   AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-   AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
-   AND (NOT $10::boolean OR t.error_code IS NOT NULL)
-   AND NOT (t.is_workflow_task AND EXISTS (
-           SELECT FROM horsies_workflow_tasks n
-             JOIN horsies_workflows w ON w.id = n.workflow_id
-             LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
-            WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))))
- ORDER BY t.terminal_at LIMIT $11::int;
+ WHERE {{ended_tasks}} AND NOT {{kept_by_workflow}}
+ ORDER BY t.terminal_at LIMIT $row_limit::int;
 
 -- name: count_live_tasks :value
--- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, bound
+-- params: {{task_filter}}, bound
 SELECT count(*) FROM (
-    (SELECT 1 FROM horsies_tasks t
-      WHERE t.status = 'PENDING' AND 'PENDING' = ANY ($2::text[]) AND $5::text IS NULL
-        AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-        AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-        AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-        AND ($6::interval IS NULL OR t.enqueued_at <= statement_timestamp() - $6::interval)
-        AND ($7::interval IS NULL OR t.enqueued_at > statement_timestamp() - $7::interval)
-        AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-      LIMIT $9::int)
+    (SELECT 1 FROM horsies_tasks t WHERE {{waiting_tasks}} LIMIT $bound::int)
     UNION ALL
-    (SELECT 1 FROM horsies_tasks t
-      WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.status = ANY ($2::text[])
-        AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-        AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-        AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-        AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
-        AND ($6::interval IS NULL OR coalesce(t.started_at, t.claimed_at) <= statement_timestamp() - $6::interval)
-        AND ($7::interval IS NULL OR coalesce(t.started_at, t.claimed_at) > statement_timestamp() - $7::interval)
-        AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-      LIMIT $9::int)
-    LIMIT $9::int) AS found;
+    (SELECT 1 FROM horsies_tasks t WHERE {{held_tasks}} LIMIT $bound::int)
+    LIMIT $bound::int) AS found;
+
+-- name: count_ended_tasks :value
+-- params: {{task_filter}}, purgeable, bound
+SELECT count(*) FROM (
+    SELECT 1 FROM horsies_tasks t
+     WHERE {{ended_tasks}} AND (NOT $purgeable::boolean OR NOT {{kept_by_workflow}})
+     LIMIT $bound::int) AS found;
+
+-- name: purge_batch :many
+-- params: {{task_filter}}, from_at, row_limit
+-- Deletes the oldest first and skips locked rows. The filter is checked again on the locked row, so a task that was
+-- retried meanwhile stays.
+WITH target AS MATERIALIZED (
+    SELECT t.id FROM horsies_tasks t
+     WHERE {{ended_tasks}} AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+       AND ($from_at::timestamptz IS NULL OR t.terminal_at >= $from_at::timestamptz) AND NOT {{kept_by_workflow}}
+     ORDER BY t.terminal_at LIMIT $row_limit::int FOR UPDATE OF t SKIP LOCKED
+)
+SELECT t.id, t.terminal_at FROM horsies_purge_tasks(ARRAY(SELECT id FROM target)) AS t;
 
 -- name: database_time :value
 -- params:
 SELECT statement_timestamp();
 
--- name: count_ended_tasks :value
--- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, purgeable, bound
-SELECT count(*) FROM (
-    SELECT 1 FROM horsies_tasks t
-     WHERE t.terminal_at IS NOT NULL AND t.status = ANY ($2::text[])
-       AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-       AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-       AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-       AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
-       AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
-       AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-       AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-       AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
-       AND (NOT $10::boolean OR t.error_code IS NOT NULL)
-       AND (NOT $11::boolean OR NOT (t.is_workflow_task AND EXISTS (
-               SELECT FROM horsies_workflow_tasks n
-                 JOIN horsies_workflows w ON w.id = n.workflow_id
-                 LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
-                WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL)))))
-     LIMIT $12::int) AS found;
-
--- name: purge_batch :many
--- params: ids, statuses, queue_names, task_names, worker_id, older_than, newer_than, in_workflow, error_codes, has_code, from_at, row_limit
--- The oldest first; a row that somebody holds is left for another day. The filter is judged again on the row that was
--- locked: what was retried since is live, and stays. A workflow that has not ended, at any level, keeps its tasks.
-WITH target AS MATERIALIZED (
-    SELECT t.id FROM horsies_tasks t
-     WHERE t.terminal_at IS NOT NULL AND t.status = ANY ($2::text[])
-       AND t.status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
-       AND ($1::text[] IS NULL OR t.id = ANY ($1::text[]))
-       AND ($3::text[] IS NULL OR t.queue_name = ANY ($3::text[]))
-       AND ($4::text[] IS NULL OR t.task_name = ANY ($4::text[]))
-       AND ($5::text IS NULL OR t.claimed_by_worker_id = $5::text)
-       AND ($6::interval IS NULL OR t.terminal_at <= statement_timestamp() - $6::interval)
-       AND ($7::interval IS NULL OR t.terminal_at > statement_timestamp() - $7::interval)
-       AND ($8::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $8::boolean)
-       AND ($9::text[] IS NULL OR t.error_code = ANY ($9::text[]))
-       AND (NOT $10::boolean OR t.error_code IS NOT NULL)
-       AND ($11::timestamptz IS NULL OR t.terminal_at >= $11::timestamptz)
-       AND NOT (t.is_workflow_task AND EXISTS (
-               SELECT FROM horsies_workflow_tasks n
-                 JOIN horsies_workflows w ON w.id = n.workflow_id
-                 LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
-                WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))))
-     ORDER BY t.terminal_at LIMIT $12::int FOR UPDATE OF t SKIP LOCKED
-)
-DELETE FROM horsies_tasks t USING target WHERE t.id = target.id
-RETURNING t.id, t.terminal_at;
-
 -- name: task_states :many
 -- params: ids
--- Why something was not done with a task: its state and its workflow. A task that its node has replaced (`is_replaced`)
--- belongs to that node's workflow, but does not depend on it any more.
+-- The state and the workflow of each task, which explain why an action on it was refused. A replaced task belongs to its
+-- node's workflow, but no longer depends on it.
 SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
        w.id IS NOT NULL AND t.former_node_id IS NULL
            AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL)) AS workflow_is_live,
@@ -178,7 +82,7 @@ SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
 
 -- name: taken_keys :many
 -- params: ids
--- The ended ones whose unique key a live task holds now. A viewer may not see keys.
+-- The ended tasks whose unique key a live task holds now. A viewer may not read keys.
 SELECT t.id FROM horsies_tasks t
  WHERE t.id = ANY ($1::text[]) AND t.unique_key IS NOT NULL AND t.terminal_at IS NOT NULL
    AND EXISTS (SELECT FROM horsies_tasks o WHERE o.task_name = t.task_name AND o.unique_key = t.unique_key
@@ -186,12 +90,8 @@ SELECT t.id FROM horsies_tasks t
 
 -- name: show_task :one
 -- params: id
--- What every role may see of a task; the ages are the database's.
-SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.claimed_at, t.started_at,
-       t.completed_at, t.failed_at, t.terminal_at, t.cancel_requested_at, t.finalizing_at, t.good_until,
-       t.next_retry_at, t.retry_count, t.max_retries, t.manual_retries, t.claim_generation, t.claim_expires_at,
-       t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name, t.error_code,
-       t.is_workflow_task, t.created_at, t.updated_at, statement_timestamp() AS seen_at,
+-- Every column that all roles may read, and the database's clock to compute ages from.
+SELECT {{task_info}}, t.finalizing_at, t.claim_generation, t.claim_expires_at, statement_timestamp() AS seen_at,
        (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = t.id) AS workflow_id,
        f.workflow_id AS former_workflow_id, f.node_id AS former_node
   FROM horsies_tasks t LEFT JOIN horsies_workflow_tasks f ON f.id = t.former_node_id
@@ -199,7 +99,7 @@ SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enque
 
 -- name: show_payload :one
 -- params: id, max_chars
--- What a viewer may not see. Cut here: five megabytes of arguments are not sent to be cut there.
+-- The columns that a viewer may not read. The server cuts them: arguments can be megabytes.
 SELECT left(args, $2::int) AS args, length(args) AS args_chars, left(kwargs, $2::int) AS kwargs,
        length(kwargs) AS kwargs_chars, left(result, $2::int) AS result, length(result) AS result_chars,
        left(progress::text, $2::int) AS progress, length(progress::text) AS progress_chars,
@@ -209,9 +109,8 @@ SELECT left(args, $2::int) AS args, length(args) AS args_chars, left(kwargs, $2:
 
 -- name: show_attempts :many
 -- params: id
--- `read_attempts` for every role: messages may quote arguments.
-SELECT attempt, outcome, will_retry, started_at, finished_at, error_code, NULL::text AS error_message,
-       NULL::text AS failed_reason, worker_id, worker_hostname, worker_pid, worker_process_name
+-- `read_attempts` for a viewer, who may not read messages: they can quote arguments.
+SELECT {{attempt_info}}, NULL::text AS error_message, NULL::text AS failed_reason
   FROM horsies_task_attempts WHERE task_id = $1 ORDER BY attempt;
 
 -- name: show_heartbeats :many
@@ -221,29 +120,37 @@ SELECT role, sender_id, hostname, pid, sent_at, statement_timestamp() - sent_at 
 
 -- name: waiting_pairs :many
 -- params: bound
--- Every queue and priority with waiting tasks: one descent of the claim index each, then a count up to the bound on
--- either side of now. Delayed tasks, however many, are not read to count the ready ones.
+-- Each queue and priority with waiting tasks: one descent of the claim index, then a count up to the bound on either
+-- side of now. Counting the ready tasks does not read the delayed ones. Withdrawn tasks count as delayed, in rows of
+-- their own.
 WITH RECURSIVE pair AS (
-    (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE t.status = 'PENDING'
+    (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
       ORDER BY t.queue_name, t.priority LIMIT 1)
     UNION ALL
     SELECT n.queue_name, n.priority FROM pair p
      CROSS JOIN LATERAL (SELECT t.queue_name, t.priority FROM horsies_tasks t
-                          WHERE t.status = 'PENDING' AND (t.queue_name, t.priority) > (p.queue_name, p.priority)
+                          WHERE t.status = 'PENDING' AND NOT t.withdrawn
+                            AND (t.queue_name, t.priority) > (p.queue_name, p.priority)
                           ORDER BY t.queue_name, t.priority LIMIT 1) AS n
 )
 SELECT p.queue_name, p.priority,
-       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name
-               AND t.priority = p.priority AND t.enqueued_at <= statement_timestamp() LIMIT $1::int) AS x) AS ready,
-       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE t.status = 'PENDING' AND t.queue_name = p.queue_name
-               AND t.priority = p.priority AND t.enqueued_at > statement_timestamp() LIMIT $1::int) AS x) AS delayed,
-       (SELECT statement_timestamp() - t.enqueued_at FROM horsies_tasks t WHERE t.status = 'PENDING'
+       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+               AND t.queue_name = p.queue_name AND t.priority = p.priority
+               AND t.enqueued_at <= statement_timestamp() LIMIT $1::int) AS x) AS ready,
+       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+               AND t.queue_name = p.queue_name AND t.priority = p.priority
+               AND t.enqueued_at > statement_timestamp() LIMIT $1::int) AS x) AS delayed,
+       (SELECT statement_timestamp() - t.enqueued_at FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
            AND t.queue_name = p.queue_name AND t.priority = p.priority AND t.enqueued_at <= statement_timestamp()
          ORDER BY t.enqueued_at LIMIT 1) AS oldest_ready
-  FROM pair p ORDER BY p.queue_name, p.priority;
+  FROM pair p
+UNION ALL
+SELECT w.queue_name, w.priority, 0, count(*), NULL
+  FROM (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE t.withdrawn LIMIT $1::int) AS w GROUP BY 1, 2
+ ORDER BY 1, 2;
 
 -- name: in_flight_counts :many
--- Bounded by what the workers can hold.
+-- The workers' capacity bounds the number of rows.
 SELECT queue_name, claimed_by_worker_id, count(*) FILTER (WHERE status = 'CLAIMED') AS claimed,
        count(*) FILTER (WHERE status = 'RUNNING') AS running
   FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING') GROUP BY 1, 2;
@@ -253,7 +160,7 @@ SELECT queue_name, paused_at, statement_timestamp() - paused_at AS paused_for FR
 
 -- name: worker_snapshots :many
 -- params: window
--- The newest snapshot of every worker, its age on the database's clock; one index descent per worker.
+-- The newest snapshot of each worker, and its age on the database's clock; one index descent per worker.
 WITH RECURSIVE worker AS (
     (SELECT worker_id FROM horsies_worker_states ORDER BY worker_id LIMIT 1)
     UNION ALL
@@ -263,9 +170,10 @@ WITH RECURSIVE worker AS (
 )
 SELECT s.worker_id, s.snapshot_at, statement_timestamp() - s.snapshot_at AS age, s.hostname, s.pid, s.processes,
        s.queues, s.tasks_running, s.tasks_claimed, s.memory_usage_mb, s.children_memory_mb, s.cpu_percent,
-       s.memory_percent, s.max_claim_batch, s.max_claim_per_worker, s.cluster_wide_cap, s.queue_max_concurrency,
-       s.recovery_config, s.worker_started_at, s.snapshot_at - s.worker_started_at AS up_for, i.period_ms,
-       i.stopped_at, i.judged_dead_at, i.judged_by
+       s.memory_percent, s.max_claim_batch, s.max_claim_per_worker, s.cluster_wide_cap,
+       coalesce(s.queue_max_concurrency, '{}') AS queue_max_concurrency,
+       coalesce(s.recovery_config, '{}') AS recovery_config, s.worker_started_at,
+       s.snapshot_at - s.worker_started_at AS up_for, i.period_ms, i.stopped_at, i.judged_dead_at, i.judged_by
   FROM worker w
  CROSS JOIN LATERAL (SELECT * FROM horsies_worker_states x WHERE x.worker_id = w.worker_id
                       ORDER BY x.snapshot_at DESC LIMIT 1) AS s

@@ -1,15 +1,15 @@
--- Workflows from the client's side: start, look, and the verbs of control. One order of locks for everybody who moves a
--- workflow: workflow rows from the root downwards (depth, id), then nodes by their index, then tasks by their id.
--- Whoever changes a workflow's state holds its row first, in a statement of its own: a later statement then sees
--- everything that the one before us has committed.
--- Withdrawn: a waiting task of a workflow that must not go on keeps its state and its place, but is moved 500 years
--- ahead, out of every claim's range; resuming moves it back.
+-- Workflows from the client's side: start, read, pause, resume, cancel and retry. All statements lock in one order:
+-- workflow rows from the root downwards (depth, id), then nodes by their index, then tasks by their id. A transaction
+-- that changes a workflow's state locks its row first, in a statement of its own: later statements then see everything
+-- that the previous holder has committed.
+-- Withdrawn: a waiting task of a paused workflow keeps its state and its place, and no worker claims it until the
+-- workflow is resumed.
 
 -- name: start_workflow :many
 -- edge: new -> PENDING
 -- params: run
--- The whole graph in one statement, so that it is there or not, whatever transaction it runs in. No row back means that
--- a run with this id exists. A function of the schema, so that a producer cannot write a node or a run as it likes.
+-- Writes the whole graph in one statement, so that it is complete in any transaction mode. No row back means that a run
+-- with this id exists. A function of the schema: a producer needs no rights to write nodes and runs.
 SELECT id FROM horsies_start_workflow($1::text::jsonb) AS started (id);
 
 -- name: find_workflow :many
@@ -18,63 +18,65 @@ SELECT id, enqueue_sha FROM horsies_workflows WHERE id = $1::varchar;
 
 -- name: read_ended_workflow_batch :many
 -- params: ids
--- All workflows that a process waits for, in one read.
+-- Reads all workflows that a process waits for.
 SELECT id, name AS task_name, status, coalesce(result, error) AS result, definition_key
   FROM horsies_workflows WHERE id = ANY ($1::text[]);
 
 -- name: read_workflow :one
 -- params: id
-SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
-       started_at, completed_at, updated_at
-  FROM horsies_workflows WHERE id = $1;
+SELECT {{workflow_info}} FROM horsies_workflows w WHERE w.id = $1;
 
 -- name: list_workflows :many
 -- params: status, row_limit
--- Live ones first, then the newest ended; workflows inside others only with their parents.
--- No `*`: a viewer may not read every column.
-SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
-       started_at, completed_at, updated_at
-  FROM ((SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
-                started_at, completed_at, updated_at
-           FROM horsies_workflows WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') AND depth = 0
-            AND ($1::text IS NULL OR status = $1) ORDER BY status, updated_at DESC LIMIT $2)
-        UNION ALL
-        (SELECT id, name, status, on_error, definition_key, parent_workflow_id, depth, nodes_left, sent_at, created_at,
-                started_at, completed_at, updated_at
-           FROM horsies_workflows WHERE completed_at IS NOT NULL AND depth = 0
-            AND ($1::text IS NULL OR status = $1) ORDER BY completed_at DESC LIMIT $2)) AS w
+-- Live workflows first, then the newest ended ones; workflows inside others are left out.
+SELECT * FROM (
+    (SELECT {{workflow_info}} FROM horsies_workflows w
+      WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.depth = 0 AND ($1::text IS NULL OR w.status = $1)
+      ORDER BY w.status, w.updated_at DESC LIMIT $2)
+    UNION ALL
+    (SELECT {{workflow_info}} FROM horsies_workflows w
+      WHERE w.completed_at IS NOT NULL AND w.depth = 0 AND ($1::text IS NULL OR w.status = $1)
+      ORDER BY w.completed_at DESC LIMIT $2)) AS found
  ORDER BY completed_at IS NOT NULL, coalesce(completed_at, created_at) DESC LIMIT $2;
 
 -- name: read_nodes :many
 -- params: id, row_limit
--- A task that runs is not worth a second write per node: between its enqueuing and its end a node's row says ENQUEUED,
--- and whether it runs is read from the task.
-SELECT n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.is_subworkflow, n.sub_workflow_id,
-       n.task_id, CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
-       coalesce(n.started_at, t.started_at) AS started_at, n.completed_at, c.status AS sub_workflow_status
+SELECT {{node_info}}
   FROM horsies_workflow_tasks n LEFT JOIN horsies_tasks t ON t.id = n.task_id AND n.status = 'ENQUEUED'
   LEFT JOIN horsies_workflows c ON c.id = n.sub_workflow_id
  WHERE n.workflow_id = $1 ORDER BY n.task_index LIMIT $2;
 
 -- name: read_graph :many
 -- params: id
--- Every node of a run, without a limit: a retry follows the edges.
-SELECT task_index, node_id, status, dependencies, is_subworkflow, sub_workflow_id
-  FROM horsies_workflow_tasks WHERE workflow_id = $1 ORDER BY task_index;
+-- Every node of a run, without a limit: a retry follows the edges. `is_stopped`: the end of the run (its cancel, or the
+-- failure that horsies_stop_workflows was called for) skipped the node, ended the workflow in it, or asked its task to
+-- stop; a task that still runs has not stopped yet.
+SELECT n.task_index, n.node_id, n.status, n.dependencies, n.sub_workflow_id,
+       w.completed_at IS NOT NULL AND coalesce(
+           CASE WHEN n.status = 'SKIPPED' OR n.status = 'FAILED' AND n.kind <> 'task'
+                     THEN n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
+                       OR n.error LIKE '{"err":{"error_code":"WORKFLOW_FAILED"%'
+                WHEN n.status = 'FAILED' THEN t.status = 'CANCELLED' AND t.cancel_requested_at >= w.completed_at
+                ELSE n.status = 'ENQUEUED' END, false) AS is_stopped
+  FROM horsies_workflow_tasks n
+  LEFT JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w ON true
+  LEFT JOIN LATERAL (SELECT t.status, t.cancel_requested_at FROM horsies_tasks t
+                      WHERE t.id = n.task_id AND n.status = 'FAILED' LIMIT 1) AS t ON true
+ WHERE n.workflow_id = $1 ORDER BY n.task_index;
 
 -- name: paused_runs :many
 -- params: id, row_limit
--- The paused runs in this one, itself included, that are not paused merely for another one inside them: where each
--- stands, and which of its nodes failed, with their codes. What a viewer may see.
+-- The paused runs in this run, itself included, that are not paused only for another run inside them: the path of each,
+-- and its failed nodes with their codes. A viewer may read all of it.
 WITH RECURSIVE tree AS (
     SELECT w.id, w.name, w.status, w.paused_inside, w.depth, '{}'::text[] AS path FROM horsies_workflows w WHERE w.id = $1
     UNION ALL
     SELECT c.id, c.name, c.status, c.paused_inside, c.depth, tree.path || coalesce(n.node_id, '?')::text
       FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
       LEFT JOIN horsies_workflow_tasks n ON n.workflow_id = tree.id AND n.task_index = c.parent_task_index
-)
-SELECT p.id, p.name, p.path, f.node_ids AS failed, f.codes
-  FROM (SELECT * FROM tree WHERE status = 'PAUSED' AND NOT paused_inside ORDER BY depth, id LIMIT $2) AS p
+) CYCLE id SET is_repeated USING trail
+SELECT p.id, p.name, p.depth, p.path, f.node_ids AS failed, f.codes
+  FROM (SELECT * FROM tree WHERE status = 'PAUSED' AND NOT paused_inside AND NOT is_repeated ORDER BY depth, id LIMIT $2) AS p
  CROSS JOIN LATERAL (
        SELECT coalesce(array_agg(x.node_id ORDER BY x.task_index), '{}') AS node_ids,
               coalesce(array_agg(left(x.error_code, 200) ORDER BY x.task_index), '{}') AS codes
@@ -83,9 +85,17 @@ SELECT p.id, p.name, p.path, f.node_ids AS failed, f.codes
                 WHERE n.workflow_id = p.id AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 5) AS x) AS f
  ORDER BY p.path;
 
+-- name: paused_along :many
+-- params: ids
+-- Whether each of these paused runs is paused because the run around it is; see lock_workflow_tree. A viewer may not
+-- read it.
+SELECT id, coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow around it is paused%', false)
+           AS is_along
+  FROM horsies_workflows WHERE id = ANY ($1::text[]);
+
 -- name: read_node_results :many
 -- params: id, node_ids
--- NULL as node_ids: of all. A node that has not ended has neither.
+-- With node_ids NULL, of all nodes. A node that has not ended has no result.
 SELECT node_id, status, coalesce(result, error) AS result
   FROM horsies_workflow_tasks WHERE workflow_id = $1 AND ($2::text[] IS NULL OR node_id = ANY ($2)) ORDER BY task_index;
 
@@ -100,26 +110,32 @@ SELECT coalesce(r.id, w.id) FROM horsies_workflows w LEFT JOIN horsies_workflows
 
 -- name: lock_workflow_tree :many
 -- params: id
--- The workflow and everything inside it, from the top downwards. To be repeated until it finds no more: while one waits
--- for a row, its holder may launch another inside. NO KEY: the end of a workflow inside looks at its parent's key (a row
--- that is updated twice in a transaction has its foreign key checked), and must not wait for whoever waits for it.
+-- Locks the workflow and everything inside it, from the top downwards. Repeat it until it finds no more rows: while it
+-- waits for a row, the holder may launch another workflow inside. NO KEY: the end of a workflow inside checks its foreign
+-- key to the parent (for a row that is updated twice in a transaction) and would deadlock with a stronger lock. UNION ends
+-- the recursion where rows name each other as parents.
+-- `paused_along`: paused because the run around it is; its error says so (PAUSED_ALONG in retrying.py).
 WITH RECURSIVE tree AS (
     SELECT id FROM horsies_workflows WHERE id = $1
-    UNION ALL
+    UNION
     SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
 )
-SELECT w.id, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside FROM horsies_workflows w
+SELECT w.id, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside,
+       w.status = 'PAUSED' AND coalesce(w.error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
+           'around it is paused%', false) AS paused_along
+  FROM horsies_workflows w
  WHERE w.id = ANY (ARRAY(SELECT id FROM tree)) ORDER BY w.depth, w.id FOR NO KEY UPDATE;
 
 -- name: pause_workflows :many
 -- edge: CLAIMED -> PENDING
 -- params: ids, error
--- What runs goes on and is recorded; what waits, or is held ahead by a worker, is withdrawn. A run that is paused only
--- for a workflow inside it is from now on paused for itself: it stays so when that workflow goes on.
+-- Running tasks continue and are recorded; waiting and buffered tasks are withdrawn. A run that was paused only for a
+-- workflow inside it, or along with the run around it, stays paused when that one is resumed. The caller chooses the ids
+-- under the locks of their tree (`Tree.to_pause`).
 WITH paused AS (
-    UPDATE horsies_workflows SET error = coalesce($2, error), paused_inside = false, updated_at = statement_timestamp(),
+    UPDATE horsies_workflows SET error = $2, paused_inside = false, updated_at = statement_timestamp(),
            status = 'PAUSED'
-     WHERE id = ANY ($1::text[]) AND (status = 'RUNNING' OR status = 'PAUSED' AND paused_inside)
+     WHERE id = ANY ($1::text[]) AND status IN ('RUNNING', 'PAUSED')
     RETURNING id
 ), waiting AS MATERIALIZED (
     SELECT t.id FROM paused JOIN horsies_workflow_tasks n ON n.workflow_id = paused.id AND n.status = 'ENQUEUED'
@@ -127,16 +143,15 @@ WITH paused AS (
      WHERE t.status IN ('PENDING', 'CLAIMED') ORDER BY t.id FOR UPDATE OF t
 ), withdrawn AS (
     UPDATE horsies_tasks t
-       SET enqueued_at = t.enqueued_at + interval '500 years', status = 'PENDING', claimed = false, claimed_at = NULL,
-           claimed_by_worker_id = NULL, claim_expires_at = NULL, updated_at = statement_timestamp()
-      FROM waiting WHERE t.id = waiting.id AND t.status IN ('PENDING', 'CLAIMED')
-       AND t.enqueued_at < statement_timestamp() + interval '400 years'
+       SET withdrawn = true, status = 'PENDING', claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL,
+           claim_expires_at = NULL, updated_at = statement_timestamp()
+      FROM waiting WHERE t.id = waiting.id AND t.status IN ('PENDING', 'CLAIMED') AND NOT t.withdrawn
 )
 SELECT id FROM paused;
 
 -- name: resume_workflows :many
 -- params: ids
--- Withdrawn tasks go back to their place; a worker is told to enqueue what became ready meanwhile.
+-- Withdrawn tasks can be claimed again; a worker is notified to enqueue nodes that became ready meanwhile.
 WITH resumed AS (
     UPDATE horsies_workflows SET error = NULL, paused_inside = false, updated_at = statement_timestamp(),
            status = 'RUNNING'
@@ -145,11 +160,11 @@ WITH resumed AS (
 ), waiting AS MATERIALIZED (
     SELECT t.id FROM resumed JOIN horsies_workflow_tasks n ON n.workflow_id = resumed.id AND n.status = 'ENQUEUED'
       JOIN horsies_tasks t ON t.id = n.task_id
-     WHERE t.status = 'PENDING' AND t.enqueued_at > statement_timestamp() + interval '400 years'
+     WHERE t.status = 'PENDING' AND t.withdrawn
      ORDER BY t.id FOR UPDATE OF t
 ), restored AS (
     UPDATE horsies_tasks t
-       SET enqueued_at = t.enqueued_at - interval '500 years', updated_at = statement_timestamp()
+       SET withdrawn = false, updated_at = statement_timestamp()
       FROM waiting WHERE t.id = waiting.id AND t.status = 'PENDING'
     RETURNING t.id, t.queue_name
 ), told AS MATERIALIZED (
@@ -162,21 +177,21 @@ SELECT resumed.id, pg_notify('workflow_step', 'w:' || resumed.id) AS stepped, (S
 -- name: cancel_workflow :value
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
 -- params: id
--- What has not started never will; what runs is asked to stop, and its node ends with it. False: it had ended, or is
--- not there. A function of the schema, which locks like the statements here.
+-- Waiting tasks are cancelled; running ones are asked to stop, and their nodes end with them. False: the workflow had
+-- ended or does not exist. A function of the schema, with the lock order of the statements here.
 SELECT horsies_cancel_workflow($1::text) AS is_cancelled;
 
 -- name: stop_workflows :many
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
 -- params: ids, status, task_error, node_error, run_error
--- Runs that the caller has locked end CANCELLED or FAILED before their nodes have.
+-- Ends runs that the caller has locked as CANCELLED or FAILED, before their nodes have ended.
 SELECT id FROM horsies_stop_workflows($1::text[], $2::text, $3::text, $4::text, $5::text) AS stopped (id);
 
 -- name: retry_nodes :many
 -- params: ids, indexes
--- FAILED and SKIPPED nodes wait again; indexes NULL: all of them, else those of the first of these runs. Their tasks
--- stay as history: the node's next run has a task of its own, and the old one is not run again. A node that is a
--- workflow keeps it: the worker that finds the node ready lets it go on.
+-- Sets FAILED and SKIPPED nodes to PENDING: with indexes NULL all of them, otherwise those of the first run. Their tasks
+-- stay as history and are not run again; the next run of a node gets a new task. A workflow node keeps its workflow,
+-- which continues when the node is ready.
 WITH again AS MATERIALIZED (
     SELECT n.ctid AS tid, n.id, n.task_id FROM horsies_workflow_tasks n
      WHERE $2::int[] IS NULL AND n.workflow_id = ANY ($1::text[]) AND n.status IN ('FAILED', 'SKIPPED')
@@ -195,11 +210,23 @@ UPDATE horsies_workflow_tasks n
   FROM again WHERE n.ctid = again.tid
 RETURNING n.workflow_id, n.task_index, n.sub_workflow_id;
 
+-- name: retry_stopped_tasks :many
+-- params: ids
+-- After a retry of runs that were stopped: their tasks that were asked to stop and have not ended yet are marked as former
+-- tasks of their nodes. The step that hears of the end of such a task runs the node again, unless the task completed.
+WITH target AS MATERIALIZED (
+    SELECT t.id, n.id AS node, n.workflow_id FROM horsies_workflow_tasks n JOIN horsies_tasks t ON t.id = n.task_id
+     WHERE n.workflow_id = ANY ($1::text[]) AND n.status = 'ENQUEUED' ORDER BY t.id FOR UPDATE OF t
+)
+UPDATE horsies_tasks t SET former_node_id = target.node, updated_at = statement_timestamp()
+  FROM target WHERE t.id = target.id
+RETURNING target.workflow_id;
+
 -- name: take_back_nodes :many
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
 -- params: ids, task_error
--- After retry_nodes: a node that was enqueued because its sources had all ended, and of which one has not ended any
--- more, waits again, unless its task runs: that one ends with what it was given, as if it had ended before the retry.
+-- After retry_nodes: a node that was enqueued because all its sources had ended waits again if one of them is retried. If
+-- its task already runs, it keeps the values that it was given.
 WITH open AS MATERIALIZED (
     SELECT n.workflow_id, n.node_id, d.at FROM horsies_workflow_tasks n CROSS JOIN LATERAL unnest(n.dependents) AS d (at)
      WHERE n.workflow_id = ANY ($1::text[]) AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')
@@ -215,9 +242,10 @@ WITH open AS MATERIALIZED (
      WHERE t.status IN ('PENDING', 'CLAIMED') ORDER BY t.id FOR UPDATE OF t
 ), ended AS (
     UPDATE horsies_tasks t
-       SET status = 'CANCELLED', claimed = false, claim_expires_at = NULL, result = $2, error_code = 'TASK_CANCELLED',
-           cancel_requested_at = statement_timestamp(), terminal_at = statement_timestamp(),
-           is_workflow_task = false, former_node_id = w.node, updated_at = statement_timestamp()
+       SET status = 'CANCELLED', withdrawn = false, claimed = false, claim_expires_at = NULL, result = $2,
+           error_code = 'TASK_CANCELLED', cancel_requested_at = statement_timestamp(),
+           terminal_at = statement_timestamp(), is_workflow_task = false, former_node_id = w.node,
+           updated_at = statement_timestamp()
       FROM waiting w WHERE t.id = w.id AND t.status IN ('PENDING', 'CLAIMED')
     RETURNING w.tid
 )
@@ -227,8 +255,8 @@ RETURNING n.workflow_id, n.task_index;
 
 -- name: takers_inside :many
 -- params: child_ids, levels, indexes
--- Nodes that have not started and stand in workflows inside a run, and that take what one of these nodes of that run
--- returns; levels: how deep each of child_ids is below the run.
+-- Nodes in workflows inside a run that have not started and take the result of one of these nodes of the run. levels: how
+-- deep each of child_ids is below the run.
 SELECT n.node_id FROM unnest($1::text[], $2::int[]) AS c (id, level)
   JOIN horsies_workflow_tasks n ON n.workflow_id = c.id AND n.status IN ('PENDING', 'READY')
  CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(n.args_from) = 'object' THEN n.args_from END) AS a (name, source)
@@ -237,10 +265,9 @@ SELECT n.node_id FROM unnest($1::text[], $2::int[]) AS c (id, level)
 
 -- name: recount_workflows :many
 -- params: ids
--- After a retry: counters from scratch, what can run at once is made READY for the worker that is told, and what was
--- READY may have to wait again. One pass over nodes and edges, grouped, never joined: with the statistics of an empty
--- table a join of the nodes with themselves read each node's whole workflow. A workflow inside another runs if its node
--- does; else it is PENDING until the node is ready.
+-- After a retry: computes all counters anew and sets nodes READY or PENDING accordingly. One grouped pass over nodes and
+-- edges without a join: with the statistics of an empty table, a join of the nodes with themselves read each node's whole
+-- workflow. A workflow inside another runs if its node does; otherwise it is PENDING until the node is ready.
 WITH node AS MATERIALIZED (
     SELECT n.ctid AS tid, n.workflow_id, n.task_index, n.status, n.dependents FROM horsies_workflow_tasks n
      WHERE n.workflow_id = ANY ($1::text[])
@@ -257,7 +284,7 @@ WITH node AS MATERIALIZED (
        SET deps_left = cardinality(n.dependencies) - s.ended, deps_ok = s.ok, updated_at = statement_timestamp(),
            status = CASE WHEN n.allow_failed_deps AND s.ended < cardinality(n.dependencies) THEN 'PENDING'
                          WHEN n.allow_failed_deps THEN 'READY'
-                         -- a source of its context has not ended: it waits, even if its join is met
+                         -- a source of its context has not ended: the node waits even if its join is met
                          WHEN s.ended < cardinality(n.dependencies) AND EXISTS (
                               SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
                                CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflow_tasks c
@@ -270,8 +297,13 @@ WITH node AS MATERIALIZED (
                          ELSE 'PENDING' END
       FROM state s WHERE n.ctid = s.tid AND s.status IN ('PENDING', 'READY')
 ), run AS MATERIALIZED (
-    SELECT workflow_id, count(*) FILTER (WHERE status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))::int AS left_
-      FROM state WHERE tid IS NOT NULL GROUP BY workflow_id
+    -- from the ids as well: a map over an empty list has no nodes
+    SELECT x.workflow_id, sum(x.left_)::int AS left_
+      FROM (SELECT workflow_id, (status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))::int AS left_
+              FROM state WHERE tid IS NOT NULL
+            UNION ALL
+            SELECT id, 0 FROM unnest($1::text[]) AS x (id)) AS x
+     GROUP BY x.workflow_id
 )
 UPDATE horsies_workflows w
    SET nodes_left = run.left_, result = NULL, error = NULL, completed_at = NULL, updated_at = statement_timestamp(),

@@ -6,7 +6,7 @@ fillfactor: progress and finalizing marks on a running task found room on their 
 updates at 100, 81 % at 90, 98 % at 80 and 99 % at 70; total size did not grow, because the versions that a
 claim and an end leave behind fill the gap.
 autovacuum: with the default 20 % a table of ten million finished rows collects two million dead entries at
-the front of the claim index before anybody sweeps; an empty claim read 847 buffers after 60,000 tasks
+the front of the claim index before autovacuum runs; an empty claim read 847 buffers after 60,000 tasks
 unswept and 80 swept.
 """
 

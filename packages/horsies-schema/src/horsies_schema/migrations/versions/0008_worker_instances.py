@@ -2,9 +2,10 @@
 
 Deploy: before the code that needs it.
 
-The beat is a counter, not a time: whoever judges watches it stand still on a clock of its own, so a database clock
-that jumps condemns nobody. The verdict stands in the same row, so that a beat and a verdict exclude each other by
-the row's lock: a worker that was judged learns it from its next beat, and one that beat just now is not judged.
+The beat is a counter, not a time: other workers measure on their own clocks how long it has not moved, so a jump of
+the database's clock declares no worker dead. The verdict stands in the same row, so that the row's lock keeps a beat
+and a verdict apart: a worker that was declared dead learns it from its next beat, and a worker that has just beaten is
+not declared dead.
 """
 
 from alembic import op
@@ -34,8 +35,8 @@ CREATE TABLE horsies_worker_instances (
 ) WITH (fillfactor = 50)
 """
 
-# Everybody reads the open ones every two seconds; the closed ones stay for a week. A beat touches no column of it,
-# so it stays a heap-only update.
+# Every worker reads the open rows every two seconds; closed rows stay for a week. A beat changes no indexed column, so
+# it stays a heap-only update.
 OPEN = """
 CREATE INDEX ix_horsies_worker_instances_open ON horsies_worker_instances (worker_id)
  WHERE stopped_at IS NULL AND recovered_at IS NULL

@@ -23,7 +23,7 @@ def downgrade() -> None:
 
 
 def _replace(condition: str) -> None:
-    """In two transactions: the first locks everybody out for a moment, the second reads all rows and lets them work.
+    """In two transactions: the first locks the table for a moment, the second reads all rows without blocking writers.
     Interrupted in between, it is repeated."""
     op.execute(
         f"""ALTER TABLE horsies_tasks DROP CONSTRAINT ck_horsies_tasks_queue_name,

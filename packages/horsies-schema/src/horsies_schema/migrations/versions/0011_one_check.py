@@ -202,7 +202,7 @@ CREATE OR REPLACE TRIGGER horsies_task_notify_update_trigger AFTER UPDATE ON hor
 
 
 def _replace(table: str, old: Iterable[str], new: Mapping[str, str]) -> None:
-    """In two transactions: the first locks everybody out for a moment, the second reads all rows and lets them work.
+    """In two transactions: the first locks the table for a moment, the second reads all rows without blocking writers.
     Interrupted in between, it is repeated."""
     drops = [f"DROP CONSTRAINT IF EXISTS ck_{table}_{name}" for name in (*old, *new)]
     adds = [f"ADD CONSTRAINT ck_{table}_{name} CHECK ({condition}) NOT VALID" for name, condition in new.items()]

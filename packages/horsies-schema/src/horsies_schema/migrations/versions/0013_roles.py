@@ -57,7 +57,7 @@ END
 $function$
 """
 
-# The whole graph in one statement, so that it is there or not, whatever transaction it runs in. One JSON document, so
+# The whole graph in one statement, so that a run is never stored in part. One JSON document, so
 # that the function keeps its signature when a release adds a property. Nodes without dependencies are enqueued at
 # once; a workflow among them is left to a worker, which is told. No row means that a run with this id exists.
 START_WORKFLOW = """

@@ -1,17 +1,18 @@
--- How the tasks of a list divide: by state, queue, name and worker. Judged on bounded samples of the sections of the
--- list, so a large table costs what a small one costs; what was cut is told, and its numbers are then "at least".
+-- Counts of the tasks of a list by state, queue, name and worker. They are taken from bounded samples of the list's
+-- sections, so a large table costs no more than a small one. The rows named `read` say which samples reached their bound;
+-- those counts are lower bounds.
 
 -- name: task_facets :many
 -- params: statuses, queue, name, worker, error, id_start, since, queues, per_queue, look, look_coded, shown
--- Every number is of what the list would hold if its own condition were not asked: the queues below are those of the
--- states, names and workers that are asked for, whichever queue is.
+-- Each field is counted without the filter's condition on that field: the queues are those of the wanted states, names
+-- and workers, in all queues.
 WITH RECURSIVE waiting AS (
-    -- the queues with waiting tasks, one descent of the claim index each: a long queue must not hide the next one
-    (SELECT 1 AS n, t.queue_name FROM horsies_tasks t WHERE t.status = 'PENDING'
+    -- the queues with waiting tasks, with one index descent each, so that a long queue does not hide the next
+    (SELECT 1 AS n, t.queue_name FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
       ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)
     UNION ALL
     SELECT w.n + 1, (SELECT t.queue_name FROM horsies_tasks t
-                      WHERE t.status = 'PENDING' AND t.queue_name > w.queue_name
+                      WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name > w.queue_name
                       ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)
       FROM waiting w WHERE w.queue_name IS NOT NULL AND w.n < $8::int
 ), sampled AS MATERIALIZED (
@@ -21,10 +22,14 @@ WITH RECURSIVE waiting AS (
     UNION ALL
     SELECT 'waiting', s.id, 'PENDING', w.queue_name, s.task_name, NULL, NULL, NULL
       FROM waiting w CROSS JOIN LATERAL (
-           SELECT t.id, t.task_name FROM horsies_tasks t WHERE t.status = 'PENDING' AND t.queue_name = w.queue_name
+           SELECT t.id, t.task_name FROM horsies_tasks t
+            WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = w.queue_name
             ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT $9::int) AS s
     UNION ALL
-    -- apart from those with an error code: among a thousand successes the newest failures would not be seen
+    (SELECT 'withdrawn', t.id, t.status, t.queue_name, t.task_name, NULL, NULL, NULL
+       FROM horsies_tasks t WHERE t.withdrawn LIMIT $10::int)
+    UNION ALL
+    -- successes and failures are sampled apart, because a thousand successes would hide the newest failures
     (SELECT 'ended', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname, NULL
        FROM horsies_tasks t
       WHERE t.terminal_at IS NOT NULL AND t.error_code IS NULL
@@ -59,7 +64,7 @@ UNION ALL
   WHERE by_status AND by_queue AND by_name AND worker IS NOT NULL
   GROUP BY worker ORDER BY count(*) DESC, worker LIMIT $12::int)
 UNION ALL
--- how much of each section was read: of what waits, of its fullest queue
+-- the number of rows that were read in each section; for the waiting tasks, in the longest queue
 SELECT 'read', section, NULL, CASE section WHEN 'waiting' THEN max(n) ELSE sum(n) END
   FROM (SELECT section, count(*) AS n FROM sampled
          GROUP BY section, CASE section WHEN 'waiting' THEN queue_name END) AS x GROUP BY section;

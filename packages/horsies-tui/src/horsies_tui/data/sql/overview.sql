@@ -1,6 +1,6 @@
--- What the first screen shows. Counts of states stop at a bound and become the planner's estimates beyond it. Rates are
--- counted, never extrapolated: a slot of the window is counted once, in steps of a bounded number of rows, and the
--- dashboard remembers it.
+-- The overview. Counts of states stop at a bound and become the planner's estimates beyond it. Rates are counted, never
+-- extrapolated: each slot of the window is counted once, in steps of a bounded number of rows, and the dashboard keeps
+-- the count.
 
 -- name: ended_counts :many
 -- params: bound
@@ -11,7 +11,7 @@ SELECT status, count(*) AS tasks FROM (
 
 -- name: status_estimates :one
 -- params: tasks_table
--- As of the last ANALYZE. A role that may not read the column sees no frequencies.
+-- The estimates of the last ANALYZE. A role that may not read the column sees no frequencies.
 SELECT c.reltuples::float8 AS rows, s.most_common_vals::text::text[] AS statuses, s.most_common_freqs AS shares
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_stats s ON s.schemaname = n.nspname AND s.tablename = c.relname AND s.attname = 'status'
@@ -19,8 +19,7 @@ SELECT c.reltuples::float8 AS rows, s.most_common_vals::text::text[] AS statuses
 
 -- name: ended_now :one
 -- params: span_s, look
--- The newest ends within the span, and no more than a bound: `oldest_s` is then the span that they cover. Reads the
--- index alone.
+-- The newest ends within the span, up to a bound; `oldest_s` is then the span that they cover. An index-only scan.
 SELECT count(*) AS tasks, date_part('epoch', statement_timestamp() - min(newest.terminal_at)) AS oldest_s,
        statement_timestamp() AS now
   FROM (SELECT t.terminal_at FROM horsies_tasks t
@@ -30,7 +29,7 @@ SELECT count(*) AS tasks, date_part('epoch', statement_timestamp() - min(newest.
 
 -- name: failed_now :one
 -- params: span_s, look
--- The same with what the rows say: how many failed, and how long they had waited for their start.
+-- The same from the rows: how many failed, and how long they had waited for their start.
 SELECT count(*) AS tasks, count(*) FILTER (WHERE newest.status IN ('FAILED', 'EXPIRED')) AS failed,
        percentile_cont(0.5) WITHIN GROUP (ORDER BY newest.waited) AS p50,
        percentile_cont(0.95) WITHIN GROUP (ORDER BY newest.waited) AS p95,
@@ -43,15 +42,15 @@ SELECT count(*) AS tasks, count(*) FILTER (WHERE newest.status IN ('FAILED', 'EX
 
 -- name: sent_now :one
 -- params: from_id, until_id, look
--- No index leads from a time to the tasks that were sent then, but ids do: they begin with the sender's clock (UUIDv7).
+-- There is no index by sending time, but ids are UUIDv7: they begin with the time on the sender's clock.
 SELECT count(*) AS tasks, min(newest.id) AS oldest_id
   FROM (SELECT t.id FROM horsies_tasks t WHERE t.id > $1::text AND t.id < $2::text
          ORDER BY t.id DESC LIMIT $3::int) AS newest;
 
 -- name: ended_ranges :many
 -- params: froms, untils, look
--- How many ended after `from` and before `until`. A range with more than `look` of them is counted from its beginning up
--- to `reached`; rows with the same time stay together. Reads the index alone.
+-- The number of ends after `from` and before `until`. A range with more than `look` ends is counted from its beginning up
+-- to `reached`; rows with the same time stay together. An index-only scan.
 SELECT r.n::int AS n, found.tasks, found.reached
   FROM unnest($1::timestamptz[], $2::timestamptz[]) WITH ORDINALITY AS r (low, high, n)
  CROSS JOIN LATERAL (
@@ -61,8 +60,8 @@ SELECT r.n::int AS n, found.tasks, found.reached
 
 -- name: failed_ranges :many
 -- params: froms, untils, look
--- The same with what the rows say: how many failed, by how long they had waited (in eighths of a power of two of a
--- second; NULL: never started).
+-- The same from the rows: how many failed, by waiting time in buckets of an eighth of a power of two of a second; NULL
+-- when the task never started.
 SELECT r.n::int AS n, found.waited, found.tasks, found.failed, found.reached
   FROM unnest($1::timestamptz[], $2::timestamptz[]) WITH ORDINALITY AS r (low, high, n)
  CROSS JOIN LATERAL (
@@ -76,7 +75,7 @@ SELECT r.n::int AS n, found.waited, found.tasks, found.failed, found.reached
 
 -- name: sent_ranges :many
 -- params: froms, untils, look
--- What was sent, by id.
+-- The number of tasks that were sent, by id.
 SELECT r.n::int AS n, found.tasks, found.reached
   FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r (low, high, n)
  CROSS JOIN LATERAL (
@@ -86,7 +85,8 @@ SELECT r.n::int AS n, found.tasks, found.reached
 
 -- name: failing :many
 -- params: window, look, row_limit
--- Among the newest failures of the window; `is_least` when there may be more. What was cancelled did not fail.
+-- The newest failures of the window by task and error code; `is_least` when there may be more. A cancelled task did not
+-- fail.
 WITH newest AS MATERIALIZED (
     SELECT t.task_name, left(t.error_code, 200) AS error_code, t.status, t.terminal_at FROM horsies_tasks t
      WHERE t.terminal_at IS NOT NULL AND t.error_code IS NOT NULL

@@ -1,47 +1,40 @@
--- Lists of tasks. Three sections, each walked along its own index and never further than a number of rows:
--- what workers hold (as many as they have slots), what waits (in the order of the claim), what ended (newest first).
--- A condition that no index serves is judged on the rows that were walked; the page then says how far it looked.
+-- The list of tasks in three sections. Each statement follows its own index and reads a bounded number of rows: the tasks
+-- that workers hold (the workers' capacity bounds them), the waiting tasks in claim order, the ended tasks from the
+-- newest. A condition that no index serves is checked on the rows that were read, and the page says how many those were.
+-- The conditions are the client's (horsies/_pg/sql/fragments.sql).
 
--- name: tasks_by_id :many
--- params: ids
-SELECT t.id, t.task_name, t.queue_name, t.priority, t.status,
-       coalesce(t.terminal_at, t.started_at, t.claimed_at, t.enqueued_at) AS since,
-       statement_timestamp() - coalesce(t.terminal_at, t.started_at, t.claimed_at, t.enqueued_at) AS age,
-       t.retry_count, t.max_retries, t.claimed_by_worker_id, left(t.error_code, 200) AS error_code,
-       t.is_workflow_task, t.enqueued_at, t.terminal_at
-  FROM horsies_tasks t WHERE t.id = ANY ($1::text[]);
-
--- name: tasks_in_flight :many
--- params: statuses, queue, name, id_start, worker, after_at, after_id, row_limit
-SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, coalesce(t.started_at, t.claimed_at) AS since,
-       statement_timestamp() - coalesce(t.started_at, t.claimed_at) AS age, t.retry_count, t.max_retries,
-       t.claimed_by_worker_id, left(t.error_code, 200) AS error_code, t.is_workflow_task, t.enqueued_at, t.terminal_at
+-- name: tasks_held :many
+-- params: {{task_filter}}, after_at, after_id, row_limit
+SELECT {{task_summary}}
   FROM horsies_tasks t
- WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.status = ANY ($1::text[])
-   AND ($2::text IS NULL OR t.queue_name = $2::text)
-   AND ($3::text IS NULL OR strpos(lower(t.task_name), $3::text) > 0)
-   AND ($4::text IS NULL OR left(t.id, length($4::text)) = $4::text)
-   AND ($5::text IS NULL OR strpos(t.claimed_by_worker_id, $5::text) > 0)
-   AND ($6::timestamptz IS NULL OR (coalesce(t.started_at, t.claimed_at), t.id) > ($6::timestamptz, $7::text))
- ORDER BY coalesce(t.started_at, t.claimed_at), t.id LIMIT $8::int;
+ WHERE {{held_tasks}}
+   AND ($after_at::timestamptz IS NULL
+        OR (coalesce(t.started_at, t.claimed_at), t.id) > ($after_at::timestamptz, $after_id::text))
+ ORDER BY coalesce(t.started_at, t.claimed_at), t.id LIMIT $row_limit::int;
 
 -- name: tasks_waiting :many
--- params: queue, after_queue, after_priority, after_at, after_id, look, name, id_start, row_limit
--- `tail` is where the look ended: the caller can go on from there, also when nothing matched.
+-- params: {{task_filter}}, after_queue, after_priority, after_at, after_id, look, row_limit
+-- `tail` is the last row that was read: the next page continues there, even when nothing matched. Withdrawn tasks have
+-- an index of their own; the planner merges the two.
 WITH walked AS MATERIALIZED (
-    SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.enqueued_at AS since,
-           statement_timestamp() - t.enqueued_at AS age, t.retry_count, t.max_retries, t.claimed_by_worker_id,
-           NULL::text AS error_code, t.is_workflow_task, t.enqueued_at, t.terminal_at
-      FROM horsies_tasks t
-     WHERE t.status = 'PENDING' AND ($1::text IS NULL OR t.queue_name = $1::text)
-       AND ($2::text IS NULL OR (t.queue_name, t.priority, t.enqueued_at, t.id)
-                              > ($2::text, $3::int, $4::timestamptz, $5::text))
-     ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT $6::int
+    SELECT {{task_summary}}, t.enqueued_at, t.former_node_id
+      FROM (SELECT id, task_name, queue_name, priority, status, enqueued_at, claimed_at, started_at, terminal_at, retry_count,
+                   max_retries, manual_retries, claimed_by_worker_id, worker_hostname, error_code, is_workflow_task,
+                   withdrawn, former_node_id
+              FROM horsies_tasks WHERE status = 'PENDING' AND NOT withdrawn
+            UNION ALL
+            SELECT id, task_name, queue_name, priority, status, enqueued_at, claimed_at, started_at, terminal_at, retry_count,
+                   max_retries, manual_retries, claimed_by_worker_id, worker_hostname, error_code, is_workflow_task,
+                   withdrawn, former_node_id
+              FROM horsies_tasks WHERE withdrawn) AS t
+     WHERE ($queue_names::text[] IS NULL OR t.queue_name = ANY ($queue_names::text[]))
+       AND ($after_queue::text IS NULL OR (t.queue_name, t.priority, t.enqueued_at, t.id)
+            > ($after_queue::text, $after_priority::int, $after_at::timestamptz, $after_id::text))
+     ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT $look::int
 ), matching AS (
-    SELECT * FROM walked w
-     WHERE ($7::text IS NULL OR strpos(lower(w.task_name), $7::text) > 0)
-       AND ($8::text IS NULL OR left(w.id, length($8::text)) = $8::text)
-     ORDER BY w.queue_name, w.priority, w.enqueued_at, w.id LIMIT $9::int
+    SELECT * FROM walked t
+     WHERE {{waiting_tasks}}
+     ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT $row_limit::int
 ), tail AS (
     SELECT (SELECT count(*) FROM walked) AS walked, w.id AS tail_id, w.enqueued_at AS tail_at,
            w.queue_name AS tail_queue, w.priority AS tail_priority
@@ -50,27 +43,16 @@ WITH walked AS MATERIALIZED (
 SELECT tail.*, m.* FROM tail LEFT JOIN matching m ON true ORDER BY m.queue_name, m.priority, m.enqueued_at, m.id;
 
 -- name: tasks_ended :many
--- params: statuses, has_code, after_at, after_id, since, look, queue, name, error, id_start, worker, row_limit
--- `has_code`: every wanted state has an error code (a CHECK holds it to that), which opens the way through the index
--- over error codes, where the failures of a table of successes are few.
+-- params: {{task_filter}}, after_at, after_id, look, row_limit
 WITH walked AS MATERIALIZED (
-    SELECT t.id, t.task_name, t.queue_name, t.priority, t.status, t.terminal_at AS since,
-           statement_timestamp() - t.terminal_at AS age, t.retry_count, t.max_retries, t.claimed_by_worker_id,
-           left(t.error_code, 200) AS error_code, t.is_workflow_task, t.enqueued_at, t.terminal_at
+    SELECT {{task_summary}}, t.former_node_id
       FROM horsies_tasks t
-     WHERE t.terminal_at IS NOT NULL AND (NOT $2::boolean OR t.error_code IS NOT NULL)
-       AND ($3::timestamptz IS NULL OR (t.terminal_at, t.id) < ($3::timestamptz, $4::text))
-       AND ($5::interval IS NULL OR t.terminal_at >= statement_timestamp() - $5::interval)
-     ORDER BY t.terminal_at DESC, t.id DESC LIMIT $6::int
+     WHERE t.terminal_at IS NOT NULL AND (NOT $has_code::boolean OR t.error_code IS NOT NULL)
+       AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
+       AND ($newer_than::interval IS NULL OR t.terminal_at > statement_timestamp() - $newer_than::interval)
+     ORDER BY t.terminal_at DESC, t.id DESC LIMIT $look::int
 ), matching AS (
-    SELECT * FROM walked w
-     WHERE w.status = ANY ($1::text[])
-       AND ($7::text IS NULL OR w.queue_name = $7::text)
-       AND ($8::text IS NULL OR strpos(lower(w.task_name), $8::text) > 0)
-       AND ($9::text IS NULL OR strpos(lower(w.error_code), $9::text) > 0)
-       AND ($10::text IS NULL OR left(w.id, length($10::text)) = $10::text)
-       AND ($11::text IS NULL OR strpos(w.claimed_by_worker_id, $11::text) > 0)
-     ORDER BY w.terminal_at DESC, w.id DESC LIMIT $12::int
+    SELECT * FROM walked t WHERE {{ended_tasks}} ORDER BY t.terminal_at DESC, t.id DESC LIMIT $row_limit::int
 ), tail AS (
     SELECT (SELECT count(*) FROM walked) AS walked, w.id AS tail_id, w.terminal_at AS tail_at
       FROM walked w ORDER BY w.terminal_at, w.id LIMIT 1

@@ -1,0 +1,21 @@
+"""Frozen values that are built from rows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+
+class FromRow:
+    """Base of a dataclass whose fields are columns. Extra columns are ignored: a newer schema may have more."""
+
+    __slots__ = ()
+    CONVERTED: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    """Columns whose values are converted, unless they are NULL."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        values = {field.name: row[field.name] for field in fields(cls)}  # pyright: ignore[reportArgumentType]
+        for name, convert in cls.CONVERTED.items():
+            if values[name] is not None:
+                values[name] = convert(values[name])
+        return cls(**values)

@@ -1,0 +1,112 @@
+-- Parts that several statements share, in this package and in others (see _pg/statements.py). `t` is a row of
+-- horsies_tasks.
+
+-- fragment: last_sign
+-- The last sign of life of a claimed or running task: the newest of its state's own start, a staged outcome, and the
+-- heartbeats of the current attempt. Its age is the task's silence, for the reaper, `horsies stale`, the doctor and the
+-- dashboard.
+greatest(t.claimed_at, t.started_at, t.finalizing_at, (
+    SELECT h.sent_at FROM horsies_heartbeats h
+     WHERE h.task_id = t.id AND h.role = CASE t.status WHEN 'RUNNING' THEN 'runner' ELSE 'claimer' END
+       AND h.sent_at >= coalesce(t.started_at, t.claimed_at)
+     ORDER BY h.sent_at DESC LIMIT 1))
+
+-- fragment: is_live
+-- Whether a row `i` of horsies_worker_instances is a live worker: one that has sent a heartbeat within three periods.
+i.stopped_at IS NULL AND i.recovered_at IS NULL AND i.judged_dead_at IS NULL
+   AND i.beat_at + 3::bigint * i.period_ms * interval '1 ms' > statement_timestamp()
+
+-- fragment: task_info
+-- The columns of TaskInfo that every role may read.
+t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.claimed_at, t.started_at,
+       t.completed_at, t.failed_at, t.terminal_at, t.cancel_requested_at, t.good_until, t.next_retry_at, t.retry_count,
+       t.max_retries, t.manual_retries, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
+       t.error_code, t.is_workflow_task, t.created_at, t.updated_at
+
+-- fragment: attempt_info
+-- The columns of TaskAttempt that every role may read.
+attempt, outcome, will_retry, started_at, finished_at, error_code, worker_id, worker_hostname, worker_pid,
+       worker_process_name
+
+-- fragment: task_since
+-- When a task entered its state; for a waiting task, when it is due.
+CASE WHEN t.status = 'PENDING' THEN t.enqueued_at ELSE coalesce(t.terminal_at, t.started_at, t.claimed_at) END
+
+-- fragment: task_summary
+-- The columns of TaskSummary.
+t.id, t.task_name, t.queue_name, t.priority, t.status, {{task_since}} AS since,
+       statement_timestamp() - {{task_since}} AS age, t.retry_count, t.max_retries, t.manual_retries,
+       t.claimed_by_worker_id, t.worker_hostname, left(t.error_code, 200) AS error_code, t.is_workflow_task,
+       t.withdrawn, t.terminal_at
+
+-- fragment: task_filter
+-- The parameters of a TaskFilter, in the order of `TaskFilter.values`. Each may be NULL, which means any.
+ids, id_start, statuses, queue_names, task_names, name_part, worker_id, worker_part, older_than, newer_than, in_workflow, error_codes, code_part, has_code
+
+-- fragment: chosen
+-- The conditions of a TaskFilter that do not depend on the state. `has_code` says that every wanted state has an error
+-- code (a CHECK guarantees it), which lets the planner use the index over error codes: failures are few among successes.
+($ids::text[] IS NULL OR t.id = ANY ($ids::text[]))
+   AND ($id_start::text IS NULL OR left(t.id, length($id_start::text)) = $id_start::text)
+   AND ($queue_names::text[] IS NULL OR t.queue_name = ANY ($queue_names::text[]))
+   AND ($task_names::text[] IS NULL OR t.task_name = ANY ($task_names::text[]))
+   AND ($name_part::text IS NULL OR strpos(lower(t.task_name), $name_part::text) > 0)
+   AND ($worker_id::text IS NULL OR t.claimed_by_worker_id = $worker_id::text)
+   AND ($worker_part::text IS NULL OR strpos(t.claimed_by_worker_id, $worker_part::text) > 0)
+   AND ($in_workflow::boolean IS NULL OR (t.is_workflow_task OR t.former_node_id IS NOT NULL) = $in_workflow::boolean)
+   AND ($error_codes::text[] IS NULL OR t.error_code = ANY ($error_codes::text[]))
+   AND ($code_part::text IS NULL OR strpos(lower(t.error_code), $code_part::text) > 0)
+   AND (NOT $has_code::boolean OR t.error_code IS NOT NULL)
+
+-- fragment: waiting_tasks
+-- The waiting tasks of a filter; withdrawn tasks have an index of their own. The constant comparison lets the planner drop this part when they are not wanted.
+(t.status = 'PENDING' AND NOT t.withdrawn OR t.withdrawn) AND 'PENDING' = ANY ($statuses::text[]) AND {{chosen}}
+   AND ($older_than::interval IS NULL OR t.enqueued_at <= statement_timestamp() - $older_than::interval)
+   AND ($newer_than::interval IS NULL OR t.enqueued_at > statement_timestamp() - $newer_than::interval)
+
+-- fragment: held_tasks
+-- The claimed and running tasks of a filter.
+t.status IN ('CLAIMED', 'RUNNING') AND t.status = ANY ($statuses::text[]) AND {{chosen}}
+   AND ($older_than::interval IS NULL
+        OR coalesce(t.started_at, t.claimed_at) <= statement_timestamp() - $older_than::interval)
+   AND ($newer_than::interval IS NULL
+        OR coalesce(t.started_at, t.claimed_at) > statement_timestamp() - $newer_than::interval)
+
+-- fragment: ended_tasks
+-- The ended tasks of a filter.
+t.terminal_at IS NOT NULL AND t.status = ANY ($statuses::text[]) AND {{chosen}}
+   AND ($older_than::interval IS NULL OR t.terminal_at <= statement_timestamp() - $older_than::interval)
+   AND ($newer_than::interval IS NULL OR t.terminal_at > statement_timestamp() - $newer_than::interval)
+
+-- fragment: kept_by_workflow
+-- A workflow that has not ended, at any level, keeps its tasks.
+(t.is_workflow_task AND EXISTS (
+    SELECT FROM horsies_workflow_tasks n
+      JOIN horsies_workflows w ON w.id = n.workflow_id
+      LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+     WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))))
+
+-- fragment: requeue_target
+-- Sends the claimed tasks that the CTE `target` locked back to their queue.
+UPDATE horsies_tasks t
+   SET status = 'PENDING', claimed = false, claimed_at = NULL, claimed_by_worker_id = NULL, claim_expires_at = NULL,
+       updated_at = statement_timestamp()
+  FROM target
+
+-- fragment: lost_attempt
+-- What ending the attempt of a lost worker needs.
+t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
+       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at, t.cancel_requested_at
+
+-- fragment: workflow_info
+-- The columns of WorkflowInfo; `w` is a row of horsies_workflows. No `*`: a viewer may not read every column.
+w.id, w.name, w.status, w.on_error, w.definition_key, w.parent_workflow_id, w.depth, w.nodes_left, w.sent_at,
+       w.created_at, w.started_at, w.completed_at, w.updated_at
+
+-- fragment: node_info
+-- The columns of WorkflowNodeInfo; `n` is the node, `t` its task and `c` the workflow inside it. A node's row stays
+-- ENQUEUED while its task runs, which saves a write per node, so RUNNING is read from the task.
+n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.kind <> 'task' AS is_subworkflow, n.sub_workflow_id,
+       n.task_id,
+       CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
+       coalesce(n.started_at, t.started_at) AS started_at, n.completed_at, c.status AS sub_workflow_status

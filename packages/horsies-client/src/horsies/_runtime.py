@@ -1,0 +1,121 @@
+"""`AppRuntime`: the configuration, the task registry and the connections of an app. `Horsies` adds the public methods.
+
+Handles, sends and workflows need this part of an app only. Nothing is opened before the first use.
+"""
+
+import atexit
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from horsies._loading import load_verbs
+from horsies.config import AppConfig, PostgresConfig
+from horsies.errors import UsageError
+from horsies.registry import Registry
+
+if TYPE_CHECKING:
+    from horsies._pg.pool import Database
+    from horsies.codec import PayloadLimits
+    from horsies.operate.broker import PostgresBroker
+    from horsies.sync import BackgroundLoop
+
+R = TypeVar("R")
+
+
+class AppRuntime:
+    """The part of an app that its tasks, handles and workflows use."""
+
+    def __init__(self, config: AppConfig | None = None) -> None:
+        if config is None:
+            config = AppConfig(PostgresConfig())
+        if not isinstance(config, AppConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"Horsies takes an AppConfig, not a {type(config).__name__}")
+        self.config = config
+        self.registry = Registry()
+        self._database: Database | None = None
+        self._broker: PostgresBroker | None = None
+        self._limits: PayloadLimits | None = None
+        self._background: BackgroundLoop | None = None
+
+    def get_broker(self) -> "PostgresBroker":
+        """Monitoring and manual recovery."""
+        if self._broker is None:
+            from horsies.operate.broker import PostgresBroker
+
+            self._broker = PostgresBroker(self.database, self.config)
+        return self._broker
+
+    @property
+    def database(self) -> "Database":
+        """The connections; for the other horsies packages."""
+        database = self._database
+        if database is None:
+            from horsies._pg.pool import Database
+
+            # setdefault is atomic: a second Database, made by another thread at the same time, would never be closed
+            database = vars(self).setdefault("_first_database", Database(self.config.broker, self.config.resilience))
+            self._database = database
+        return database
+
+    @property
+    def schema(self) -> str | None:
+        return self.config.broker.schema
+
+    @property
+    def payload_limits(self) -> "PayloadLimits":
+        if self._limits is None:
+            from horsies.codec import PayloadLimits
+
+            self._limits = PayloadLimits(self.config.payload_warn_bytes, self.config.payload_max_bytes)
+        return self._limits
+
+    def run_sync(self, verb: str, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """Run a coroutine for a caller without an event loop; for the other horsies packages."""
+        background = self._background
+        if background is None:
+            load_verbs(verb)
+            from horsies.sync import BackgroundLoop
+
+            # atomic, as in `database`: two threads that come here at the same time get the same loop
+            background = vars(self).setdefault("_first_background", BackgroundLoop(self._close_here))
+            self._background = background
+        return background.run(verb, work)
+
+    def close(self) -> None:
+        """Close the connections of the synchronous methods. Happens automatically at exit."""
+        if self._background is not None:
+            self._background.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running loop, and those of the synchronous methods."""
+        await self._close_here()
+        import asyncio
+
+        await asyncio.to_thread(self.close)
+
+    async def _close_here(self) -> None:
+        if self._database is not None:
+            await self._database.close_here()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+
+def _close_at_exit() -> None:
+    sync = sys.modules.get("horsies.sync")
+    if sync is not None:
+        sync.close_at_exit()
+
+
+# Registered at import and not at the first send: atexit functions that the program registers later run earlier, and may
+# still send.
+atexit.register(_close_at_exit)

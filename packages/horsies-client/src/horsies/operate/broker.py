@@ -1,0 +1,379 @@
+"""The Python API of operators on one app's database: read, cancel, retry, requeue, purge, pause, recover by hand.
+
+Every method is a coroutine; `TaskHandle` and the command line offer the same without an event loop. A method that
+changes rows returns how many it changed, or the outcome for each.
+"""
+
+from collections.abc import AsyncGenerator, Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, cast
+
+from horsies._checks import Checks, queue_name_problem
+from horsies._pg.transient import sqlstate
+from horsies.errors import BrokerError, ConfigurationError, OperationalErrorCode, UsageError
+from horsies.operate import reading
+from horsies.operate.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
+from horsies.operate.reading import COUNT_BOUND, QUEUE_BOUND
+from horsies.operate.session import UNIQUE_VIOLATION, Fetch, OperatorSession
+from horsies.operate.stale import LISTED, SEEN_WITHIN, StaleRules, Verdict
+from horsies.operate.views import (
+    ExpiredTask,
+    QueueStatus,
+    RetryResult,
+    ScheduleInfo,
+    StaleTask,
+    TaskAttempt,
+    TaskDetail,
+    TaskInfo,
+    TaskPage,
+    TaskState,
+    TaskSummary,
+    WorkerStats,
+    WorkerStatus,
+)
+from horsies.result import TaskError
+from horsies.status import CancelResult, TaskStatus
+
+if TYPE_CHECKING:
+    from horsies._pg.pool import Database
+    from horsies.config import AppConfig
+    from horsies.operate.doctor import Finding, Limits
+    from horsies.workflow.control import WorkflowControl
+
+PURGE_TIMEOUT_MS: Final = 15_000
+PURGE_BATCH: Final = 500
+"""Rows that one statement purges: few enough that its locks and its commit are short."""
+_CANCEL_ROUNDS: Final = 5
+"""A task can change between the two statements of a cancel (another operator retries it), so each round tries again."""
+_UNCUT: Final = 2**30
+
+
+class PostgresBroker:
+    """The operations of one app's database. Get it with `app.get_broker()`."""
+
+    def __init__(self, database: "Database", config: "AppConfig") -> None:
+        self._config = config
+        self._session = OperatorSession(database, config.broker)
+        self._workflows: WorkflowControl | None = None
+
+    @property
+    def workflows(self) -> "WorkflowControl":
+        """The same for runs of workflows."""
+        if self._workflows is None:
+            from horsies.workflow.control import WorkflowControl
+
+            # Not a cached_property: Python 3.11 holds one lock for all instances while it computes one.
+            self._workflows = WorkflowControl(self._session.run, self._config.broker.schema)
+        return self._workflows
+
+    # -- reading tasks ---------------------------------------------------------------------------
+
+    async def list_tasks(
+        self, filter: TaskFilter | None = None, limit: int = 100, after: TaskCursor | None = None
+    ) -> TaskPage:
+        """A page of tasks: live ones first, the newest id first; then ended ones, the last ended first.
+
+        `after` is the `next` of the page before. Arguments and results are not read.
+        """
+        return await self._session.read(lambda fetch: reading.list_tasks(fetch, filter or TaskFilter(), limit, after))
+
+    async def count_tasks(self, filter: TaskFilter | None = None, bound: int = COUNT_BOUND) -> int:
+        """How many tasks match; counting stops at `bound`."""
+        return await self._session.read(lambda fetch: reading.count_tasks(fetch, filter or TaskFilter(), bound))
+
+    async def get_task_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
+        """The state of each task by id; an id without a task is left out."""
+        ids = sorted(set(task_ids))
+        return await self._session.read_shown(lambda fetch, private: reading.task_states(fetch, ids, private=private))
+
+    async def get_task_detail(
+        self, task_id: str, max_chars: int | None = 2_000, heartbeats: int = 5
+    ) -> TaskDetail | None:
+        """Everything about one task; None when there is no such task. Long texts are cut to `max_chars`."""
+        chars = max_chars if max_chars is not None else _UNCUT
+        return await self._session.read_shown(
+            lambda fetch, private: reading.task_detail(fetch, task_id, chars, heartbeats, private=private)
+        )
+
+    async def get_task_info(self, task_id: str) -> TaskInfo | None:
+        """Everything about one task but its arguments and result; None when there is no such task. A role that may not
+        read messages gets None for `failed_reason`, `unique_key` and `progress`."""
+        hidden = {"failed_reason": None, "unique_key": None, "progress": None}
+        rows = await self._session.rows_shown("read_task", "show_task", task_id)
+        return TaskInfo.from_row({**hidden, **rows[0]}) if rows else None
+
+    async def get_attempts(self, task_id: str) -> list[TaskAttempt]:
+        """The finished attempts of one task, first to last; without messages for a role that may not read them."""
+        rows = await self._session.rows_shown("read_attempts", "show_attempts", task_id)
+        return [TaskAttempt.from_row(row) for row in rows]
+
+    async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[StaleTask]:
+        """CLAIMED and RUNNING tasks whose worker has given no sign of life for that long, the longest silent first."""
+        threshold = _span("stale_threshold_minutes", minutes=stale_threshold_minutes)
+        rows = await self._session.rows("stale_tasks", threshold, [], 2**31 - 1)
+        return [StaleTask.from_row(row) for row in rows]
+
+    async def find_stale(self) -> list[tuple[StaleTask, Verdict]]:
+        """The stale tasks (see `operate.stale`), the longest silent first, each with its verdict."""
+
+        async def read(fetch: Fetch) -> reading.StaleTasks:
+            workers = await reading.workers(fetch, SEEN_WITHIN)
+            return await reading.stale_tasks(fetch, workers, LISTED, self._config.recovery)
+
+        return list((await self._session.read(read)).tasks)
+
+    async def stale_rules(self) -> StaleRules:
+        """The thresholds of the workers that were seen lately."""
+        return StaleRules(await self.get_workers(SEEN_WITHIN), self._config.recovery)
+
+    async def get_expired_tasks(self, limit: int = 100) -> list[ExpiredTask]:
+        """Tasks that missed their `good_until`: first those that no sweep has ended yet, then the newest ended."""
+        return [ExpiredTask.from_row(row) for row in await self._session.rows("expired_tasks", limit)]
+
+    # -- reading workers, queues, schedules, the database ----------------------------------------
+
+    async def get_workers(self, seen_within: timedelta | None = timedelta(hours=1)) -> list[WorkerStatus]:
+        """Every worker that was seen within the window (None means ever), with the tasks that it holds."""
+        checks = Checks("broker")
+        checks.span("seen_within", seen_within, optional=True)
+        checks.finish()
+        return await self._session.read(lambda fetch: reading.workers(fetch, seen_within))
+
+    async def get_worker_stats(self, seen_within_minutes: float = 5) -> list[WorkerStats]:
+        """The newest snapshot of every worker that was seen within the window."""
+        window = _span("seen_within_minutes", minutes=seen_within_minutes)
+        return [WorkerStats.from_row(row) for row in await self._session.rows("worker_snapshots", window)]
+
+    async def get_queues(self, bound: int = QUEUE_BOUND) -> list[QueueStatus]:
+        """Every queue that has tasks, a pause mark or a live worker, by name. Counting stops at `bound` for each
+        priority."""
+        return (await self._session.read(lambda fetch: reading.queues(fetch, bound)))[0]
+
+    async def get_paused_queues(self) -> dict[str, datetime]:
+        """The paused queues, and when each was paused."""
+        return {row["queue_name"]: row["paused_at"] for row in await self._session.rows("paused_queues")}
+
+    async def get_schedules(self) -> list[ScheduleInfo]:
+        """The state of every schedule that a scheduler has ever served, by name."""
+        return await reading.schedules(self._session.rows, ScheduleInfo)
+
+    async def get_time(self) -> datetime:
+        """The time on the database's clock."""
+        rows = await self._session.read(lambda fetch: fetch("database_time"))
+        return rows[0]["statement_timestamp"]
+
+    async def diagnose(self, *, limits: "Limits | None" = None, names: Iterable[str] | None = None) -> "list[Finding]":
+        """Problems of the database and its workers, and how to fix each. A problem is returned, never raised.
+
+        `names` are the tasks that an app knows, to find waiting tasks with other names. Opens its own connections.
+        """
+        from horsies.operate.doctor import examine
+
+        return await examine(self._config, limits=limits, names=names)
+
+    # -- cancelling, retrying, requeueing --------------------------------------------------------
+
+    async def cancel(self, task_id: str) -> CancelResult:
+        """Stop one task: a waiting one for good, a running one by asking its worker."""
+        return (await self.cancel_many([task_id]))[task_id]
+
+    async def cancel_many(self, task_ids: Iterable[str]) -> dict[str, CancelResult]:
+        """`cancel` for many, in one statement."""
+        left = set(task_ids)
+        done: dict[str, CancelResult] = {}
+        for _ in range(_CANCEL_ROUNDS):
+            rows = await self._session.rows("cancel_tasks", sorted(left))
+            done.update({row["id"]: CancelResult(row["outcome"]) for row in rows})
+            left.difference_update(done)
+            if not left:
+                break
+            rows = await self._session.rows("read_ended_batch", sorted(left))
+            found = {row["id"]: TaskStatus(row["status"]) for row in rows}
+            for task_id in list(left):
+                status = found.get(task_id)
+                if status is None or status.is_terminal:
+                    done[task_id] = CancelResult.NOT_FOUND if status is None else CancelResult.ALREADY_ENDED
+                    left.discard(task_id)
+        for task_id in left:  # it changed in every round; its worker may find the mark of an earlier one
+            done[task_id] = CancelResult.REQUESTED
+        return done
+
+    async def retry(self, task_id: str) -> bool:
+        """Run a FAILED, CANCELLED or EXPIRED task again under the same id. False when it is in another state."""
+        return bool(await self.retry_many([task_id]))
+
+    async def retry_many(self, task_ids: Iterable[str]) -> int:
+        """`retry` for many, all or none; returns how many will run again."""
+        done = await self._retry_batch(task_ids, None)
+        if isinstance(done, BrokerError):
+            detail = getattr(done.__cause__, "detail", None)
+            raise UsageError(
+                "not retried: another task that has not ended holds the same unique_key, and two with one key must "
+                f"not be live at a time ({detail}); cancel or await the other one first"
+            ) from done
+        return len(done)
+
+    async def retry_tasks(
+        self, task_ids: Iterable[str], *, ended_before: datetime | None = None
+    ) -> dict[str, RetryResult]:
+        """Run each ended task again that can be, and return the outcome for every one.
+
+        `ended_before`, on the database's clock (`get_time`), is when the caller looked. A task that another operator
+        retried since then, and that failed again, is CHANGED.
+        """
+        left = set(task_ids)
+        done = await self._retry_batch(left, ended_before)
+        if isinstance(done, BrokerError):
+            done = [one for one in sorted(left) if await self._retry_batch([one], ended_before) == [one]]
+        left.difference_update(done)
+        states = await self.get_task_states(left) if left else {}
+        refused = {task_id: _not_retried(states.get(task_id)) for task_id in sorted(left)}
+        return dict.fromkeys(done, RetryResult.RETRIED) | refused
+
+    async def _retry_batch(self, task_ids: Iterable[str], ended_before: datetime | None) -> list[str] | BrokerError:
+        """The tasks that will run again; the error, when a live task holds the unique key of one of them."""
+        try:
+            return [row["id"] for row in await self._session.rows("retry_batch", sorted(set(task_ids)), ended_before)]
+        except BrokerError as error:
+            if sqlstate(error) != UNIQUE_VIOLATION:
+                raise
+            return error
+
+    async def requeue(self, task_id: str) -> bool:
+        """Take a CLAIMED task from the worker that holds it. False when it is in another state."""
+        return bool(await self.requeue_many([task_id]))
+
+    async def requeue_many(self, task_ids: Iterable[str]) -> int:
+        """`requeue` for many; returns how many went back to their queue."""
+        return len(await self._session.rows("requeue_claimed_batch", sorted(set(task_ids))))
+
+    # -- purging ---------------------------------------------------------------------------------
+
+    async def purge_tasks(self, filter: TaskFilter, limit: int | None = None) -> int:
+        """Delete ended tasks and their attempts, the oldest first, in small batches; returns how many.
+
+        Live tasks stay, and so do the tasks of a workflow that has not ended and rows that are locked.
+        """
+        purged = 0
+        async for count in self.purge_in_batches(filter, limit):
+            purged += count
+        return purged
+
+    async def purge_in_batches(self, filter: TaskFilter, limit: int | None = None) -> AsyncGenerator[int]:
+        """`purge_tasks`, with the count of each batch: deleted tasks stay deleted when the caller stops."""
+        if not filter.ended:
+            return
+        from_at: datetime | None = None
+        left = limit
+        while left is None or left > 0:
+            size = PURGE_BATCH if left is None else min(PURGE_BATCH, left)
+            values = (*filter.values(filter.ended), from_at, size)
+            rows = await self._session.bounded(
+                lambda fetch, values=values: fetch("purge_batch", *values), PURGE_TIMEOUT_MS
+            )
+            if rows:
+                yield len(rows)
+            if len(rows) < size:
+                return
+            from_at = max(row["terminal_at"] for row in rows)
+            left = None if left is None else left - len(rows)
+
+    async def count_purgeable(self, filter: TaskFilter, bound: int = COUNT_BOUND) -> int:
+        """How many tasks `purge_tasks` would delete; counting stops at `bound`."""
+        if not filter.ended:
+            return 0
+        return await self._session.read(lambda fetch: reading.count_ended(fetch, filter, bound, purgeable=True))
+
+    async def list_purgeable(self, filter: TaskFilter, limit: int = 10) -> list[TaskSummary]:
+        """The first tasks that `purge_tasks` would delete."""
+        return await self._session.read(lambda fetch: reading.list_purgeable(fetch, filter, limit))
+
+    # -- recovering by hand ----------------------------------------------------------------------
+
+    async def mark_stale_tasks_as_failed(
+        self, stale_threshold_ms: int = 300_000, task_ids: Iterable[str] | None = None
+    ) -> int:
+        """End RUNNING tasks without a sign of life as FAILED, WORKER_CRASHED; returns how many.
+
+        `task_ids` restricts it to those. The tasks are not retried, as the reaper of a live worker would do. Use it
+        when no worker is left.
+        """
+        from horsies.codec import encode_error
+
+        reason = f"no sign of life from its worker for {stale_threshold_ms} ms; failed by hand"
+        result = encode_error(TaskError(OperationalErrorCode.WORKER_CRASHED, reason))
+        threshold = _span("stale_threshold_ms", milliseconds=stale_threshold_ms)
+        return len(await self._session.rows("fail_stale_running", threshold, result, reason, _ids(task_ids)))
+
+    async def requeue_stale_claimed(
+        self, stale_threshold_ms: int = 120_000, task_ids: Iterable[str] | None = None
+    ) -> int:
+        """Send CLAIMED tasks without a sign of life back to their queue; returns how many."""
+        threshold = _span("stale_threshold_ms", milliseconds=stale_threshold_ms)
+        return len(await self._session.rows("requeue_stale_claimed", threshold, _ids(task_ids)))
+
+    # -- queues and schedules --------------------------------------------------------------------
+
+    async def pause_queue(self, queue_name: str) -> None:
+        """Workers stop claiming from it; running tasks go on."""
+        await self._session.rows("pause_queue", _checked_queue(queue_name))
+
+    async def resume_queue(self, queue_name: str) -> bool:
+        """Workers claim from it again; False when it was not paused."""
+        return (await self._session.rows("resume_queue", _checked_queue(queue_name)))[0]["was_paused"]
+
+    async def run_schedule_now(self, name: str) -> bool:
+        """Request one run beside the slots from the schedulers; False when there is no such schedule.
+
+        A request that is repeated before a scheduler fulfils it stays one. Paused and disabled schedules run too.
+        """
+        return bool(await self._session.rows("request_run", _encodable(name)))
+
+    async def pause_schedule(self, name: str) -> bool:
+        """Its slots pass without a run until it is resumed; False when there is no such schedule."""
+        return bool(await self._session.rows("pause_schedule", _encodable(name)))
+
+    async def resume_schedule(self, name: str) -> bool:
+        """It runs again from its next slot on; False when there is no such schedule."""
+        return bool(await self._session.rows("resume_schedule", _encodable(name)))
+
+
+def _not_retried(state: TaskState | None) -> RetryResult:
+    if state is None:
+        return RetryResult.NOT_FOUND
+    if state.status is TaskStatus.COMPLETED:
+        return RetryResult.SUCCEEDED
+    if state.status not in RETRYABLE_STATES:
+        return RetryResult.NOT_ENDED
+    if state.is_replaced:
+        return RetryResult.REPLACED
+    if state.is_workflow_task:
+        return RetryResult.IN_WORKFLOW
+    return RetryResult.KEY_TAKEN if state.key_is_taken else RetryResult.CHANGED
+
+
+def _ids(task_ids: Iterable[str] | None) -> list[str] | None:
+    return None if task_ids is None else sorted(set(task_ids))
+
+
+def _span(field: str, **given: float) -> timedelta:
+    """A checked span of time, from a number in one unit."""
+    checks = Checks("broker")
+    try:
+        span = timedelta(**given)
+    except (OverflowError, ValueError, TypeError):  # beyond a timedelta, NaN, not a number
+        span = next(iter(given.values()))
+    checks.span(field, span)
+    checks.finish()
+    return cast("timedelta", span)
+
+
+def _checked_queue(name: str) -> str:
+    if problem := queue_name_problem(name, "queue_name"):
+        raise ConfigurationError([problem], subject="queue")
+    return name
+
+
+def _encodable(name: str) -> str:
+    """The name with the characters replaced that the driver cannot encode, so that it matches no row."""
+    return name.replace("\0", "").encode(errors="replace").decode()

@@ -1,0 +1,243 @@
+"""The common parts of the operators' commands: options, connection, confirmation and exit codes.
+
+Exit codes: 0 success, 1 problems or nothing done, 2 wrong usage. An error is printed as a sentence, without a
+traceback and without a secret. The user's code is imported only with `--app`.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from horsies._text import printable, short
+from horsies.config.postgres import DATABASE_URL_VARIABLE
+from horsies.errors import HorsiesError
+from horsies.ids import is_storable_id
+from horsies.operate.commands._print import complain, plural, say, say_json
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.operate.broker import PostgresBroker
+
+OK: Final = 0
+PROBLEMS: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+
+APPLICATION_NAME: Final = "horsies cli"
+MANY: Final = 1
+"""A filter that finds more tasks than this needs a confirmation."""
+
+_EPILOG: Final = "exit codes: 0 done; 1 problems found, or nothing done; 2 wrong usage"
+_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
+_LONG_WORD: Final = re.compile(r"\S{81,}")
+_LONGEST: Final = timedelta(days=36_500)
+
+
+class CommandError(HorsiesError):
+    """The command failed; its message is printed."""
+
+    def __init__(self, message: str, code: int = PROBLEMS) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Refused(CommandError):
+    """Wrong usage."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, USAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A running command: its options, its database, and the user's app when `--app` names one."""
+
+    options: argparse.Namespace
+    broker: "PostgresBroker"
+    given_app: "Horsies | None"
+
+    def has_said(self, document: Mapping[str, object], found: object, empty: str) -> bool:
+        """Print the document with `--json`, or `empty` when nothing was found; False when there is more to print."""
+        if self.options.json:
+            say_json(document)
+        elif not found:
+            say(empty)
+        return self.options.json or not found
+
+    def report(self, done: Iterable[str], problems: Collection[str], /, **document: object) -> int:
+        """Print what was done and what was not, or the document with `--json`; returns the exit code."""
+        if self.options.json:
+            say_json({"verb": self.options.verb, **document})
+        else:
+            for text in done:
+                say(text)
+            for text in problems:
+                complain(text)
+        return PROBLEMS if problems else OK
+
+
+Work = Callable[[Desk], Awaitable[int]]
+
+
+# -- the command line ----------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Redacts passwords of URLs in the arguments that its error messages repeat."""
+
+    def error(self, message: str) -> NoReturn:
+        from horsies._redaction import redact
+
+        super().error(printable(_LONG_WORD.sub(lambda found: short(found[0]), redact(message))))
+
+
+class Command:
+    """A command such as `horsies tasks`. It does its work itself, or has verbs such as `list` and `retry`."""
+
+    def __init__(self, name: str, description: str, work: Work | None = None) -> None:
+        self.parser = _Parser(prog=f"horsies {name}", description=description, epilog=_EPILOG)
+        if work is None:
+            self._verbs = self.parser.add_subparsers(dest="verb", required=True)
+        else:
+            _add_common(self.parser, work)
+
+    def add(self, name: str, description: str, work: Work) -> argparse.ArgumentParser:
+        """Add a verb; the caller adds its own arguments."""
+        verb = self._verbs.add_parser(name, help=description, description=description, epilog=_EPILOG)
+        self._verbs.metavar = "|".join(self._verbs.choices)
+        _add_common(verb, work)
+        return verb
+
+    def run(self, argv: Sequence[str], *, default: str | None = None) -> int:
+        """Parse the arguments and do the work; `default` is the verb of the command alone."""
+        arguments = list(argv)
+        if default is not None and (not arguments or re.match("-(?!h$|-help$)", arguments[0])):
+            arguments.insert(0, default)
+        return _run(self.parser.parse_args(arguments))
+
+
+def _add_common(to: argparse.ArgumentParser, work: Work) -> None:
+    """Add `--database-url`, `--app`, `--schema` and `--json`."""
+    to.set_defaults(work=work)
+    group = to.add_argument_group("database")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument(
+        "--database-url", metavar="URL", help=f"postgresql://... (default: the environment's {DATABASE_URL_VARIABLE})"
+    )
+    where.add_argument("--app", metavar="MODULE:APP", help="the database of this app, with its settings")
+    group.add_argument("--schema", help="the PostgreSQL schema that horsies lives in (default: by search_path)")
+    to.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_confirmation(to: argparse.ArgumentParser, them: str) -> None:
+    to.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    to.add_argument("--yes", action="store_true", help=f"do not ask, however many {them}")
+
+
+def duration(text: str) -> timedelta:
+    """Parse `90s`, `15m`, `2h`, `7d` or `1h30m`, for argparse."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise argparse.ArgumentTypeError(f"{short(text)!r} is not a duration: write 90s, 15m, 2h, 7d or 1h30m")
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if seconds > _LONGEST.total_seconds():
+        raise argparse.ArgumentTypeError(f"{short(text)!r} is longer than a hundred years")
+    return timedelta(seconds=seconds)
+
+
+def at_least_one(text: str) -> int:
+    """Parse a whole number from 1, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= 10**9:
+        raise argparse.ArgumentTypeError(f"{short(text)!r} is not a whole number from 1")
+    return value
+
+
+def row_id(text: str) -> str:
+    """Parse an id that a task or a workflow can have, for argparse."""
+    if not text or not is_storable_id(text):
+        raise argparse.ArgumentTypeError(f"{short(text)!r} cannot be the id of a task or a workflow")
+    return text
+
+
+# -- running -------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Open the database that the options name, do the work and close it; returns the exit code."""
+    import asyncio
+
+    try:
+        app, given = _app(options)
+    except HorsiesError as error:
+        complain(str(error))
+        return error.code if isinstance(error, CommandError) else USAGE
+
+    async def at_work() -> int:
+        async with app:
+            return await options.work(Desk(options, app.get_broker(), given))
+
+    try:
+        return asyncio.run(at_work())
+    except CommandError as error:
+        complain(str(error))
+        return error.code
+    except HorsiesError as error:
+        complain(app.config.broker.redact(str(error)))
+        return PROBLEMS
+    except BrokenPipeError:
+        # The reader has closed the pipe (`| head`); without this, Python fails again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        complain("interrupted; what was done before stays done")
+        return INTERRUPTED
+
+
+def _app(options: argparse.Namespace) -> "tuple[Horsies, Horsies | None]":
+    """An app of the command's own on the database that the options name, and the user's app."""
+    from horsies.app import Horsies
+    from horsies.config import AppConfig, PostgresConfig
+    from horsies.locate import load_app
+
+    given: Horsies | None = None
+    if options.app is not None:
+        given = load_app(options.app)
+        config = given.config
+        broker = replace(config.broker, application_name=APPLICATION_NAME, pool_min_size=0, pool_max_size=2)
+    else:
+        url: str | None = options.database_url or os.environ.get(DATABASE_URL_VARIABLE)
+        if not url:
+            raise Refused(
+                f"no database: give --database-url, set {DATABASE_URL_VARIABLE}, or name an app with --app module:app"
+            )
+        broker = PostgresConfig(url, application_name=APPLICATION_NAME, pool_max_size=2)
+        config = AppConfig(broker)
+    if options.schema is not None:
+        broker = replace(broker, schema=options.schema)
+    return Horsies(replace(config, broker=broker)), given
+
+
+# -- confirming ----------------------------------------------------------------------------------
+
+
+def confirm(verb: str, count: int, noun: str, *, yes: bool, at_least: bool = False) -> None:
+    """Ask for confirmation before acting on many; a script has to give `--yes`. Raises when the answer is no."""
+    if yes or count <= MANY:
+        return
+    many = ("at least " if at_least else "") + plural(count, noun)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Refused(f"this would {verb} {many}: repeat with --yes, or look first with --dry-run")
+    sys.stdout.write(f"{verb} {many}? [y/N] ")
+    sys.stdout.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("nothing done")

@@ -1,0 +1,57 @@
+"""The ids and the filter of tasks on the command line, the same for every verb."""
+
+import argparse
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+from horsies._text import short
+from horsies.operate.commands._common import Refused, at_least_one, duration, row_id
+from horsies.operate.filters import TaskFilter
+from horsies.status import TaskStatus
+
+_FIELDS: Final = {
+    "status": "statuses", "queue": "queues", "task": "task_names", "error_code": "error_codes", "worker": "worker_id",
+    "older_than": "older_than", "newer_than": "newer_than",
+}  # fmt: skip
+
+
+def add_selection(to: argparse.ArgumentParser, *, ids: bool = True) -> None:
+    """Add ids as arguments, and the options of a filter."""
+    if ids:
+        to.add_argument("ids", nargs="*", metavar="ID", type=row_id, help="ids of tasks")
+    group = to.add_argument_group("filter", "conditions that must all hold; one that is given twice means either")
+    group.add_argument("--status", action="append", type=_status, help=f"one of {', '.join(TaskStatus)}")
+    group.add_argument("--queue", action="append", metavar="NAME")
+    group.add_argument("--task", action="append", metavar="NAME", help="the task's registered name")
+    group.add_argument("--error-code", action="append", metavar="CODE", help="how it ended, such as WORKER_CRASHED")
+    group.add_argument("--worker", metavar="ID", help="held or run by this worker, also at its end")
+    group.add_argument(
+        "--older-than", type=duration, metavar="SPAN", help="at least so long in its state: 90s, 15m, 2h, 7d"
+    )
+    group.add_argument("--newer-than", type=duration, metavar="SPAN", help="at most so long in its state")
+    group.add_argument("--limit", type=at_least_one, metavar="N", help="at most so many tasks")
+
+
+def filter_of(options: argparse.Namespace) -> TaskFilter:
+    """The filter of the options, without the ids."""
+    return TaskFilter(**{field: getattr(options, name) for name, field in _FIELDS.items()})
+
+
+def narrowed(filter: TaskFilter, allowed: Collection[TaskStatus], verb: str) -> TaskFilter:
+    """The filter for a verb that only some states allow; raises Refused when it names another state."""
+    if filter.statuses is None:
+        return replace(filter, statuses=frozenset(allowed))
+    if wrong := sorted(frozenset(filter.statuses) - frozenset(allowed)):
+        words = " and ".join(sorted(allowed))
+        raise Refused(f"{', '.join(wrong)} tasks cannot be {verb}: only {words} ones can")
+    return filter
+
+
+def _status(word: str) -> TaskStatus:
+    try:
+        return TaskStatus(word.upper())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{short(word)!r} is not a state: choose from {', '.join(TaskStatus)}"
+        ) from None

@@ -1,0 +1,47 @@
+"""`horsies doctor`: one page of problems and their remedies."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk
+from horsies.operate.commands._print import one_line, plural, say, say_json
+from horsies.operate.doctor.finding import Finding, Severity
+
+_ORDER: Final = (Severity.PROBLEM, Severity.WARN, Severity.HIDDEN, Severity.OK)
+
+
+def main(argv: Sequence[str]) -> int:
+    about = "Say what is wrong with a database and its workers, why it matters, and how to fix it."
+    command = Command("doctor", about, _examine)
+    command.parser.add_argument("--quiet", action="store_true", help="leave out what is fine")
+    return command.run(argv)
+
+
+async def _examine(desk: Desk) -> int:
+    names = [task.name for task in desk.given_app.registry] if desk.given_app is not None else None
+    findings = await desk.broker.diagnose(names=names)
+    if desk.options.quiet:
+        findings = [one for one in findings if one.severity is not Severity.OK]
+    if desk.options.json:
+        say_json({"findings": findings, **_counts(findings)})
+    else:
+        _say_page(findings)
+    return PROBLEMS if any(one.severity is Severity.PROBLEM for one in findings) else OK
+
+
+def _say_page(findings: Sequence[Finding]) -> None:
+    width = max((len(one.check) for one in findings), default=0)
+    for one in sorted(findings, key=lambda one: _ORDER.index(one.severity)):
+        say(f"{one.severity:<7}  {one.check:<{width}}  {one_line(one.what)}")
+        margin = " " * (9 + width + 2)
+        if one.why:
+            say(f"{margin}why: {one_line(one.why)}")
+        if one.fix:
+            say(f"{margin}fix: {one_line(one.fix)}")
+    counts = _counts(findings)
+    hidden = f", {counts['hidden']} not visible to this role" if counts["hidden"] else ""
+    say(f"\n{plural(counts['problem'], 'problem')}, {plural(counts['warn'], 'warning')}{hidden}")
+
+
+def _counts(findings: Sequence[Finding]) -> dict[str, int]:
+    return {severity.value: sum(one.severity is severity for one in findings) for severity in _ORDER}

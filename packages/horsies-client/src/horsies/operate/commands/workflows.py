@@ -1,0 +1,132 @@
+"""`horsies workflows [list]`, `show ID`, `pause|resume|cancel|retry ID...`."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from horsies._text import error_in
+from horsies.errors import BrokerError, HorsiesError
+from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, at_least_one, row_id
+from horsies.operate.commands._print import complain, one_line, say, say_json, say_table
+from horsies.operate.session import NEEDS_OPERATOR, is_denied
+from horsies.status import NodeStatus, WorkflowStatus
+from horsies.workflow.control import WorkflowControl
+from horsies.workflow.diagram import draw
+from horsies.workflow.retrying import why_not
+
+_VERBS: Final[dict[str, tuple[Callable[..., Awaitable[bool]], str, str, str]]] = {
+    "pause": (
+        WorkflowControl.pause, "paused", "it is not running", "start nothing more of these runs; what runs goes on",
+    ),
+    "resume": (WorkflowControl.resume, "resumed", "it is not paused", "go on with paused runs"),
+    "cancel": (WorkflowControl.cancel, "cancelled", "it has ended", "end these runs: what runs is asked to stop"),
+    "retry": (
+        WorkflowControl.retry, "retried", "there is nothing to retry",
+        "run again what failed, and what was skipped for it",
+    ),
+}  # fmt: skip
+"""For each verb: its work, its past tense, the reason when it does nothing, and its help."""
+
+
+def main(argv: Sequence[str]) -> int:
+    command = Command("workflows", "Runs of workflows: list, show, pause, resume, cancel and retry them.")
+    listed = command.add("list", "list runs, live ones first (this is what `workflows` alone does)", _list)
+    listed.add_argument("--status", choices=[status.value for status in WorkflowStatus], help="only runs in this state")
+    listed.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
+    show = command.add("show", "draw a run with the state of every node", _show)
+    show.add_argument("id", metavar="ID", type=row_id)
+    show.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart, for documents")
+    for name, (*_, about) in _VERBS.items():
+        verb = command.add(name, about, _act)
+        verb.add_argument("ids", nargs="+", metavar="ID", type=row_id)
+        if name == "retry":
+            verb.add_argument("--node", help="only this failed node, and what was skipped for it")
+    return command.run(argv, default="list")
+
+
+async def _list(desk: Desk) -> int:
+    status = None if desk.options.status is None else WorkflowStatus(desk.options.status)
+    runs = await desk.broker.workflows.list(status, desk.options.limit)
+    empty = "no run matches" if status is not None else "no workflow was ever started"
+    if desk.has_said({"workflows": runs}, runs, empty):
+        return OK
+    say_table(
+        ["ID", "NAME", "STATUS", "NODES LEFT", "STARTED", "ENDED"],
+        [(one.id, one.name, one.status, one.nodes_left, one.started_at, one.completed_at) for one in runs],
+        right=("NODES LEFT",),
+    )
+    return OK
+
+
+async def _show(desk: Desk) -> int:
+    control, options = desk.broker.workflows, desk.options
+    info = await control.info(options.id)
+    if info is None:
+        complain(f"there is no workflow {options.id}")
+        return PROBLEMS
+    nodes = await control.nodes(options.id)
+    paused = [] if info.status.is_terminal else await control.paused(options.id)
+    if options.json:
+        say_json({"workflow": info, "nodes": nodes, "paused": paused})
+        return OK
+    say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
+    if paused and not options.mermaid:
+        say("")
+        for one in paused:
+            say(f"{one}")
+        say(f"`horsies workflows retry {info.id}` runs again what failed there, `resume` goes on without it")
+    failed = [node.node_id for node in nodes if node.status is NodeStatus.FAILED]
+    if (failed or info.status is WorkflowStatus.FAILED) and not options.mermaid:
+        try:
+            errors = await _errors(control, options.id, failed[:5])
+        except BrokerError as error:
+            if not is_denied(error):
+                raise
+            say(f"\nerrors: {NEEDS_OPERATOR}")
+        else:
+            for node_id, text in errors.items():
+                say(f"\n{one_line(node_id)}: {text}")
+    return OK
+
+
+async def _errors(control: WorkflowControl, workflow_id: str, node_ids: Sequence[str]) -> dict[str, str]:
+    """The errors of the run and of these nodes."""
+    texts = {"the run": own} if (own := await control.error(workflow_id)) else {}
+    found: dict[str, str] = {}
+    for node_id, text in {**texts, **await control.results(workflow_id, node_ids)}.items():
+        error = error_in(text)
+        if error is None:
+            found[node_id] = (text or "no error is stored")[:500]
+            continue
+        found[node_id] = f"{error.code}: {error.message}" + (f"\n  {error.raised}" if error.raised else "")
+    return found
+
+
+async def _act(desk: Desk) -> int:
+    control, options = desk.broker.workflows, desk.options
+    act, past, *_ = _VERBS[options.verb]
+    node = [options.node] if options.verb == "retry" else []
+    done: list[str] = []
+    left: dict[str, str] = {}
+    for workflow_id in dict.fromkeys(options.ids):
+        try:
+            if await act(control, workflow_id, *node):
+                done.append(workflow_id)
+            else:
+                left[workflow_id] = await _reason(control, options.verb, workflow_id, *node)
+        except HorsiesError as error:
+            left[workflow_id] = str(error)
+    return desk.report(
+        [f"{past} {workflow_id}" for workflow_id in done],
+        [f"workflow {workflow_id} was not {past}: {why}" for workflow_id, why in left.items()],
+        done=done,
+        not_done=[{"id": workflow_id, "why": why} for workflow_id, why in left.items()],
+    )
+
+
+async def _reason(control: WorkflowControl, verb: str, workflow_id: str, node: str | None = None) -> str:
+    known = await control.info(workflow_id)
+    if known is None:
+        return "there is no such workflow"
+    if node is not None and (told := why_not(await control.nodes(workflow_id), node)) is not None:
+        return told
+    return f"{_VERBS[verb][2]} ({known.status})"

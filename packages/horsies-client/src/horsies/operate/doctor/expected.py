@@ -1,0 +1,35 @@
+"""The tables, indexes and triggers that this release needs. A test compares them with a migrated database."""
+
+from typing import Final
+
+TABLES: Final = (
+    "horsies_heartbeats", "horsies_queue_state", "horsies_schedule_state", "horsies_task_attempts",
+    "horsies_task_names", "horsies_task_sets", "horsies_tasks",
+    "horsies_worker_instances", "horsies_worker_states", "horsies_workflow_tasks", "horsies_workflows",
+)  # fmt: skip
+
+HOT_TABLES: Final = ("horsies_tasks", "horsies_heartbeats", "horsies_worker_instances", "horsies_worker_states")
+"""Tables with constant writes; dead rows in them slow down every claim."""
+
+INDEXES: Final = (
+    "ix_horsies_heartbeats_task", "ix_horsies_task_attempts_error_code", "ix_horsies_task_attempts_finished_at",
+    "ix_horsies_task_names_missing",
+    "ix_horsies_tasks_claim", "ix_horsies_tasks_error_code", "ix_horsies_tasks_good_until",
+    "ix_horsies_tasks_in_flight", "ix_horsies_tasks_next_retry_at", "ix_horsies_tasks_terminal_at",
+    "ix_horsies_tasks_withdrawn",
+    "ix_horsies_worker_instances_open", "ix_horsies_worker_states_worker",
+    "ix_horsies_workflow_tasks_live", "ix_horsies_workflow_tasks_sub_workflow_id",
+    "ix_horsies_workflows_completed_at", "ix_horsies_workflows_live",
+    "ix_horsies_workflows_parent_workflow_id", "pk_horsies_heartbeats", "pk_horsies_queue_state",
+    "pk_horsies_schedule_state", "pk_horsies_task_attempts", "pk_horsies_task_names",
+    "pk_horsies_task_sets", "pk_horsies_tasks", "pk_horsies_worker_instances",
+    "pk_horsies_worker_states", "pk_horsies_workflow_tasks", "pk_horsies_workflows",
+    "uq_horsies_task_attempts_task_id_attempt", "uq_horsies_tasks_unique_key", "uq_horsies_workflow_tasks_task_id",
+    "uq_horsies_workflow_tasks_workflow_id_node_id", "uq_horsies_workflow_tasks_workflow_id_task_index",
+)  # fmt: skip
+
+TRIGGERS: Final = (
+    "horsies_task_notify_trigger",
+    "horsies_task_notify_update_trigger",
+    "horsies_workflow_notify_trigger",
+)

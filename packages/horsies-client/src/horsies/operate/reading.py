@@ -1,0 +1,195 @@
+"""The read model of operators: views of tasks, workers, queues, stale tasks and schedules.
+
+Broker, command line, doctor and dashboard call these functions. Each gets a `fetch` that runs a named statement, so the
+caller decides which of them share a transaction.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from horsies.config.recovery import RecoveryConfig
+from horsies.operate.filters import TaskCursor, TaskFilter
+from horsies.operate.session import Fetch
+from horsies.operate.stale import StaleRules, Verdict
+from horsies.operate.views import (
+    QueueStatus,
+    ScheduleInfo,
+    StaleTask,
+    TaskDetail,
+    TaskPage,
+    TaskState,
+    TaskSummary,
+    WorkerLiveness,
+    WorkerStatus,
+)
+
+Row = Mapping[str, Any]
+S = TypeVar("S", bound=ScheduleInfo)
+
+COUNT_BOUND: Final = 100_000
+QUEUE_BOUND: Final = 10_000
+SNAPSHOT_PERIOD: Final = timedelta(seconds=5)
+LATE_AFTER: Final = 3
+"""The number of missed snapshots after which a worker counts as late."""
+DEAD_AFTER: Final = 9
+"""The number after which it counts as dead, even if no other worker has declared it dead."""
+
+
+# -- tasks ---------------------------------------------------------------------------------------
+
+
+async def list_tasks(fetch: Fetch, filter: TaskFilter, limit: int, after: TaskCursor | None = None) -> TaskPage:
+    """Live tasks first, the newest id first; then ended tasks, the last ended first."""
+    found: list[TaskSummary] = []
+    if filter.live and (after is None or after.terminal_at is None):
+        rows = await fetch("list_live_tasks", *filter.values(filter.live), after.id if after else None, limit)
+        found += map(TaskSummary.from_row, rows)
+        after = None
+    if filter.ended and len(found) < limit:
+        place = (after.terminal_at, after.id) if after else (None, None)
+        rows = await fetch("list_ended_tasks", *filter.values(filter.ended), *place, limit - len(found))
+        found += map(TaskSummary.from_row, rows)
+    last = found[-1] if len(found) >= limit > 0 else None
+    return TaskPage(tuple(found), TaskCursor(last.id, last.terminal_at) if last else None)
+
+
+async def count_tasks(fetch: Fetch, filter: TaskFilter, bound: int) -> int:
+    """How many tasks match; counting stops at `bound`."""
+    count = 0
+    if filter.live:
+        count += (await fetch("count_live_tasks", *filter.values(filter.live), bound))[0]["count"]
+    if filter.ended and count < bound:
+        count += await count_ended(fetch, filter, bound - count)
+    return count
+
+
+async def count_ended(fetch: Fetch, filter: TaskFilter, bound: int, *, purgeable: bool = False) -> int:
+    """How many ended tasks match; `purgeable` leaves out those that a workflow keeps."""
+    return (await fetch("count_ended_tasks", *filter.values(filter.ended), purgeable, bound))[0]["count"]
+
+
+async def list_purgeable(fetch: Fetch, filter: TaskFilter, limit: int) -> list[TaskSummary]:
+    """The first tasks that a purge would delete."""
+    return [
+        TaskSummary.from_row(row) for row in await fetch("list_purgeable_tasks", *filter.values(filter.ended), limit)
+    ]
+
+
+async def task_states(fetch: Fetch, ids: Sequence[str], *, private: bool) -> dict[str, TaskState]:
+    """The state of each existing task. Without `private` the unique keys are not compared."""
+    taken = {row["id"] for row in await fetch("taken_keys", ids)} if private else set[str]()
+    rows = await fetch("task_states", ids)
+    return {row["id"]: TaskState.from_row({**row, "key_is_taken": row["id"] in taken}) for row in rows}
+
+
+async def task_detail(
+    fetch: Fetch, task_id: str, max_chars: int, heartbeats: int, *, private: bool
+) -> TaskDetail | None:
+    """Everything about one task; without `private` no messages, arguments and result."""
+    rows = await fetch("show_task", task_id)
+    payload = await fetch("show_payload", task_id, max_chars) if private else [None]
+    if not rows or not payload:  # there is no such task, or it was purged between the two statements
+        return None
+    attempts = await fetch("read_attempts" if private else "show_attempts", task_id)
+    return TaskDetail.of(rows[0], payload[0], attempts, await fetch("show_heartbeats", task_id, heartbeats))
+
+
+# -- workers, stale tasks, queues, schedules -----------------------------------------------------
+
+
+async def workers(fetch: Fetch, seen_within: timedelta | None) -> list[WorkerStatus]:
+    """Every worker that was seen within the window (None means ever), with the tasks that it holds."""
+    return worker_statuses(await fetch("worker_snapshots", seen_within), await fetch("in_flight_counts"))
+
+
+def worker_statuses(snapshots: Iterable[Row], in_flight: Iterable[Row]) -> list[WorkerStatus]:
+    """The workers of the rows of `worker_snapshots` and `in_flight_counts`."""
+    claimed, running = Counter[str](), Counter[str]()
+    for row in in_flight:
+        claimed[row["claimed_by_worker_id"]] += row["claimed"]
+        running[row["claimed_by_worker_id"]] += row["running"]
+    return [
+        WorkerStatus.from_row(
+            {
+                **row,
+                "liveness": liveness(row),
+                "holds_claimed": claimed[row["worker_id"]],
+                "holds_running": running[row["worker_id"]],
+            }
+        )
+        for row in snapshots
+    ]
+
+
+def liveness(row: Row) -> WorkerLiveness:
+    """By its own farewell, by the verdict of another worker, otherwise by the age of its newest snapshot."""
+    if row["stopped_at"] is not None:
+        return WorkerLiveness.STOPPED
+    period = timedelta(milliseconds=row["period_ms"]) if row["period_ms"] is not None else SNAPSHOT_PERIOD
+    if row["judged_dead_at"] is not None or row["age"] > DEAD_AFTER * period:
+        return WorkerLiveness.DEAD
+    return WorkerLiveness.LATE if row["age"] > LATE_AFTER * period else WorkerLiveness.ALIVE
+
+
+@dataclass(frozen=True, slots=True)
+class StaleTasks:
+    """The stale tasks, the longest silent first, each with its verdict."""
+
+    tasks: tuple[tuple[StaleTask, Verdict], ...]
+    rules: StaleRules
+    is_cut: bool
+    """There may be more than were read."""
+
+
+async def stale_tasks(
+    fetch: Fetch, among: Sequence[WorkerStatus], limit: int, default: RecoveryConfig | None = None
+) -> StaleTasks:
+    """The tasks that are stale by the thresholds of these workers (see `operate.stale`)."""
+    rules = StaleRules(among, default)
+    rows = await fetch("stale_tasks", rules.smallest, rules.gone, limit)
+    judged = ((task, rules.verdict(task)) for task in map(StaleTask.from_row, rows))
+    return StaleTasks(tuple(pair for pair in judged if pair[1].is_stale), rules, is_cut=len(rows) >= limit)
+
+
+async def queues(
+    fetch: Fetch, bound: int, seen_within: timedelta | None = timedelta(hours=1)
+) -> tuple[list[QueueStatus], list[WorkerStatus]]:
+    """Every queue that has tasks, a pause mark or a live worker, by name; and the workers that were seen within the
+    window. Counting stops at `bound` for each priority."""
+    waiting = await fetch("waiting_pairs", bound)
+    in_flight = await fetch("in_flight_counts")
+    states = {row["queue_name"]: row for row in await fetch("queue_states")}
+    among = worker_statuses(await fetch("worker_snapshots", seen_within), in_flight)
+    live = [worker for worker in among if worker.liveness.is_there]
+    names = {row["queue_name"] for row in (*waiting, *in_flight)} | states.keys()
+    names.update(queue for worker in live for queue in worker.queues)
+    found: list[QueueStatus] = []
+    for name in sorted(names):
+        mine = [row for row in waiting if row["queue_name"] == name]
+        held = [row for row in in_flight if row["queue_name"] == name]
+        state = states.get(name)
+        found.append(
+            QueueStatus(
+                name=name,
+                ready=sum(row["ready"] for row in mine),
+                delayed=sum(row["delayed"] for row in mine),
+                claimed=sum(row["claimed"] for row in held),
+                running=sum(row["running"] for row in held),
+                is_bounded=any(row["ready"] >= bound or row["delayed"] >= bound for row in mine),
+                oldest_ready=max(
+                    (row["oldest_ready"] for row in mine if row["oldest_ready"] is not None), default=None
+                ),
+                paused_at=state["paused_at"] if state is not None else None,
+                paused_for=state["paused_for"] if state is not None else None,
+                served_by=sum(name in worker.queues for worker in live),
+            )
+        )
+    return found, among
+
+
+async def schedules(fetch: Fetch, view: type[S], limit: int | None = None) -> list[S]:
+    """The state of every schedule that a scheduler has ever served, by name."""
+    return [view.from_row(row) for row in await fetch("list_schedules", limit)]

@@ -1,0 +1,128 @@
+"""Runs of workflows and their nodes."""
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import ARRAY, ForeignKey, String, UniqueConstraint, false
+from sqlalchemy.orm import Mapped, mapped_column
+
+from horsies_schema.models import base
+
+
+class Workflow(base.Base):
+    """One run of a workflow."""
+
+    __tablename__ = "horsies_workflows"
+
+    id: Mapped[base.Id] = mapped_column(primary_key=True)
+    name: Mapped[base.Name]
+    status: Mapped[base.Word] = mapped_column(server_default="PENDING")
+    on_error: Mapped[base.Word] = mapped_column(server_default="fail")
+    output_task_index: Mapped[int | None]
+    success_policy: Mapped[base.Json | None]
+    result: Mapped[str | None]
+    error: Mapped[str | None]
+    definition_key: Mapped[base.Name | None]
+    parent_workflow_id: Mapped[base.Id | None] = mapped_column(ForeignKey("horsies_workflows.id", ondelete="CASCADE"))
+    parent_task_index: Mapped[int | None]
+    root_workflow_id: Mapped[base.Id | None]
+    depth: Mapped[int] = mapped_column(server_default="0")
+    enqueue_sha: Mapped[base.Sha | None]
+    sent_at: Mapped[datetime] = base.statement_time()
+    created_at: Mapped[datetime] = base.now()
+    started_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime] = base.now()
+    nodes_left: Mapped[int] = mapped_column(server_default="0")
+    paused_inside: Mapped[bool] = mapped_column(server_default=false())
+
+    __table_args__ = (
+        base.check("status", "status IN ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')"),
+        base.check("on_error", "on_error IN ('fail', 'pause')"),
+        base.check("completed_at", "(completed_at IS NOT NULL) = (status IN ('COMPLETED', 'FAILED', 'CANCELLED'))"),
+        base.check(
+            "parent",
+            "(parent_workflow_id IS NULL) = (parent_task_index IS NULL) "
+            "AND (parent_workflow_id IS NULL) = (depth = 0) AND depth >= 0",
+        ),
+        base.time_range("sent_at", "created_at", "started_at", "completed_at", "updated_at"),
+        base.partial(
+            "ix_horsies_workflows_live", "status", "updated_at", where="status IN ('PENDING', 'RUNNING', 'PAUSED')"
+        ),
+        base.partial("ix_horsies_workflows_completed_at", "completed_at", where="completed_at IS NOT NULL"),
+        base.partial(
+            "ix_horsies_workflows_parent_workflow_id", "parent_workflow_id", where="parent_workflow_id IS NOT NULL"
+        ),
+    )
+
+
+class WorkflowTask(base.Base):
+    """One node of a run's graph: a task, or a workflow inside the workflow."""
+
+    __tablename__ = "horsies_workflow_tasks"
+
+    id: Mapped[base.Id] = mapped_column(primary_key=True)
+    workflow_id: Mapped[base.Id] = mapped_column(ForeignKey("horsies_workflows.id", ondelete="CASCADE"))
+    task_index: Mapped[int]
+    node_id: Mapped[base.Name]
+    task_name: Mapped[base.Name]
+    kwargs: Mapped[str | None]
+    queue_name: Mapped[base.QueueName] = mapped_column(server_default="default")
+    priority: Mapped[int] = mapped_column(server_default="100")
+    dependencies: Mapped[list[int]] = mapped_column(server_default="{}")
+    args_from: Mapped[base.Json | None]
+    workflow_ctx_from: Mapped[list[str] | None] = mapped_column(ARRAY(String))
+    join_type: Mapped[base.Word] = mapped_column(server_default="all")
+    min_success: Mapped[int | None]
+    allow_failed_deps: Mapped[bool] = mapped_column(server_default=false())
+    task_options: Mapped[str | None]
+    status: Mapped[base.Word] = mapped_column(server_default="PENDING")
+    task_id: Mapped[base.Id | None]
+    sub_workflow_id: Mapped[base.Id | None]
+    sub_workflow_name: Mapped[base.Name | None]
+    result: Mapped[str | None]
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = base.now()
+    started_at: Mapped[datetime | None]
+    completed_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime] = base.now()
+    args: Mapped[str | None]
+    max_retries: Mapped[int] = mapped_column(server_default="0")
+    good_until: Mapped[datetime | None]
+    ttl: Mapped[timedelta | None]
+    dependents: Mapped[list[int]] = mapped_column(server_default="{}")
+    deps_left: Mapped[int] = mapped_column(server_default="0")
+    deps_ok: Mapped[int] = mapped_column(server_default="0")
+    kind: Mapped[base.Word] = mapped_column(server_default="task")
+
+    __table_args__ = (
+        UniqueConstraint("workflow_id", "task_index"),
+        UniqueConstraint("workflow_id", "node_id"),
+        base.check("status", "status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING', 'COMPLETED', 'FAILED', 'SKIPPED')"),
+        base.check("queue_name", base.QUEUE_NAME),
+        base.check("priority", "priority BETWEEN 1 AND 100"),
+        base.check(
+            "join",
+            "join_type IN ('all', 'any', 'quorum') AND (join_type = 'quorum') = (min_success IS NOT NULL) "
+            "AND min_success >= 1",
+        ),
+        base.check("graph", "task_index >= 0 AND task_index <> ALL (dependencies)"),
+        base.time_range(
+            "created_at",
+            "started_at",
+            "completed_at",
+            "updated_at",
+            "good_until",
+            rest=" AND ttl BETWEEN make_interval() AND make_interval(years => 1000)",
+        ),
+        base.check("kind", "kind IN ('task', 'workflow', 'map')"),
+        base.partial("uq_horsies_workflow_tasks_task_id", "task_id", where="task_id IS NOT NULL"),
+        base.partial(
+            "ix_horsies_workflow_tasks_sub_workflow_id", "sub_workflow_id", where="sub_workflow_id IS NOT NULL"
+        ),
+        base.partial(
+            "ix_horsies_workflow_tasks_live",
+            "workflow_id",
+            "status",
+            where="status IN ('READY', 'ENQUEUED', 'RUNNING')",
+        ),
+    )

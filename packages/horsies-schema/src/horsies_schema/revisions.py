@@ -1,0 +1,27 @@
+"""The revisions that this package knows."""
+
+from functools import cache
+
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+
+@cache
+def head() -> str:
+    """The newest revision that this package knows."""
+    found = ScriptDirectory.from_config(alembic_config()).get_current_head()
+    if found is None:
+        raise RuntimeError("this installation of horsies-schema has no migrations")
+    return found
+
+
+@cache
+def known_revisions() -> frozenset[str]:
+    return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    config = Config(attributes={"connection": connection} if connection is not None else {})
+    config.set_main_option("script_location", "horsies_schema:migrations")
+    return config

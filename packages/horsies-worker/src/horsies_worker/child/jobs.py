@@ -1,0 +1,92 @@
+"""Jobs, the settings of a pool of child processes, and its statistics. How a job ended is in `outcome.py`.
+
+Arguments are JSON text; only the child decodes them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Job:
+    """One attempt of one task. Its row is RUNNING before the job goes to a child."""
+
+    task_id: str
+    generation: int
+    attempt: int
+    task_name: str
+    args: str | None
+    kwargs: str | None
+    timeout_ms: int | None = None
+    is_async: bool = False
+    run_ahead: bool = True
+    """Whether a busy child may get this job as its next one. The task and the worker can both switch that off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many jobs the pool can take now."""
+
+    sync: int
+    """Synchronous jobs of any length: one per idle child."""
+    ahead: int
+    """Very short jobs (`ChildPool.is_short`) that busy children may queue, beyond `sync`."""
+    asynchronous: int
+    """Jobs that the children's event loops still have places for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """The app that the children run, their number and their limits."""
+
+    app_locator: str
+    """`module:attribute`, importable in the child."""
+    processes: int = 2
+    async_concurrency: int = 100
+    """Concurrent `async def` tasks per child."""
+    max_tasks_per_child: int | None = None
+    max_age_s: float | None = None
+    max_memory_mb: int | None = None
+    run_ahead: bool = True
+    kill_grace_s: float = 2.0
+    """Seconds between two rungs of the stop ladder: flag, exception, SIGTERM, SIGKILL."""
+    start_timeout_s: float = 60.0
+    """Seconds from the fork until the child is ready, for imports and start hooks."""
+    start_attempts: int = 6
+    """Consecutive failed starts before the pool gives up. It waits 0.1, 0.2, 0.4 ... s between them."""
+    preload: bool = True
+    """Import the app once, in the template that children are forked from. When the import leaves threads or sockets
+    open, each child imports the app instead."""
+    sys_path: Sequence[str] = ()
+    """Entries in front of this process's own `sys.path`."""
+    cwd: str | None = None
+    name: str = "horsies"
+    """Prefix of process names, as in `horsies-child-7`."""
+    log_level: str = "INFO"
+    log_format: str = "text"
+    """`text` or `json`; ignored when importing the app configured logging."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStats:
+    name: str
+    pid: int
+    state: str
+    rss_kb: int
+    tasks: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    children: tuple[ChildStats, ...]
+    template_pid: int | None
+    starts: int
+    """Children that became ready since the pool started."""
+    deaths: int
+    """Children that died without a request to leave."""
+    recycled: int
+    start_failures: int
+    """Consecutive failures of the starts that are being tried now."""
+    output_dropped_bytes: int
+    """Bytes that children wrote to stdout or stderr while this process's own output was blocked."""

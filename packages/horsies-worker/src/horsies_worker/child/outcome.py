@@ -1,0 +1,45 @@
+"""How one attempt ended: the one value that travels from the child's report, or from its death, to the task's row."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from horsies.codec import encode_error
+from horsies.result import TaskError
+from horsies_worker.child.error_text import short
+
+
+class OutcomeKind(StrEnum):
+    OK = "OK"
+    """User code returned an ok result."""
+    ERR = "ERR"
+    """User code returned an err, raised, or could not be called."""
+    CRASHED = "CRASHED"
+    """The child died while this job ran. `failed_reason` says how."""
+    TIMEOUT = "TIMEOUT"
+    CANCELLED = "CANCELLED"
+    """Stopped on request; `started_mono` is None when user code never began."""
+    INTERRUPTED = "INTERRUPTED"
+    """Stopped because the worker shuts down."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The child fills in everything but the process, which the parent adds.
+
+    Times are `time.monotonic()`, a clock that parent and child share.
+    """
+
+    kind: OutcomeKind
+    result: str
+    error_code: str | None = None
+    error_message: str | None = None
+    failed_reason: str | None = None
+    retry_after_ms: int | None = None
+    started_mono: float | None = None
+    finished_mono: float = 0.0
+    pid: int | None = None
+    process_name: str = ""
+
+
+def error_outcome(code: str, message: str, data: object = None) -> Outcome:
+    return Outcome(OutcomeKind.ERR, encode_error(TaskError(code, message, data)), str(code), short(message))

@@ -1,0 +1,351 @@
+"""The pool of child processes: assigns jobs to children, reports outcomes, and replaces children that leave or die.
+
+Everything runs on one event loop and no call waits for a child. Outcomes go to callbacks, which must not block. A
+child's death, timeout or size affects only the jobs that it has. No database; only children decode arguments.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from horsies_worker.child.execute import stopped_outcome
+from horsies_worker.child.frames import StopCode
+from horsies_worker.child.jobs import ChildSpec, ChildStats, Job, PoolStats, Room
+from horsies_worker.child.outcome import Outcome
+from horsies_worker.children.assigned_jobs import AssignedJob
+from horsies_worker.children.assignment import Assignment
+from horsies_worker.children.child_process import ChildProcess, State
+from horsies_worker.children.child_starter import ChildStarter
+from horsies_worker.children.durations import Durations
+from horsies_worker.children.exit_reason import Exit, OomWatch, describe, memory_limit_kb, outcome_of_death
+from horsies_worker.children.template import TemplateProcess
+from horsies_worker.children.usage import resident_kb
+from horsies_worker.output.stdio import OutputRelay
+
+logger = logging.getLogger("horsies.worker.pool")
+
+_TICK_S: Final = 1.0
+_KILLED_S: Final = 5.0
+
+
+class ChildPool:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        *,
+        on_outcome: Callable[[Job, Outcome], None],
+        on_unstarted: Callable[[Sequence[Job]], None],
+        on_room: Callable[[], None],
+        on_progress: Callable[[Job, str], None],
+        on_fatal: Callable[[str], None],
+        output: tuple[int, int] = (1, 2),
+    ) -> None:
+        """`output`: the descriptors that get the children's stdout and stderr."""
+        self.spec = spec
+        self._on_outcome = on_outcome
+        self._on_unstarted = on_unstarted
+        self._on_room = on_room
+        self._on_progress = on_progress
+        self._output = output
+        self._relays: list[OutputRelay] = []
+        self._durations = Durations()
+        self._assignment = Assignment(spec, self._durations)
+        self._children: dict[int, ChildProcess] = {}
+        self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
+        self._tick: asyncio.TimerHandle | None = None
+        self._stopping = self._told_fresh_size = False
+        self._deaths = self._recycled = 0
+        self._oom = OomWatch()
+        self._memory_limit_kb = memory_limit_kb()
+
+    # -- start and stop ------------------------------------------------------------------------------
+
+    def adopt(self, template: TemplateProcess | None) -> None:
+        self._starter.adopt(template)
+
+    async def start(self) -> None:
+        """Return when the first child is ready. Raises ChildStartError when none can be started."""
+        self._loop = asyncio.get_running_loop()
+        self._hurried = asyncio.Event()
+        self._all_gone = asyncio.Event()
+        self._relays = [OutputRelay(target) for target in self._output]
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        try:
+            await self._starter.start((self._relays[0].writer, self._relays[1].writer))
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def stop(self, drain_s: float, cleanup_s: float = 0.0) -> None:
+        """Assign nothing more and return the jobs that have not started. Interrupt the others after `drain_s`, and kill
+        them when their cleanup takes longer than `cleanup_s`."""
+        if not self._stopping:
+            self._stopping = True
+            self._starter.end()
+            if self._tick is not None:
+                self._tick.cancel()
+        for child in list(self._children.values()):
+            if child.state is State.STARTING:
+                child.process.kill()
+            self._give_back(child.take_back())
+            child.retire()
+        if not await self._gone_within(drain_s):
+            for child in list(self._children.values()):
+                for assigned in list(child.jobs):
+                    child.stop_job(assigned, StopCode.SHUTDOWN)
+            if not await self._gone_within(cleanup_s):
+                for child in list(self._children.values()):
+                    child.kill_for_shutdown()
+                self._hurried.clear()
+                await self._gone_within(_KILLED_S)
+        await self._starter.close()
+        for relay in self._relays:
+            await relay.close()
+
+    def hurry(self) -> None:
+        """Interrupt running jobs now, because a second signal came during `stop`."""
+        self._hurried.set()
+
+    async def _gone_within(self, seconds: float) -> bool:
+        if not self._children:
+            return True
+        self._all_gone.clear()
+        waiters = [asyncio.ensure_future(event.wait()) for event in (self._all_gone, self._hurried)]
+        try:
+            await asyncio.wait(waiters, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+        return not self._children
+
+    # -- jobs ----------------------------------------------------------------------------------------
+
+    def room(self) -> Room:
+        """Return how many jobs `submit` would take now."""
+        return Room(0, 0, 0) if self._stopping else self._assignment.room(self._children.values())
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Assign these jobs. Those without a place, as after a child's death since `room()`, come back unstarted."""
+        if self._stopping:
+            self._give_back_jobs(jobs)
+            return
+        rest = self._assign([job for job in jobs if not job.is_async], queue=True)
+        rest += self._assign_async([job for job in jobs if job.is_async])
+        self._give_back_jobs(rest)
+
+    def _assign(self, jobs: Sequence[Job], *, queue: bool) -> list[Job]:
+        """Assign synchronous jobs; returns those without a place."""
+        if not jobs:
+            return []
+        plans, rest = self._assignment.plan(self._children.values(), jobs, queue=queue)
+        for child, plan in plans.items():
+            if plan:
+                child.assign(plan)
+        self._recycle_spent(plans)
+        return rest
+
+    def _assign_async(self, jobs: Sequence[Job]) -> list[Job]:
+        if not jobs:
+            return []
+        plans, rest = self._assignment.plan_async(self._children.values(), jobs)
+        for child, plan in plans.items():
+            child.assign_async(plan)
+        self._recycle_spent(plans)
+        return rest
+
+    def is_short(self, task_name: str) -> bool:
+        """Whether recent runs of this name all took less than 2 ms, so that its jobs may wait in a busy child."""
+        return self._durations.is_short(task_name)
+
+    def short_names(self) -> frozenset[str]:
+        return self._durations.short_names()
+
+    def prefetch_after(self, task_name: str) -> float:
+        return self._durations.prefetch_after(task_name)
+
+    def cancel(self, task_id: str, generation: int) -> None:
+        """Cancel this attempt: take it back if it has not started, else begin its stop ladder."""
+        if (found := self._withdraw_or_stop(task_id, generation, StopCode.CANCEL)) is not None:
+            child, job = found
+            self._report(child, job, stopped_outcome(StopCode.CANCEL, None))
+            self.child_changed(child)
+
+    def abandon(self, task_id: str, generation: int) -> None:
+        """Stop this attempt and report no outcome, because its claim is lost."""
+        if (found := self._withdraw_or_stop(task_id, generation, StopCode.ABANDON)) is not None:
+            self.child_changed(found[0])
+
+    def _withdraw_or_stop(self, task_id: str, generation: int, code: StopCode) -> tuple[ChildProcess, Job] | None:
+        """Return the child and the job if it was taken back in time. Ignores an unknown attempt."""
+        for child in self._children.values():
+            assigned = child.jobs.find(task_id, generation)
+            if assigned is not None:
+                if child.withdraw(assigned):
+                    return child, assigned.job
+                child.stop_job(assigned, code)
+                return None
+        return None
+
+    def alive(self) -> Collection[Job]:
+        """Return the jobs of children whose processes exist at this moment, for heartbeats."""
+        return [
+            assigned.job for child in self._children.values() if child.process.is_alive() for assigned in child.jobs
+        ]
+
+    def running(self) -> Collection[Job]:
+        """Return all jobs that children have, started or not."""
+        return [assigned.job for child in self._children.values() for assigned in child.jobs]
+
+    def places(self) -> dict[tuple[str, int], tuple[int, str]]:
+        """Return pid and name of the child by (task id, generation)."""
+        return {
+            (assigned.job.task_id, assigned.job.generation): (child.pid, child.name)
+            for child in self._children.values()
+            for assigned in child.jobs
+        }
+
+    def stats(self) -> PoolStats:
+        return PoolStats(
+            children=tuple(
+                ChildStats(
+                    child.name,
+                    child.pid,
+                    str(child.state),
+                    resident_kb(child.pid) or child.rss_kb,
+                    child.jobs.total,
+                    sum(1 for _ in child.jobs),
+                )
+                for child in self._children.values()
+            ),
+            template_pid=self._starter.template_pid,
+            starts=self._starter.starts,
+            deaths=self._deaths,
+            recycled=self._recycled,
+            start_failures=self._starter.failures,
+            output_dropped_bytes=sum(relay.dropped_bytes for relay in self._relays),
+        )
+
+    def _give_back(self, jobs: Iterable[AssignedJob]) -> None:
+        self._give_back_jobs([assigned.job for assigned in jobs])
+
+    def _give_back_jobs(self, jobs: Sequence[Job]) -> None:
+        if jobs:
+            self._call(self._on_unstarted, jobs)
+
+    def _report(self, child: ChildProcess, job: Job, outcome: Outcome) -> None:
+        """Report an outcome that the child itself did not report."""
+        outcome.finished_mono = time.monotonic()
+        outcome.pid, outcome.process_name = child.pid, child.name
+        self._call(self._on_outcome, job, outcome)
+
+    def _call(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            callback(*args)
+        except Exception:
+            logger.exception("a callback of the pool failed")
+
+    # -- reports of the children ---------------------------------------------------------------------
+
+    def child_finished(self, assigned: AssignedJob, outcome: Outcome, duration: float) -> None:
+        job = assigned.job
+        if self.spec.run_ahead and not job.is_async:  # without forecasts, no job waits in a busy child
+            self._durations.observe(job.task_name, duration)
+        if assigned.stop is not None and assigned.stop.code is StopCode.ABANDON:
+            return
+        try:
+            self._on_outcome(job, outcome)
+        except Exception:
+            logger.exception("on_outcome failed for task %s", job.task_id)
+
+    def child_progress(self, assigned: AssignedJob, text: str) -> None:
+        self._call(self._on_progress, assigned.job, text)
+
+    def jobs_taken_back(self, child: ChildProcess, jobs: Sequence[AssignedJob], slow: str | None) -> None:
+        if slow is not None:
+            self._durations.overran(slow)
+        rest = [assigned.job for assigned in jobs]
+        self._give_back_jobs(rest if self._stopping else self._assign(rest, queue=False))
+        if child.state is State.RETIRING:
+            child.retire()  # it may have no jobs left
+
+    def child_changed(self, child: ChildProcess) -> None:
+        limit = self.spec.max_memory_mb
+        # even a child that is too large from its start runs one job, or no job would ever run
+        if limit is not None and child.accepting and child.jobs.total and child.rss_kb > limit * 1024:
+            logger.info("%s has %d MB resident, above %d: recycling it", child.name, child.rss_kb // 1024, limit)
+            self._recycle(child)
+        if child.state is State.RETIRING:
+            child.retire()
+        if not self._stopping:
+            self._call(self._on_room)
+
+    def child_ready(self, child: ChildProcess) -> None:
+        self._starter.succeeded()
+        limit = self.spec.max_memory_mb
+        if limit is not None and child.rss_kb > limit * 1024 and not self._told_fresh_size:
+            self._told_fresh_size = True
+            logger.warning(
+                "a fresh child has %d MB resident, above the %d of --max-memory-per-child-mb: each is replaced after "
+                "its first task. Raise the limit.", child.rss_kb // 1024, limit,
+            )  # fmt: skip
+        if self._stopping:
+            child.retire()
+
+    def child_gone(
+        self, child: ChildProcess, end: Exit, ran: Sequence[AssignedJob], unstarted: Sequence[AssignedJob]
+    ) -> None:
+        del self._children[child.number]
+        oom_kills = 0 if end.killed_by_us else self._oom.since_last_call()
+        end = replace(end, oom_kills=oom_kills, memory_limit_kb=self._memory_limit_kb)
+        for assigned in ran:
+            outcome = outcome_of_death(assigned.stop and assigned.stop.code, end)
+            if outcome is not None:
+                outcome.started_mono = child.jobs.started_at(assigned)
+                self._report(child, assigned.job, outcome)
+        if self._stopping:
+            self._give_back(unstarted)
+            if not self._children:
+                self._all_gone.set()
+            return
+        if not child.left_on_request:
+            self._count_death(child, end)
+        self._give_back_jobs(self._assign([one.job for one in unstarted if not one.job.is_async], queue=False))
+        self._give_back(one for one in unstarted if one.job.is_async)
+        self._starter.fill()
+        self._call(self._on_room)
+
+    def _count_death(self, child: ChildProcess, end: Exit) -> None:
+        text = describe(end)
+        if not child.was_ready:
+            self._starter.failed(child.start_failure or text)
+            return
+        self._deaths += 1
+        logger.warning("%s (pid %d): %s", child.name, child.pid, text)
+        if child.jobs.total == 0 and not end.killed_by_us:
+            # It died before its first job: count that as a failed start, whose wait prevents a busy loop.
+            self._starter.failed(text)
+
+    # -- recycling -----------------------------------------------------------------------------------
+
+    def _recycle_spent(self, children: Iterable[ChildProcess]) -> None:
+        if self.spec.max_tasks_per_child is not None:
+            for child in children:
+                if child.accepting and self._assignment.tasks_left(child) == 0:
+                    self._recycle(child)
+
+    def _recycle(self, child: ChildProcess) -> None:
+        self._recycled += 1
+        child.retire()
+        self._starter.fill()
+
+    def _on_tick(self) -> None:
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        if self.spec.max_age_s is not None:
+            oldest = time.monotonic() - self.spec.max_age_s
+            for child in list(self._children.values()):
+                if child.accepting and child.ready_at < oldest:
+                    self._recycle(child)
+        self._starter.fill()

@@ -1,0 +1,101 @@
+"""A claimed task, the options under which it runs, and the tasks that this worker owns."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from horsies.options import TaskOptions
+from horsies.registry import TaskDefinition
+from horsies_worker.child.jobs import Job
+from horsies_worker.output.log_context import log
+
+
+@dataclass(slots=True)
+class ClaimedTask:
+    """The row as the claim returned it, with its options resolved."""
+
+    job: Job
+    max_retries: int
+    """The retries of all attempts together: those of the row, or of the registration for a row without options."""
+    options: TaskOptions
+    is_workflow_task: bool = False
+
+
+def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahead: bool) -> ClaimedTask:
+    """Build the job from a claimed row. Arguments stay JSON text."""
+    options = options_of(row["task_name"], row["task_options"], definition.options)
+    budget: int = row["max_retries"]
+    if row["task_options"] is None:
+        budget = max(budget, definition.options.max_retries)
+    job = Job(
+        task_id=row["id"],
+        generation=row["claim_generation"],
+        attempt=row["retry_count"] + 1,
+        task_name=row["task_name"],
+        args=row["args"],
+        kwargs=row["kwargs"],
+        timeout_ms=options.timeout_ms,
+        is_async=definition.is_async,
+        run_ahead=run_ahead and options.run_ahead,
+    )
+    return ClaimedTask(job, budget, options, row["is_workflow_task"])
+
+
+def options_of(task_name: str, text: str | None, registered: TaskOptions) -> TaskOptions:
+    """The options of the row, else those of the registration. Rows are untrusted: when the options cannot be read, the
+    worker logs that and uses the registered ones, so that a bad row still ends."""
+    if text is None:
+        return registered
+    try:
+        return _parsed(text)
+    except (ValueError, RecursionError) as error:  # nested deeper than the parser goes
+        log.warning("task %r: cannot read the options of its row, using the registered ones: %s", task_name, error)
+        return registered
+
+
+@lru_cache(maxsize=512)
+def _parsed(text: str) -> TaskOptions:
+    return TaskOptions.from_json(text)
+
+
+class OwnedTasks:
+    """The tasks that this worker owns, by id: from the answer of the claim until their end is written or the claim is
+    lost. Only the latest claim of a task is owned: a job of an earlier generation is not found."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, ClaimedTask] = {}
+
+    def add(self, tasks: Iterable[ClaimedTask]) -> None:
+        for task in tasks:
+            self._tasks[task.job.task_id] = task
+
+    def find(self, task_id: str, generation: int) -> ClaimedTask | None:
+        task = self._tasks.get(task_id)
+        return task if task is not None and task.job.generation == generation else None
+
+    def get(self, task_id: str) -> ClaimedTask | None:
+        return self._tasks.get(task_id)
+
+    def take(self, keys: Iterable[tuple[str, int]]) -> list[ClaimedTask]:
+        """Remove these (id, generation); return the tasks that were owned."""
+        taken: list[ClaimedTask] = []
+        for key in keys:
+            task = self.find(*key)
+            if task is not None:
+                del self._tasks[key[0]]
+                taken.append(task)
+        return taken
+
+    def drop(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            if self.find(job.task_id, job.generation) is not None:
+                del self._tasks[job.task_id]
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __iter__(self) -> Iterator[ClaimedTask]:
+        return iter(list(self._tasks.values()))

@@ -1,0 +1,157 @@
+"""Carries out what `plan.py` decides: waits, claims ready tasks and dispatches them.
+
+A notification, room in the pool, a paused or resumed queue and a freed place under a cap change the state and wake the
+loop. Every decision is the plan's.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from horsies._pg.backoff import Backoff
+from horsies._pg.locks import CAPS_LOCK
+from horsies_worker.claim import state
+from horsies_worker.claim.buffer import Buffer
+from horsies_worker.claim.dispatch import Dispatcher
+from horsies_worker.claim.plan import Plan
+from horsies_worker.claim.reconcile import Reconciler
+from horsies_worker.database.lock_watch import LockWatch
+from horsies_worker.database.queries import ClaimRequest, NextRequest
+from horsies_worker.database.session import Session
+from horsies_worker.output.log_context import log
+from horsies_worker.service import tell_trouble
+from horsies_worker.syncpoints import reached
+
+
+@dataclass(eq=False)
+class Claimer:
+    plan: Plan
+    session: Session
+    dispatcher: Dispatcher
+    buffer: Buffer
+    reconciler: Reconciler
+    backoff: Backoff
+    on_contact: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._queries = self.session.queries
+        self._caps_watch = LockWatch("claim", CAPS_LOCK, self.session)
+        self._wake = asyncio.Event()
+        self.state = state.State()
+
+    # -- wake-ups --------------------------------------------------------------------------------
+
+    def on_news(self, _payload: str = "") -> None:
+        """A notification of a new task."""
+        self._change(self.state.with_news())
+
+    def want_scan(self) -> None:
+        """A task of this worker ended under a cap: queues that looked empty may have a place now."""
+        self._change(self.state.with_scan_wanted())
+
+    def on_room(self) -> None:
+        """The pool, or a limit, can take more."""
+        self._change(self.state.with_room(buffered=len(self.buffer) > 0))
+
+    def on_place_freed(self) -> None:
+        """A task of another worker ended."""
+        self._change(self.state.with_place_freed())
+
+    def on_queue_state(self, _payload: str = "") -> None:
+        """A queue was paused or resumed."""
+        self._change(self.state.with_queue_state())
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` ends after the claim that may be in flight."""
+        self._change(self.state.with_stop())
+
+    def _change(self, changed: state.State) -> None:
+        if changed is not self.state:
+            self.state = changed
+            self._wake.set()
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        answer: state.Answer = None
+        while not isinstance(move := self._next_move(answer), state.Stop):
+            try:
+                answer = await self._carry_out(move)
+            except Exception as error:
+                answer = await self._failed(error)
+        try:
+            await self.reconciler.settle()
+        except Exception as error:
+            tell_trouble("claim", error, 0)
+
+    def _next_move(self, answer: state.Answer) -> state.Move:
+        self._wake.clear()
+        self.state, move = self.plan.next_move(
+            self.state, answer, now=time.monotonic(), places=self.dispatcher.places, jitter=random.random()
+        )
+        return move
+
+    async def _carry_out(self, move: state.Move) -> state.Answer:
+        if isinstance(move, state.Wait | state.Rest):
+            return await self._wait(move)
+        await self.reconciler.settle()
+        match move:
+            case state.Claim():
+                return await self._claim(move)
+            case state.ReadPauses():
+                return state.Paused(frozenset(await self.session.run(self._queries.paused_queues)))
+            case state.StartBuffer():
+                return state.Started(await self.buffer.start())
+            case state.AskDue():
+                ask = partial(self._queries.next_due, queues=move.queues, names=move.names, since_s=move.since_s)
+                return await self.session.run(ask)
+            case state.Stop():
+                return None
+
+    async def _wait(self, move: state.Wait | state.Rest) -> None:
+        if isinstance(move, state.Wait):
+            self.backoff.reset()
+        try:
+            async with asyncio.timeout(move.until - time.monotonic()):  # wait_for would swallow a cancel at a wake-up
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _failed(self, error: Exception) -> state.Failed:
+        delay_s = self.backoff.next()
+        if getattr(error, "sqlstate", None) == "55P03":  # lock_timeout: nothing was claimed
+            log.info("claim: the lock of the caps was not free within a second; trying again in %.1f s", delay_s)
+            await self._caps_watch.refused()
+        else:
+            self.reconciler.doubt()
+            tell_trouble("claim", error, delay_s)
+        return state.Failed(delay_s)
+
+    async def _claim(self, move: state.Claim) -> state.Claimed:
+        await reached("before_claim")
+        claimed = await self.session.run(lambda connection: self._ask(connection, move.request))
+        self.backoff.reset()
+        self._caps_watch.obtained()
+        self.on_contact()
+        await reached("after_claim")
+        self.dispatcher.dispatch(claimed.rows, is_stopped=self.state.is_stopped)
+        return claimed
+
+    async def _ask(self, connection: Any, request: ClaimRequest | NextRequest) -> state.Claimed:
+        sent_at = time.monotonic()  # without the time in which the connection was opened
+        settings, pooled = self.plan.settings, self.session.pooled
+        rows: Sequence[Mapping[str, Any]]
+        if isinstance(request, NextRequest):
+            rows, is_capped = await self._queries.claim_next(connection, request, pooled=pooled), False
+        else:
+            rows, is_capped = await self._queries.claim(
+                connection, request, lease_ms=settings.lease_ms, queue_caps=settings.queue_caps,
+                cluster_cap=settings.cluster_cap, pooled=pooled,
+            )  # fmt: skip
+            # they come back by queue and by kind; tasks that are assigned ahead run in this order
+            rows = sorted(rows, key=lambda row: (row["priority"], row["enqueued_at"], row["id"]))
+        return state.Claimed(rows, is_capped, sent_at, time.monotonic() - sent_at)

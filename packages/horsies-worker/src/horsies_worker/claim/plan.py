@@ -1,0 +1,334 @@
+"""What the claimer does next. Pure: time, free places and a random number are passed in.
+
+The claimer works in rounds. A wake-up, or the end of a wait, begins one; it claims until there is no room or the queues
+are empty, and ends in a wait: until the next delayed task is due, or at most for the poll interval.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from horsies_worker.claim.hints import Hints, Scan
+from horsies_worker.claim.settings import ClaimSettings, TaskKinds
+from horsies_worker.claim.state import (
+    Answer,
+    AskDue,
+    Claim,
+    Claimed,
+    Failed,
+    Move,
+    Paused,
+    Places,
+    ReadPauses,
+    Rest,
+    StartBuffer,
+    Started,
+    State,
+    Stop,
+    Wait,
+)
+from horsies_worker.database.queries import ClaimRequest, NextRequest, Outlook
+
+LOOK: Final = 200
+"""Scan this many rows, so that a kind of task without free places cannot hide another. Not right after a full batch: to
+scan 200 rows and take 64 is twice the work."""
+CALM_S: Final = 0.050
+"""After taking the announced tasks, wait this long before scanning for more. A worker that is sent one task at a time
+saves two statements for each. At 5 ms, a round trip that took longer was made slower still by those two."""
+FRUITLESS: Final = 3
+"""After this many notifications without a task for this worker, wait a few random milliseconds: others are faster."""
+HERD_S: Final = 0.010
+DUE_EVERY_S: Final = 0.25
+"""A worker whose notifications are fruitless asks this often when its next delayed task is due."""
+SEEN_S: Final = 0.020
+"""Added to the time since the last scan was sent: the question may reach the server later than the scan did."""
+CAPPED_REST: Final = 10
+"""After a claim that a cap kept empty, ignore the ends of other workers' tasks for this many times its duration: each
+end is announced, and each such claim counts the tasks under the one lock of the caps."""
+BLOCKED_S: Final = 0.1
+"""Wait this long when another session holds the row of a buffered task."""
+
+
+class _Now(NamedTuple):
+    time: float
+    places: Callable[[], Places]
+    jitter: float
+
+
+Decision = tuple[State, Move]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    settings: ClaimSettings
+    kinds: TaskKinds
+
+    def next_move(
+        self, state: State, answer: Answer, *, now: float, places: Callable[[], Places], jitter: float
+    ) -> Decision:
+        """The state after this answer, and what to do next. `places` is called only by a decision that needs it: the
+        pool counts them anew each time. `jitter`: a random number from 0 to 1."""
+        state, move = self._decide(state, answer, _Now(now, places, jitter))
+        return (state if state.move is move else state._replace(move=move)), move
+
+    def _decide(self, state: State, answer: Answer, now: _Now) -> Decision:
+        if state.is_stopped:
+            return state, Stop()
+        match answer:
+            case None:
+                return self._after_wait(state, now)
+            case Claimed():
+                return self._after_claim(state, answer, now)
+            case Outlook():
+                return self._after_outlook(state, answer, now)
+            case Paused():
+                if answer.queues != state.paused:
+                    state = state._replace(paused=answer.queues, hints=state.hints.forget())
+                return self._prepare(state, now)
+            case Started():
+                return self._claim(state._replace(is_blocked=answer.is_blocked), now)
+            case Failed():
+                state = state._replace(hints=state.hints.forget(), pauses_known=False)
+                return state, Rest(now.time + answer.delay_s)
+
+    def _after_wait(self, state: State, now: _Now) -> Decision:
+        move = state.move
+        if isinstance(move, Rest):
+            return (state, move) if now.time < move.until else self._begin(state, now)
+        if not isinstance(move, Wait):
+            raise AssertionError(f"{move} needs an answer")
+        if state.place_freed and state.capped_until is not None:
+            if now.time < state.capped_until:
+                move = move._replace(until=min(move.until, state.capped_until))
+            else:
+                state = state._replace(place_freed=False).with_scan_wanted()
+        if not state.is_woken:
+            if now.time < move.until:
+                return state, move
+            # the poll is the safety net for everything that was not announced; a calm wait only ends early
+            pauses_known = state.pauses_known and move.is_calm
+            state = state._replace(hints=state.hints.want_scan(), pauses_known=pauses_known)
+        if state.fruitless >= FRUITLESS:
+            return state, Rest(now.time + HERD_S * (1 + now.jitter) / 2)
+        return self._begin(state, now)
+
+    def _begin(self, state: State, now: _Now) -> Decision:
+        """Begin a round: with a claim of the announced tasks where that may be enough, else with everything."""
+        announced, hints, move = state.announced, state.hints, state.move
+        if announced:
+            request = None
+            if state.is_idle and state.pauses_known and state.fruitless < FRUITLESS and hints.may_put_off(now.time):
+                # The queues were empty, and each notification stands for one task, probably where the last one was.
+                places, limit = self._room(state, now, has_news=True)
+                request = self._repeat(state, places, min(limit, announced + 1))
+            if request is None:
+                hints = hints.want_scan()
+            else:
+                move = Claim(request, announced=announced)
+                if hints.put_off_at is None:
+                    hints = hints._replace(put_off_at=now.time)
+        state = state._replace(
+            move=move, hints=hints, is_woken=False, has_news=False, announced=0, has_new_room=False,
+            taken=0, by_news=state.has_news, is_blocked=False,
+        )  # fmt: skip
+        return (state, move) if isinstance(move, Claim) else self._prepare(state, now)
+
+    def _prepare(self, state: State, now: _Now) -> Decision:
+        if not state.pauses_known:
+            return state._replace(pauses_known=True), ReadPauses()  # false again if a queue changes meanwhile
+        if self._has_buffered(now):
+            return state, StartBuffer()
+        return self._claim(state, now)
+
+    def _has_buffered(self, now: _Now) -> bool:
+        return self.settings.prefetch > 0 and now.places().buffered > 0
+
+    def _claim(self, state: State, now: _Now) -> Decision:
+        """Claim as much as there is room for; without room, end the round."""
+        hints = state.hints
+        if not hints.are_fresh(now.time) and (hints.no_sync or hints.no_async):
+            hints = hints._replace(no_sync=False, no_async=False)
+            state = state._replace(hints=hints)
+        places, limit = self._room(state, now)
+        queues = self._queues(state)
+        if limit <= 0 or not queues:
+            return self._end(state, now)
+        scan = hints.next_scan(now.time)
+        state = _without_place(state)
+        if scan is Scan.HINTED:
+            repeated = self._repeat(state, places, limit) if len(hints.pairs) == 1 else None
+            return state, Claim(repeated or self._request(state, places, limit, hints=tuple(hints.pairs.values())))
+        state = state._replace(hints=hints.begin(scan))
+        floor = hints.floor if scan is Scan.FLOOR else None
+        return state, Claim(self._request(state, places, limit, discover=queues, floor=floor), scan)
+
+    def _queues(self, state: State) -> Sequence[str]:
+        paused = state.paused
+        return [name for name in self.settings.queues if name not in paused] if paused else self.settings.queues
+
+    def _room(self, state: State, now: _Now, *, has_news: bool = False) -> tuple[Places, int]:
+        """The places that may be filled, and how many tasks may be claimed in all."""
+        settings, places, hints = self.settings, now.places(), state.hints
+        # Buffered tasks are older claims: free places are theirs. A kind of which the last scan found nothing is left
+        # out: otherwise each place that a task of one kind frees would cost two statements that look for the other.
+        is_fresh = not has_news and hints.are_fresh(now.time)
+        sync = ahead = asynchronous = 0
+        if not places.buffered:
+            if self.kinds.sync and not (is_fresh and hints.no_sync):
+                sync, ahead = places.sync, places.ahead if settings.run_ahead else 0
+            if self.kinds.asynchronous and not (is_fresh and hints.no_async):
+                asynchronous = places.asynchronous
+        prefetch = max(0, settings.prefetch - places.buffered)
+        limit = min(settings.max_batch, sync + ahead + asynchronous + prefetch)
+        if settings.max_per_worker is not None:
+            limit = min(limit, settings.max_per_worker - places.owned)
+        if places.unwritten >= 2 * settings.max_batch:
+            limit = 0  # do not make more results while these wait for the database
+        if (sync, ahead, asynchronous) != places[:3]:
+            places = places._replace(sync=sync, ahead=ahead, asynchronous=asynchronous)
+        return places, limit
+
+    @property
+    def _may_repeat(self) -> bool:
+        # the tasks under a cap must be counted, and a buffer be filled: only a full claim does that
+        return not self.settings.has_caps and not self.settings.prefetch
+
+    def _repeat(self, state: State, places: Places, most: int) -> NextRequest | None:
+        if not self._may_repeat:
+            return None
+        return state.hints.repeat_request(
+            self.kinds, sync=places.sync, ahead=places.ahead, asynchronous=places.asynchronous, most=most,
+            short=places.short,
+        )  # fmt: skip
+
+    def _request(self, state: State, places: Places, limit: int, **where: Any) -> ClaimRequest:
+        sync = self.kinds.sync
+        short = [name for name in sync if name in places.short] if places.ahead else ()
+        kinds = bool(self.kinds.asynchronous) + bool(short) + (len(short) < len(sync))
+        return ClaimRequest(
+            limit=limit,
+            room_sync=places.sync,
+            room_ahead=places.ahead,
+            room_async=places.asynchronous,
+            prefetch=max(0, self.settings.prefetch - places.buffered),
+            async_names=self.kinds.asynchronous,
+            short_names=short,
+            sync_names=sync,
+            look=LOOK if kinds > 1 and not state.was_full else 0,
+            **where,
+        )
+
+    def _after_claim(self, state: State, answer: Claimed, now: _Now) -> Decision:
+        claim, rows = state.move, answer.rows
+        if not isinstance(claim, Claim):
+            raise AssertionError(f"{claim} is no claim")
+        request = claim.request
+        if isinstance(request, NextRequest):
+            hints = state.hints.learn_next(rows[0]) if rows else state.hints
+        else:
+            hints = state.hints.learn(rows, claim.scan, self.kinds, took_s=answer.took_s, now=now.time)
+        if claim.announced:
+            # only without caps, hence no place to look for
+            state = state._replace(hints=hints, taken=len(rows), sent_at=answer.sent_at)
+            if len(rows) == claim.announced < request.limit:
+                until = min(now.time + CALM_S, max(now.time, state.due_at))
+                return self._wait(state, Wait(until, is_calm=True), now)
+            return self._prepare(state._replace(hints=hints.want_scan()), now)
+        state = state._replace(
+            hints=hints,
+            taken=state.taken + len(rows),
+            sent_at=answer.sent_at,
+            capped_until=answer.sent_at + (1 + CAPPED_REST) * answer.took_s if answer.is_capped else None,
+            place_freed=state.place_freed and answer.is_capped,
+        )
+        if isinstance(request, ClaimRequest) and claim.scan is not Scan.HINTED and not state.was_full:
+            state = state._replace(hints=self._learn_kinds(hints, request, rows))
+            if not rows:
+                return self._end(state, now, scanned=request)
+        was_full = len(rows) == request.limit
+        state = state._replace(was_full=was_full)
+        if not was_full:
+            # A short answer does not mean empty queues: the hinted pairs may be empty, or others may hold rows.
+            state = state._replace(hints=state.hints.want_scan())
+            if not rows and (wait_s := state.hints.wait_s(now.time)) is not None:
+                return self._end(state, now, wait_s=wait_s)
+        return self._claim(state, now)
+
+    def _learn_kinds(self, hints: Hints, request: ClaimRequest, rows: Sequence[Mapping[str, Any]]) -> Hints:
+        """Of which kinds there is nothing: the scan could have taken more than it found. A kind without room was not
+        looked for, and a cap holds tasks back that are there all the same."""
+        is_short = len(rows) < request.limit and self._may_repeat
+        of_async = sum(row["task_name"] in self.kinds.async_set for row in rows)
+        no_sync, no_async = hints.no_sync, hints.no_async
+        if request.room_async:
+            no_async = is_short and of_async < request.room_async
+        if request.room_sync:
+            no_sync = is_short and len(rows) - of_async < request.room_sync
+        return hints._replace(no_sync=no_sync, no_async=no_async)
+
+    # -- the end of a round ----------------------------------------------------------------------
+
+    def _end(
+        self, state: State, now: _Now, *, scanned: ClaimRequest | None = None, wait_s: float | None = None
+    ) -> Decision:
+        """`scanned`: the scan of all pairs that found nothing. `wait_s`: the time until a wanted scan is allowed."""
+        hints, kinds = state.hints, self.kinds
+        is_known = scanned is not None or hints.are_fresh(now.time)
+        has_sync = not kinds.sync or (is_known and hints.no_sync)
+        has_async = not kinds.asynchronous or (is_known and hints.no_async)
+        if scanned is not None:
+            has_sync = has_sync or scanned.room_sync + scanned.prefetch > 0
+            has_async = has_async or scanned.room_async + scanned.prefetch > 0
+        is_idle = has_sync and has_async
+        state = state._replace(is_idle=is_idle)
+        if state.is_blocked:
+            return self._wait(state, Wait(now.time + BLOCKED_S), now)
+        names = [*(kinds.sync if has_sync else ()), *(kinds.asynchronous if has_async else ())]
+        if scanned is None or not names:
+            return self._wait(state, Wait(self._poll(state, now, wait_s)), now)
+        asked_until = state.due_asked_at + DUE_EVERY_S
+        if (state.fruitless >= FRUITLESS or not is_idle) and now.time < min(state.due_at, asked_until):
+            return self._wait(state, Wait(min(state.due_at, asked_until)), now)
+        # tasks that wait for a place under a cap were seen, and must not lead to one claim after the other
+        since_s = now.time - state.sent_at + SEEN_S if state.capped_until is None else 0.0
+        return state._replace(due_asked_at=now.time), AskDue(self._queues(state), names, since_s, not is_idle)
+
+    def _after_outlook(self, state: State, answer: Outlook, now: _Now) -> Decision:
+        if not isinstance(state.move, AskDue):
+            raise AssertionError(f"{state.move} asks for no due time")
+        hints = state.hints
+        if not state.move.is_partial and state.capped_until is None:
+            # else tasks that wait for a place would be left behind the floor
+            scanned_at = answer.asked_at - timedelta(seconds=now.time - state.sent_at)
+            hints = hints.found_nothing(scanned_at, is_crowded=answer.is_crowded)
+        due_at = inf if answer.due_s is None else now.time + max(0.0, answer.due_s)
+        state = state._replace(hints=hints, due_at=due_at)
+        until = self._poll(state, now, hints.wait_s(now.time))
+        if due_at < until:
+            state = state._replace(hints=hints.want_scan())  # it may be of another pair than the hinted ones
+        return self._wait(state, Wait(until), now)
+
+    def _poll(self, state: State, now: _Now, wait_s: float | None) -> float:
+        """The end of a wait without wake-ups."""
+        until = now.time + self.settings.poll_s * (0.8 + 0.4 * now.jitter)
+        if wait_s is not None:
+            until = min(until, now.time + wait_s)
+        if state.due_at >= now.time:
+            # a few random milliseconds later, or every worker of the fleet wakes for the same task
+            until = min(until, state.due_at + 0.001 + 0.003 * now.jitter)
+        return until
+
+    def _wait(self, state: State, wait: Wait, now: _Now) -> Decision:
+        """End the round. Room that came meanwhile matters where tasks may be left, or wait in the buffer."""
+        needs_room = state.has_new_room and (not state.is_idle or self._has_buffered(now))
+        fruitless = 0 if state.taken else state.fruitless + state.by_news
+        is_woken = state.is_woken or needs_room
+        state = state._replace(move=wait, is_woken=is_woken, has_new_room=False, fruitless=fruitless)
+        return self._after_wait(state, now)
+
+
+def _without_place(state: State) -> State:
+    """A claim is made now, and looks for the freed place."""
+    return state._replace(place_freed=False) if state.place_freed else state

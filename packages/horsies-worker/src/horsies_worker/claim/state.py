@@ -1,0 +1,178 @@
+"""The claimer's state, the moves it can make, and the wake-ups that change it at any time. Pure.
+
+`State.move` is the move that is being carried out. A wake-up may arrive beside any move, also while a claim is in
+flight: it changes the state, and the next decision of `plan.py` sees it.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple, Self
+
+from horsies_worker.claim.hints import Hints, Scan
+from horsies_worker.database.queries import ClaimRequest, NextRequest, Outlook
+
+# -- moves -----------------------------------------------------------------------------------------------------
+
+
+class Wait(NamedTuple):
+    """Wait until this time or the next wake-up."""
+
+    until: float
+    is_calm: bool = False
+    """All announced tasks were taken, and the queues have not been scanned since."""
+
+
+class Rest(NamedTuple):
+    """Do nothing until this time, also when woken."""
+
+    until: float
+
+
+class ReadPauses(NamedTuple):
+    """Read which queues are paused."""
+
+
+class StartBuffer(NamedTuple):
+    """Start buffered tasks."""
+
+
+class Claim(NamedTuple):
+    request: ClaimRequest | NextRequest
+    scan: Scan = Scan.HINTED
+    announced: int = 0
+    """The number of notifications that this claim answers; 0 for a claim that takes all there is room for."""
+
+
+class AskDue(NamedTuple):
+    """Ask when the next delayed task of these names is due."""
+
+    queues: Sequence[str]
+    names: Sequence[str]
+    since_s: float
+    """Tasks that became ready within this time count: the last scan may not have seen them."""
+    is_partial: bool
+    """Some kind of task had no room, so tasks of it may be ready."""
+
+
+class Stop(NamedTuple):
+    """End the loop."""
+
+
+Move = Wait | Rest | ReadPauses | StartBuffer | Claim | AskDue | Stop
+
+
+# -- answers ---------------------------------------------------------------------------------------------------
+
+
+class Paused(NamedTuple):
+    queues: frozenset[str]
+
+
+class Started(NamedTuple):
+    is_blocked: bool
+    """Other sessions hold the rows of buffered tasks."""
+
+
+class Claimed(NamedTuple):
+    rows: Sequence[Mapping[str, Any]]
+    is_capped: bool
+    sent_at: float
+    took_s: float
+
+
+class Failed(NamedTuple):
+    """A statement failed; whether it was carried out is unknown."""
+
+    delay_s: float
+
+
+Answer = Paused | Started | Claimed | Outlook | Failed | None
+"""The result of the last move. None after a wait, and at the beginning."""
+
+
+class Places(NamedTuple):
+    """What this worker can take now."""
+
+    sync: int
+    ahead: int
+    asynchronous: int
+    buffered: int
+    owned: int
+    unwritten: int
+    """Results that wait for the database."""
+    short: frozenset[str]
+    """Names of tasks that may be assigned ahead of a free child."""
+
+
+# -- state -----------------------------------------------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """Everything that the next decision depends on. Immutable, as a named tuple: see `Hints`."""
+
+    move: Move = Rest(-inf)
+    hints: Hints = Hints()
+    is_stopped: bool = False
+
+    # wake-ups since this round began
+    is_woken: bool = False
+    has_news: bool = False
+    announced: int = 0
+    """Notifications since the queues were found empty: each stands for one task."""
+    has_new_room: bool = False
+    place_freed: bool = False
+    """A task of another worker ended, which may have freed a place under a cap."""
+
+    # this round
+    taken: int = 0
+    by_news: bool = False
+    is_blocked: bool = False
+
+    # what earlier rounds found
+    is_idle: bool = False
+    """The queues were empty, and every kind of task had room."""
+    paused: frozenset[str] = frozenset()
+    pauses_known: bool = False
+    was_full: bool = False
+    """The last claim brought as many tasks as it asked for."""
+    sent_at: float = -inf
+    """When the last claim was sent."""
+    capped_until: float | None = None
+    """The last claim was kept empty by a cap; ends elsewhere do not lead to a claim before this time."""
+    due_at: float = inf
+    due_asked_at: float = -inf
+    fruitless: int = 0
+    """Rounds in a row that notifications began and that took nothing."""
+
+    def with_news(self) -> Self:
+        """A notification: a task in our queues became ready, or was sent with a delay."""
+        if self.is_idle:
+            return self._replace(announced=self.announced + 1, is_woken=True, has_news=True)
+        return self.with_scan_wanted()
+
+    def with_scan_wanted(self) -> Self:
+        """There may be tasks where a scan found none, or where a cap left none to take."""
+        if self.is_woken and self.has_news and self.hints.scan_wanted:
+            return self
+        return self._replace(hints=self.hints.want_scan(), is_woken=True, has_news=True)
+
+    def with_room(self, *, buffered: bool) -> Self:
+        """The pool or a limit can take more. That is no reason to look into queues that were found empty: new tasks are
+        announced. Without this rule an idle round trip would cost two statements more. A claim in flight may return
+        more than fits, so the end of the round decides again."""
+        if not isinstance(self.move, Wait):
+            return self if self.has_new_room else self._replace(has_new_room=True)
+        return self._replace(is_woken=True) if buffered or not self.is_idle else self
+
+    def with_place_freed(self) -> Self:
+        """A task of another worker ended. It matters after a claim that a cap kept empty, or beside one in flight."""
+        if self.place_freed or (self.capped_until is None and not isinstance(self.move, Claim)):
+            return self
+        return self._replace(place_freed=True)
+
+    def with_queue_state(self) -> Self:
+        """A queue was paused or resumed."""
+        return self._replace(pauses_known=False, hints=self.hints.want_scan(), is_woken=True, has_news=True)
+
+    def with_stop(self) -> Self:
+        return self._replace(is_stopped=True)

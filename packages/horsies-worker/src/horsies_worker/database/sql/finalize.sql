@@ -1,0 +1,188 @@
+-- The end of an attempt. One statement writes task row and attempt row, fenced on owner, generation and state. It skips
+-- rows that another session has locked: one forgotten transaction on one row must not delay the results of all others
+-- (it delayed them by 15 s each time). A statement that never waits needs no order of locks. It finds each row by its key
+-- once and writes it by its ctid; a row that changed between the statement's snapshot and its lock has another ctid, and
+-- counts as skipped. Plans are generic and may be made on an empty table: the planner cannot reorder a LATERAL with LIMIT
+-- or FOR UPDATE (a plain join read 54,728 pages for one id), and a guard written with || '' matches no partial index
+-- (with one, the planner would read all tasks in flight).
+
+-- name: complete_batch :many
+-- edge: RUNNING -> COMPLETED
+-- params: worker_id, ids, generations, results, started, finished, pids, process_names
+-- Nearly every attempt ends like this: user code returned ok. finalize_batch would write the same rows, but takes 29
+-- instead of 10 µs per row in the worker (15 arrays to encode instead of 7) and 5 µs more in the server.
+WITH mine AS MATERIALIZED (
+    SELECT x.id, x.result, x.pid, x.process_name, to_timestamp(x.started) AS started, t.*,
+           least(greatest(to_timestamp(x.finished), t.row_started), greatest(statement_timestamp(), t.row_started)) AS ended
+      FROM unnest($2::text[], $3::int[], $4::text[], $5::float8[], $6::float8[], $7::int[], $8::text[])
+           AS x (id, generation, result, started, finished, pid, process_name)
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.retry_count + 1 AS attempt, t.started_at AS row_started,
+                                t.worker_hostname
+                           FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED) AS t
+), moved AS (
+    UPDATE horsies_tasks t
+       SET status = 'COMPLETED', completed_at = statement_timestamp(), terminal_at = statement_timestamp(),
+           result = m.result, worker_pid = m.pid, worker_process_name = m.process_name,
+           finalizing_at = NULL, finalizing_by_worker_id = NULL, updated_at = statement_timestamp()
+      FROM mine m
+     WHERE t.ctid = m.tid
+    RETURNING m.id, m.attempt, m.started, m.row_started, m.ended, m.worker_hostname, m.pid, m.process_name
+), history AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at, worker_id, worker_hostname,
+                                       worker_pid, worker_process_name)
+    SELECT id, attempt, 'COMPLETED', least(greatest(started, row_started), ended), ended, $1, worker_hostname, pid,
+           process_name
+      FROM moved
+)
+SELECT id, 'COMPLETED' AS status FROM moved;
+
+-- name: complete_task :many
+-- edge: RUNNING -> COMPLETED
+-- params: worker_id, id, generation, result, started, finished, pid, process_name
+-- complete_batch for a single task, without unnest and join: 421 instead of 483 µs. An idle worker writes one at a time.
+WITH moved AS (
+    UPDATE horsies_tasks t
+       SET status = 'COMPLETED', completed_at = statement_timestamp(), terminal_at = statement_timestamp(),
+           result = $4::text, worker_pid = $7::int, worker_process_name = $8::varchar,
+           finalizing_at = NULL, finalizing_by_worker_id = NULL, updated_at = statement_timestamp()
+     WHERE t.ctid = (SELECT r.ctid FROM horsies_tasks r
+                      WHERE r.id = $2::varchar AND r.claim_generation = $3::int AND r.claimed_by_worker_id = $1::varchar
+                        AND r.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED)
+    RETURNING t.id, t.retry_count + 1 AS attempt, t.started_at AS row_started, t.worker_hostname,
+              least(greatest(to_timestamp($6::float8), t.started_at),
+                    greatest(statement_timestamp(), t.started_at)) AS ended
+), history AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at, worker_id, worker_hostname,
+                                       worker_pid, worker_process_name)
+    SELECT id, attempt, 'COMPLETED', least(greatest(to_timestamp($5::float8), row_started), ended), ended, $1::varchar,
+           worker_hostname, $7::int, $8::varchar
+      FROM moved
+)
+SELECT id, 'COMPLETED' AS status FROM moved;
+
+-- name: finalize_batch :many
+-- edge: RUNNING -> COMPLETED; RUNNING -> FAILED; RUNNING -> CANCELLED; RUNNING -> PENDING
+-- params: ids, generations, owners, statuses, results, error_codes, error_messages, failed_reasons, outcomes, retry_delays, budgets, started, finished, pids, process_names, cancelled_result
+-- The worker decides `statuses`, but only the row knows whether a retry is still possible: a retry after good_until
+-- fails instead, a retry of a task with a cancel request becomes CANCELLED (with cancelled_result; the attempt keeps
+-- its own error), and a retry beyond the budget fails.
+-- `outcomes` is NULL for an attempt that never started, such as one cancelled in time: it leaves no attempt row.
+-- `started` and `finished` say when user code ran, in seconds of this clock; they are moved between the row's start and
+-- now. An id that is not returned has lost its claim, was written by an earlier statement (find_written_batch), or is
+-- locked by another session (read_owned_batch).
+WITH mine AS MATERIALIZED (
+    SELECT x.*, t.tid, t.retry_count + 1 AS attempt, greatest(t.max_retries, x.budget) AS max_retries,
+           CASE WHEN x.status <> 'PENDING' THEN x.status
+                WHEN t.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
+                WHEN t.good_until <= statement_timestamp() + x.retry_delay THEN 'FAILED'
+                WHEN t.retry_count >= greatest(t.max_retries, x.budget) THEN 'FAILED'
+                ELSE 'PENDING' END AS target,
+           least(greatest(to_timestamp(x.finished), t.started_at), greatest(statement_timestamp(), t.started_at)) AS ended,
+           t.started_at AS row_started, t.worker_hostname
+      FROM unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
+                  $9::text[], $10::interval[], $11::int[], $12::float8[], $13::float8[], $14::int[],
+                  $15::text[])
+           AS x (id, generation, owner, status, result, error_code, error_message, failed_reason, outcome, retry_delay,
+                 budget, started, finished, pid, process_name)
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.retry_count, t.max_retries, t.cancel_requested_at, t.good_until,
+                                t.started_at, t.worker_hostname
+                           FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = x.owner
+                            AND t.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED) AS t
+), moved AS (
+    UPDATE horsies_tasks t
+       SET status = m.target,
+           retry_count = t.retry_count + (m.target = 'PENDING')::int,
+           max_retries = m.max_retries,
+           next_retry_at = CASE WHEN m.target = 'PENDING' THEN statement_timestamp() + m.retry_delay ELSE t.next_retry_at END,
+           enqueued_at = CASE WHEN m.target = 'PENDING' THEN statement_timestamp() + m.retry_delay ELSE t.enqueued_at END,
+           claimed_at = CASE WHEN m.target <> 'PENDING' THEN t.claimed_at END,
+           claimed_by_worker_id = CASE WHEN m.target <> 'PENDING' THEN t.claimed_by_worker_id END,
+           started_at = CASE WHEN m.target <> 'PENDING' AND m.outcome IS NOT NULL THEN t.started_at END,
+           completed_at = CASE WHEN m.target = 'COMPLETED' THEN statement_timestamp() END,
+           failed_at = CASE WHEN m.target = 'FAILED' THEN statement_timestamp() END,
+           terminal_at = CASE WHEN m.target <> 'PENDING' THEN statement_timestamp() END,
+           result = CASE WHEN m.target = 'PENDING' THEN NULL
+                         WHEN m.target = 'CANCELLED' AND m.status = 'PENDING' THEN $16::text ELSE m.result END,
+           error_code = CASE WHEN m.target = 'PENDING' THEN NULL
+                             WHEN m.target = 'CANCELLED' AND m.status = 'PENDING' THEN 'TASK_CANCELLED'
+                             ELSE m.error_code END,
+           failed_reason = CASE WHEN m.target <> 'PENDING' THEN m.failed_reason END,
+           worker_pid = CASE WHEN m.target <> 'PENDING' THEN m.pid END,
+           worker_process_name = CASE WHEN m.target <> 'PENDING' THEN m.process_name END,
+           worker_hostname = CASE WHEN m.target <> 'PENDING' THEN t.worker_hostname END,
+           finalizing_at = NULL, finalizing_by_worker_id = NULL,
+           updated_at = statement_timestamp()
+      FROM mine m
+     WHERE t.ctid = m.tid
+    RETURNING m.*, t.is_workflow_task
+), history AS (
+    INSERT INTO horsies_task_attempts (task_id, attempt, outcome, will_retry, started_at, finished_at, error_code,
+                                       error_message, failed_reason, worker_id, worker_hostname, worker_pid,
+                                       worker_process_name)
+    SELECT id, attempt, outcome, target = 'PENDING', least(greatest(to_timestamp(started), row_started), ended), ended, error_code,
+           error_message, failed_reason, owner, worker_hostname, pid, process_name
+      FROM moved
+     WHERE outcome IS NOT NULL
+)
+SELECT id, target AS status, is_workflow_task FROM moved;
+
+-- name: find_written_batch :many
+-- params: ids, attempts, worker_id, outcomes
+-- After a lost answer: returns the attempts that this worker has written already. The outcome tells them from those
+-- that a reaper wrote with the same worker_id, which are WORKER_FAILURE.
+SELECT x.id FROM unnest($1::text[], $2::int[], $4::text[]) AS x (id, attempt, outcome)
+ CROSS JOIN LATERAL (SELECT FROM horsies_task_attempts a
+                      WHERE a.task_id = x.id AND a.attempt = x.attempt AND a.worker_id = $3 AND a.outcome = x.outcome
+                      LIMIT 1) AS a;
+
+-- name: read_owned_batch :many
+-- params: worker_id, ids, generations
+-- Returns the tasks that this worker still owns, and their states. For rows that a statement skipped.
+SELECT x.id, t.status FROM unnest($2::text[], $3::int[]) AS x (id, generation)
+ CROSS JOIN LATERAL (SELECT t.status FROM horsies_tasks t
+                      WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                        AND t.status || '' IN ('CLAIMED', 'RUNNING') LIMIT 1) AS t;
+
+-- name: list_owned :many
+-- params: worker_id
+-- Returns every task that this worker owns. Reads the index of tasks in flight.
+SELECT id, claim_generation FROM horsies_tasks
+ WHERE status IN ('CLAIMED', 'RUNNING') AND claimed_by_worker_id = $1;
+
+-- name: stage_batch :many
+-- params: worker_id, ids, generations, results, started, finished, pids, process_names
+-- Stores a result that could not be written at once, so that the reaper can finish the task if this worker dies now.
+-- The row also gets the real times and the real process: the attempt that the reaper writes must not seem to overlap
+-- with the child's next job. SKIP LOCKED: a locked row must not delay the heartbeats, which follow on the same
+-- connection; the next call tries it again.
+WITH mine AS MATERIALIZED (
+    SELECT t.tid, x.result, x.pid, x.process_name, greatest(t.started_at, to_timestamp(x.started)) AS started,
+           greatest(t.started_at, least(to_timestamp(x.finished), statement_timestamp())) AS finished
+      FROM unnest($2::text[], $3::int[], $4::text[], $5::float8[], $6::float8[], $7::int[], $8::text[])
+           AS x (id, generation, result, started, finished, pid, process_name)
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.started_at FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED) AS t
+)
+UPDATE horsies_tasks t
+   SET finalizing_at = coalesce(t.finalizing_at, mine.finished), finalizing_by_worker_id = $1, result = mine.result,
+       started_at = least(mine.started, mine.finished), worker_pid = mine.pid,
+       worker_process_name = mine.process_name, updated_at = statement_timestamp()
+  FROM mine
+ WHERE t.ctid = mine.tid
+RETURNING t.id;
+
+-- name: write_progress_batch :many
+-- params: worker_id, ids, generations, values
+WITH mine AS MATERIALIZED (
+    SELECT t.tid, x.value FROM unnest($2::text[], $3::int[], $4::text[]) AS x (id, generation, value)
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid FROM horsies_tasks t
+                          WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
+                            AND t.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED) AS t
+)
+UPDATE horsies_tasks t SET progress = mine.value::jsonb, updated_at = statement_timestamp()
+  FROM mine WHERE t.ctid = mine.tid
+RETURNING t.id;

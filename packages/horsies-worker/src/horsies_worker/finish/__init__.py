@@ -1,0 +1,4 @@
+"""Writes how attempts ended: `decide` turns an outcome into a transition, the finalizer writes many of them at once.
+
+Writes `horsies_tasks` (RUNNING to a final state, or back to PENDING) and `horsies_task_attempts`.
+"""

@@ -1,0 +1,234 @@
+"""Writes ended attempts and returns unstarted tasks, in batches: while one statement runs, the next batch gathers.
+
+It never gives up while the worker lives. It drops a result only when its claim is lost, or when the database refuses
+even the error that replaces it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TypeAlias
+
+from horsies._pg.transient import is_transient
+from horsies.config import ResilienceConfig
+from horsies.errors import OperationalErrorCode
+from horsies.status import AttemptOutcome, TaskStatus
+from horsies_worker.child.outcome import error_outcome
+from horsies_worker.database.session import Session
+from horsies_worker.database.split_batch import is_data_error, write_or_split
+from horsies_worker.database.transition import Transition
+from horsies_worker.finish.decide import NO_RETRY
+from horsies_worker.output.log_context import about, log
+from horsies_worker.service import BacklogService
+from horsies_worker.syncpoints import reached
+
+Key: TypeAlias = tuple[str, int]
+"""(task id, claim generation)"""
+
+MAX_ROWS = 300
+MAX_BYTES = 1_000_000
+"""Ten results of 8 MB took 1.9 s in one statement; small ones must not wait behind them."""
+STAGE_AFTER_S = 2.0
+MIN_LOCK_WAIT_S = 0.005
+MAX_LOCK_WAIT_S = 0.5
+
+
+class Finalizer(BacklogService):
+    """`add` takes ended attempts, `give_back` tasks that never started; `run` writes both."""
+
+    name = "finalize"
+
+    def __init__(
+        self, session: Session, resilience: ResilienceConfig, *, on_done: Callable[[Sequence[Key]], None]
+    ) -> None:
+        super().__init__(session, resilience)
+        self._on_done = on_done
+        self._ends: dict[Key, Transition] = {}
+        """Ended attempts that are not written yet, oldest first."""
+        self._uncertain: set[Key] = set()
+        """Those that an earlier statement may have written: its answer was lost."""
+        self._staged: set[Key] = set()
+        self._replaced: set[Key] = set()
+        """Those whose real result the database refused."""
+        self._returns: dict[Key, None] = {}
+        self._settled = 0
+        self._blocked_s = 0.0
+        self.written = 0
+        self.lost = 0
+
+    @property
+    def backlog(self) -> int:
+        """Ended attempts that are not in the database yet."""
+        return len(self._ends)
+
+    def add(self, transition: Transition) -> None:
+        """Write this end. Ignores a duplicate report of the same attempt."""
+        self._ends.setdefault((transition.task_id, transition.generation), transition)
+        self.backlog_added()
+
+    def give_back(self, tasks: Sequence[Key]) -> None:
+        """Return tasks whose user code never ran to the queue."""
+        if tasks:
+            self._returns |= dict.fromkeys(tasks)
+            self.backlog_added()
+
+    async def stage_late(self, session: Session, after_s: float = STAGE_AFTER_S) -> None:
+        """Keep results that could not be written for so long in their tasks' rows, for the reaper if this worker dies;
+        as many as fit one statement."""
+        oldest = time.monotonic() - after_s
+        late = _one_statement(
+            end for key, end in self._ends.items() if end.outcome.finished_mono < oldest and key not in self._staged
+        )
+        if late:
+            await reached("before_stage")
+            staged = await session.run(lambda connection: self._queries.stage(connection, late))
+            self._staged.update(key for key in self._ends if key[0] in staged)
+            await reached("after_stage")
+
+    def unwritten(self) -> list[Transition]:
+        return list(self._ends.values())
+
+    def returning(self) -> set[str]:
+        """Return the ids of the tasks that `give_back` took and that are not written yet."""
+        return {task_id for task_id, _ in self._returns}
+
+    def has_backlog(self) -> bool:
+        return bool(self._ends or self._returns)
+
+    async def run_once(self) -> None:
+        settled = self._settled
+        if self._ends:
+            await self._write(_one_statement(self._ends.values()))
+        if self._returns:
+            await self._hand_back()
+        self._blocked_s = 0.0 if self._settled > settled else await self._wait_for_locks(self._blocked_s)
+
+    async def _wait_for_locks(self, last_s: float) -> float:
+        """Other sessions have locked all of these rows: wait before the next try, but not when new work arrives."""
+        wait_s = min(MAX_LOCK_WAIT_S, 2 * last_s or MIN_LOCK_WAIT_S)
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return wait_s
+        return 0.0
+
+    async def _write(self, batch: Sequence[Transition]) -> None:
+        await write_or_split(batch, self._write_once, self._replace)
+
+    async def _write_once(self, batch: Sequence[Transition]) -> None:
+        await reached("before_finalize")
+        try:
+            written = await self._session.run(lambda connection: self._queries.finalize_own(connection, batch))
+        except Exception as error:
+            if is_transient(error) and not is_data_error(error):
+                self._uncertain.update(_keys(batch))
+            raise
+        await reached("after_finalize")
+        self.written += len(written)
+        # Before the next statement can fail: the next try must not take written results for lost.
+        self._forget(_keys(end for end in batch if end.task_id in written))
+        if missing := [end for end in batch if end.task_id not in written]:
+            await self._explain(missing)
+
+    def _replace(self, end: Transition, error: Exception) -> None:
+        """The database refused this result: write an error in its place with the next statement."""
+        key = (end.task_id, end.generation)
+        extra = about(end.task_id, attempt=end.attempt)
+        if key in self._replaced:
+            # The result is not at fault: the row itself accepts no end, not even one from the reaper.
+            log.critical(
+                "task %s attempt %d cannot be ended, and stays RUNNING: %s",
+                end.task_id,
+                end.attempt,
+                error,
+                extra=extra,
+            )
+            self.lost += 1
+            self._forget([key])
+            return
+        log.error("task %s attempt %d: its result cannot be stored: %s", end.task_id, end.attempt, error, extra=extra)
+        self._ends[key] = _unstorable(end)
+        self._replaced.add(key)
+        self._settled += 1
+
+    async def _explain(self, missing: Sequence[Transition]) -> None:
+        """Find out why these were not written: another session has locked the row, an earlier statement whose answer
+        was lost has written it, or the claim is lost."""
+        keys = _keys(missing)
+        owned = await self._session.run(lambda connection: self._queries.read_owned(connection, keys))
+        locked = {key for key in keys if owned.get(key[0]) == TaskStatus.RUNNING}
+        doubtful = self._uncertain - locked
+        uncertain = [end for key, end in zip(keys, missing, strict=True) if key in doubtful]
+        mine: set[str] = set()
+        if uncertain:
+            mine = await self._session.run(lambda connection: self._queries.find_written(connection, uncertain))
+            # An attempt that never started leaves no row to find it by.
+            mine |= {end.task_id for end in uncertain if end.recorded is None}
+        for key, end in zip(keys, missing, strict=True):
+            if key in locked:  # to the end of the line, behind the rows that can be written
+                self._ends[key] = self._ends.pop(key)
+            elif end.task_id not in mine:
+                self.lost += 1
+                log.warning(
+                    "task %s attempt %d: CLAIM_LOST, its result is dropped", end.task_id, end.attempt,
+                    extra=about(end.task_id, attempt=end.attempt),
+                )  # fmt: skip
+        self._forget([key for key in keys if key not in locked])
+
+    def _forget(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            del self._ends[key]
+        for marks in (self._uncertain, self._staged, self._replaced):
+            marks.difference_update(keys)
+        self._settle(keys)
+
+    async def _hand_back(self) -> None:
+        keys = list(islice(self._returns, MAX_ROWS))
+        await reached("before_hand_back")
+        moved = await self._session.run(lambda connection: self._queries.hand_back(connection, keys))
+        missing = [key for key in keys if key[0] not in moved]
+        locked: Collection[str] = ()
+        if missing:
+            # Tasks that this worker no longer owns are done: they never ran here.
+            locked = await self._session.run(lambda connection: self._queries.read_owned(connection, missing))
+        done = [key for key in keys if key[0] not in locked]
+        for key in done:
+            del self._returns[key]
+        self._settle(done)
+
+    def _settle(self, keys: Sequence[Key]) -> None:
+        self._settled += len(keys)
+        if keys:
+            self._on_done(keys)
+
+
+def _keys(ends: Iterable[Transition]) -> list[Key]:
+    return [(end.task_id, end.generation) for end in ends]
+
+
+def _one_statement(ends: Iterable[Transition]) -> list[Transition]:
+    """Return the first ends, as many as fit, and of one kind: ok results have a leaner statement."""
+    batch: list[Transition] = []
+    size = 0
+    for end in ends:
+        if batch and end.is_ok is not batch[0].is_ok:
+            continue
+        size += end.size
+        if batch and (len(batch) >= MAX_ROWS or size > MAX_BYTES):
+            break
+        batch.append(end)
+    return batch
+
+
+def _unstorable(end: Transition) -> Transition:
+    """Return the end of a task whose result the database refuses: a constant text that it can store."""
+    outcome = error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, "the database could not store the result")
+    outcome.finished_mono = end.outcome.finished_mono
+    outcome.pid, outcome.process_name = end.outcome.pid, end.outcome.process_name
+    return replace(
+        end, status=TaskStatus.FAILED, outcome=outcome, recorded=AttemptOutcome.FAILED, retry_delay_ms=NO_RETRY
+    )

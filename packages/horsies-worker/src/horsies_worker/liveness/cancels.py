@@ -1,0 +1,58 @@
+"""Cancel requests for running tasks: heard by notification, and polled in case a notification was missed."""
+
+import time
+from collections.abc import Callable
+
+from horsies.config import ResilienceConfig
+from horsies_worker.children.pool import ChildPool
+from horsies_worker.claim.claimed_task import OwnedTasks
+from horsies_worker.database.session import Session
+from horsies_worker.output.log_context import about, log
+from horsies_worker.service import Service
+
+
+class CancelRequests(Service):
+    name = "cancel requests"
+
+    def __init__(
+        self,
+        session: Session,
+        resilience: ResilienceConfig,
+        pool: ChildPool,
+        owned: OwnedTasks,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(session, resilience, resilience.notify_poll_interval_ms / 1000)
+        self._pool = pool
+        self._owned = owned
+        self._clock = clock
+        self._announced: set[str] = set()
+        self._next_poll = 0.0
+        self._stopping: set[tuple[str, int]] = set()
+
+    def on_cancel(self, task_id: str) -> None:
+        """A notification: a running task, perhaps of this worker, is to be stopped."""
+        if self._owned.get(task_id) is not None:
+            self._announced.add(task_id)
+            self.wake()
+
+    async def run_once(self) -> None:
+        now, next_poll = self._clock(), self._next_poll
+        task_ids, self._announced = self._announced, set()
+        if now >= next_poll:
+            task_ids = {job.task_id for job in self._pool.running()}
+            next_poll = now + self._interval_s
+        self._next_poll = 0.0  # poll after a failed try
+        if task_ids:
+            self._stop(await self._session.run(lambda c: self._queries.cancel_requests(c, sorted(task_ids))))
+        self._next_poll = next_poll
+
+    def pause_s(self) -> float:
+        return max(0.0, self._next_poll - self._clock())
+
+    def _stop(self, requested: list[tuple[str, int]]) -> None:
+        self._stopping &= {(job.task_id, job.generation) for job in self._pool.running()}
+        for task_id, generation in set(requested) - self._stopping:
+            log.info("task %s: cancel requested, stopping it", task_id, extra=about(task_id))
+            self._stopping.add((task_id, generation))
+            self._pool.cancel(task_id, generation)

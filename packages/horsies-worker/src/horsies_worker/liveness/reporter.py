@@ -1,0 +1,70 @@
+"""A snapshot of this worker every few seconds, for the dashboard and for the other workers.
+
+The snapshot is also the heartbeat of the process itself, by which other workers detect that it died. A late snapshot
+must be repeated soon: the reporter gives up on a statement after one period and tries again within one period.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from horsies.config import AppConfig
+from horsies_worker.children.pool import ChildPool
+from horsies_worker.children.usage import Processors, machine_mb, resident_kb
+from horsies_worker.claim.settings import ClaimSettings
+from horsies_worker.database.session import Session
+from horsies_worker.liveness.instance import WorkerInstance
+from horsies_worker.service import Service
+
+
+class Reporter(Service):
+    name = "reporter"
+
+    def __init__(
+        self,
+        session: Session,
+        config: AppConfig,
+        pool: ChildPool,
+        settings: ClaimSettings,
+        instance: WorkerInstance,
+        *,
+        on_declared_dead: Callable[[], None],
+        counts: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`counts` returns how many tasks run and how many are buffered."""
+        super().__init__(session, config.resilience, config.recovery.worker_state_interval_ms / 1000)
+        self._longest_delay_s = self._interval_s
+        self._instance = instance
+        self._on_declared_dead = on_declared_dead
+        self._config = config
+        self._pool = pool
+        self._settings = settings
+        self._counts = counts
+        self._identity = session.queries.identity
+        self._processors = Processors()
+        self._processors.percent([self._identity.pid])  # the start of the first measurement
+
+    async def run_once(self) -> None:
+        values = self._values()
+        statement = self._queries.sql("insert_snapshot")
+        bound = max(1.0, self._interval_s) * self._session.patience
+        recorded = await self._session.run(lambda connection: connection.fetchval(statement, *values, timeout=bound))
+        if recorded is None:
+            self._on_declared_dead()
+
+    def _values(self) -> tuple[Any, ...]:
+        running, claimed = self._counts()
+        memory = resident_kb(self._identity.pid) / 1024
+        alive = self._pool.stats().children
+        children = sum(child.rss_kb for child in alive) / 1024
+        priorities = {name: self._config.queue_priority(name) for name in self._settings.queues}
+        return (
+            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._pool.spec.processes,
+            list(self._settings.queues), running, claimed, memory, children,
+            self._processors.percent([self._identity.pid, *(child.pid for child in alive)]),
+            100 * (memory + children) / machine_mb(), self._settings.max_batch, self._settings.max_per_worker,
+            self._settings.cluster_cap, json.dumps(priorities), json.dumps(dict(self._settings.queue_caps)),
+            json.dumps(asdict(self._config.recovery)), self._instance.started_at, self._instance.lock_key,
+            self._instance.backend_pid,
+        )  # fmt: skip
