@@ -189,10 +189,11 @@ def test_dead_rows(served: Database) -> None:
         served.execute("UPDATE horsies_tasks SET updated_at = now()")
 
     def told() -> list[Finding]:
-        return [one for one in look(served, dead_rows=1) if "dead rows beside" in one.what]
+        # sessions report their dead rows one after another: the first look may count only some of the updates
+        found = [one for one in look(served, dead_rows=1) if "dead rows beside" in one.what]
+        return [one for one in found if one.severity is Severity.PROBLEM]
 
-    found = eventually(told, describe="the server's statistics know of the dead rows")[0]
-    assert found.severity is Severity.PROBLEM
+    found = eventually(told, describe="the server's statistics know of most of the dead rows")[0]
     assert "last vacuumed: never" in found.what
 
 

@@ -230,17 +230,18 @@ async def test_where_two_must_not_run(db: Database, caplog: pytest.LogCaptureFix
 
 
 async def test_jitter_is_the_tasks_start_and_no_draw_of_the_moment(db: Database) -> None:
-    seen: set[Any] = set()
-    for _ in range(2):
+    starts: dict[tuple[str, datetime], set[datetime]] = {}
+    for name in ("a", "b", "c", "d") * 2:
         empty(db)
-        async with scheduling(db, schedule("s", Interval(minutes=1), jitter=3_600)) as scheduler:
+        async with scheduling(db, schedule(name, Interval(minutes=1), jitter=3_600)) as scheduler:
             db.execute("UPDATE horsies_schedule_state SET next_run_at = date_trunc('minute', now())")
             await scheduler.run_once()
-            slot, start = db.execute("SELECT sent_at, enqueued_at FROM horsies_tasks")[0]
+            slot, start, is_ahead = db.execute("SELECT sent_at, enqueued_at, enqueued_at > now() FROM horsies_tasks")[0]
             assert slot <= start <= slot + timedelta(hours=1)
-            seen.add((slot, start))
-    by_slot = dict(seen)
-    assert len(by_slot) == len(seen)  # the same slot, the same start
+            if is_ahead:  # a start that has passed already, one in sixty, becomes the moment of the insert
+                starts.setdefault((name, slot), set()).add(start)
+    assert starts
+    assert all(len(of_slot) == 1 for of_slot in starts.values())  # the same slot, the same start
 
 
 async def test_a_clock_that_was_put_back_makes_runs_late_not_double(db: Database) -> None:
