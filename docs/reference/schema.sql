@@ -1,4 +1,4 @@
--- The horsies schema at revision 0017, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0019, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -78,6 +78,60 @@ BEGIN
 END
 $_$;
 
+CREATE FUNCTION public.horsies_has_late_task(queues text[], names text[], late_after interval) RETURNS boolean
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET jit TO 'off'
+    SET plan_cache_mode TO 'force_generic_plan'
+    SET enable_seqscan TO 'off'
+    SET enable_bitmapscan TO 'off'
+    SET enable_hashjoin TO 'off'
+    SET enable_mergejoin TO 'off'
+    AS $$
+DECLARE
+    latest constant timestamptz := clock_timestamp() - late_after;
+BEGIN
+    RETURN EXISTS (
+        WITH RECURSIVE found AS (
+            SELECT q.name::text AS queue_name, f.priority FROM unnest(queues) AS q (name)
+             CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = q.name
+                                  ORDER BY t.priority LIMIT 1) AS f
+             WHERE NOT EXISTS (SELECT FROM public.horsies_queue_state s
+                                WHERE s.queue_name = q.name AND s.paused_at IS NOT NULL)
+            UNION ALL
+            SELECT p.queue_name, f.priority FROM found p
+             CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn
+                                    AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
+                                  ORDER BY t.priority LIMIT 1) AS f
+        )
+        SELECT FROM found p CROSS JOIN LATERAL (
+            SELECT FROM public.horsies_tasks t
+             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = p.queue_name AND t.priority = p.priority
+               AND t.enqueued_at <= latest AND t.enqueued_at >= latest - interval '10 seconds'
+               AND t.task_name = ANY (names) LIMIT 1) AS late);
+END
+$$;
+
+CREATE FUNCTION public.horsies_leave_duty(group_key bigint, queues text[], has_lock boolean, only_if_awaited boolean, is_awake boolean) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF has_lock THEN
+        PERFORM pg_advisory_unlock(group_key);
+        IF only_if_awaited AND pg_try_advisory_lock(group_key) THEN
+            RETURN false;
+        END IF;
+    END IF;
+    PERFORM pg_advisory_unlock_shared(CASE WHEN is_awake THEN pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', q.name), 0)
+                                           ELSE pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', q.name), 0) END)
+       FROM unnest(queues) AS q (name);
+    RETURN true;
+END
+$$;
+
 CREATE FUNCTION public.horsies_notify_task_changes() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -134,6 +188,82 @@ BEGIN
                  LEFT JOIN public.horsies_workflows r ON r.id = w.root_workflow_id
                 WHERE n.task_id = t.id AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL))))
     RETURNING t.id::text, t.terminal_at;
+END
+$$;
+
+CREATE PROCEDURE public.horsies_send_task(IN first_id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text)
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
+    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha)
+    VALUES (first_id, task_name, queue_name, priority, args, kwargs, sent_at,
+            coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
+            coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
+            max_retries, task_options, enqueue_sha);
+    COMMIT;
+
+    IF pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
+        AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
+        AND NOT (pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0))
+             AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0)))
+    THEN
+        RETURN;
+    END IF;
+    PERFORM pg_catalog.pg_notify('task_new', first_id),
+            pg_catalog.pg_notify(pg_catalog.concat('task_queue_', queue_name), first_id);
+
+END
+$$;
+
+CREATE PROCEDURE public.horsies_send_tasks(IN ids text[], IN args text[], IN kwargs text[], IN enqueue_shas text[], IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text)
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    first_id constant text := ids[1];
+BEGIN
+    PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
+    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha)
+    SELECT x.id, task_name, queue_name, priority, x.args, x.kwargs, sent_at,
+           coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
+           coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
+           max_retries, task_options, x.enqueue_sha
+      FROM ROWS FROM (pg_catalog.unnest(ids), pg_catalog.unnest(args), pg_catalog.unnest(kwargs),
+                      pg_catalog.unnest(enqueue_shas)) AS x (id, args, kwargs, enqueue_sha);
+    COMMIT;
+
+    IF pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
+        AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
+        AND NOT (pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0))
+             AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0)))
+    THEN
+        RETURN;
+    END IF;
+    PERFORM pg_catalog.pg_notify('task_new', first_id),
+            pg_catalog.pg_notify(pg_catalog.concat('task_queue_', queue_name), first_id);
+
+END
+$$;
+
+CREATE FUNCTION public.horsies_set_awake(queues text[], is_awake boolean) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    SET lock_timeout TO '20ms'
+    AS $$
+DECLARE
+    queue text;
+BEGIN
+    FOREACH queue IN ARRAY queues LOOP
+        IF is_awake THEN
+            PERFORM pg_advisory_lock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue), 0));
+            PERFORM pg_advisory_unlock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue), 0));
+        ELSE
+            PERFORM pg_advisory_lock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue), 0));
+            PERFORM pg_advisory_unlock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue), 0));
+        END IF;
+    END LOOP;
+EXCEPTION WHEN lock_not_available THEN
+    NULL;
 END
 $$;
 
@@ -303,6 +433,68 @@ BEGIN
         TABLE = 'horsies_tasks', CONSTRAINT = 'ck_horsies_tasks_' || rule;
 END
 $_$;
+
+CREATE PROCEDURE public.horsies_wait_for_duty(IN group_key bigint, IN place integer, IN channels text[], IN queues text[], IN names text[], IN slower integer, IN patience interval, INOUT is_backup boolean, INOUT answer text)
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    give_up constant timestamptz := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) patience;
+    next_look timestamptz := pg_catalog.clock_timestamp();
+    began timestamptz;
+    channel text;
+    queue text;
+BEGIN
+    answer := '';
+    UNLISTEN *;
+    COMMIT;
+    LOOP
+        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+        PERFORM set_config('lock_timeout', CASE WHEN is_backup THEN '150ms' ELSE '600ms' END, true);
+        BEGIN
+            IF is_backup THEN
+                PERFORM pg_advisory_lock(group_key);
+                answer := 'duty';
+            ELSIF pg_try_advisory_lock(group_key) THEN
+                answer := 'duty';
+            ELSE
+                PERFORM pg_advisory_lock(group_key + place);
+                is_backup := true;
+            END IF;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+        began := clock_timestamp();
+        IF answer = 'duty' THEN
+            IF is_backup THEN
+                PERFORM pg_advisory_unlock(group_key + place);
+                is_backup := false;
+            END IF;
+        ELSIF began >= next_look THEN
+            IF public.horsies_has_late_task(
+                    queues, names, slower * CASE WHEN is_backup THEN interval '80 ms' ELSE interval '250 ms' END) THEN
+                answer := 'late';
+            END IF;
+            -- a look that must pass many dead entries gets a twentieth of the time
+            next_look := clock_timestamp() + 20 * (clock_timestamp() - began);
+        END IF;
+        IF answer <> '' THEN
+            FOREACH channel IN ARRAY channels LOOP
+                EXECUTE format('LISTEN %I', channel);
+            END LOOP;
+            PERFORM set_config('lock_timeout', '20ms', true);
+            BEGIN
+                FOREACH queue IN ARRAY queues LOOP
+                    PERFORM pg_advisory_lock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue), 0));
+                END LOOP;
+            EXCEPTION WHEN lock_not_available THEN
+                NULL;  -- a foreign session holds it, so that producers always notify
+            END;
+        END IF;
+        COMMIT;
+        EXIT WHEN answer OPERATOR(pg_catalog.<>) '' OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;
+    END LOOP;
+END
+$$;
 
 CREATE TABLE public.horsies_alembic_version (
     version_num character varying(32) NOT NULL,
@@ -659,7 +851,7 @@ CREATE UNIQUE INDEX uq_horsies_tasks_unique_key ON public.horsies_tasks USING bt
 
 CREATE UNIQUE INDEX uq_horsies_workflow_tasks_task_id ON public.horsies_workflow_tasks USING btree (task_id) WHERE (task_id IS NOT NULL);
 
-CREATE TRIGGER horsies_task_notify_trigger AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT EXECUTE FUNCTION public.horsies_notify_task_changes();
+CREATE TRIGGER horsies_task_notify_trigger AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN ((current_setting('horsies.notify'::text, true) IS DISTINCT FROM 'off'::text)) EXECUTE FUNCTION public.horsies_notify_task_changes();
 
 CREATE TRIGGER horsies_task_notify_update_trigger AFTER UPDATE ON public.horsies_tasks FOR EACH ROW WHEN (((new.terminal_at IS NOT NULL) OR (new.claimed_at IS NULL))) EXECUTE FUNCTION public.horsies_notify_task_changes();
 

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from horsies_worker.database.queries import DUE_LOOK, EXPIRED_RESULT, Hint
+from horsies_worker.database.queries import DUE_LOOK, EXPIRED_RESULT, Hint, NextRequest
 from tests.support import factories, invariants
 from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands, Row
@@ -245,13 +245,19 @@ async def test_a_hinted_claim_sees_its_pairs_only_and_a_discovery_the_rest(db: D
     assert set(ids(await hands.claim())) == {"older", "urgent"}
 
 
-async def test_paused_queues_are_named(db: Database, hands: Hands) -> None:
-    """They are left out of `discover`; a claim looks at no others."""
+async def test_a_claim_takes_nothing_from_a_paused_queue(db: Database, hands: Hands) -> None:
+    """Of which no worker needs to be told: it holds for the next claim, whichever statement that is."""
     factories.insert(db, "horsies_queue_state", queue_name="mail", paused_at=NOW)
     factories.insert(db, "horsies_queue_state", queue_name="video", paused_at=None)
-    factories.task(db, queue_name="mail")
-    assert await hands.queries.paused_queues(hands.connection) == {"mail"}
-    assert await hands.claim(discover=["video"]) == []
+    factories.task(db, queue_name="mail", enqueued_at=ago(minutes=1))
+    resumed = factories.task(db, queue_name="video")
+    hint = Hint("mail", 100, ago(minutes=9))
+    assert ids(await hands.claim(discover=["mail", "video"], hints=[hint])) == [resumed]
+    assert await hands.claim(discover=(), hints=[hint]) == []
+    repeated = NextRequest(hint, 1, None, ["add"])
+    assert await hands.queries.claim_next(hands.connection, repeated, pooled=False) == []
+    db.execute("UPDATE horsies_queue_state SET paused_at = NULL")
+    assert len(await hands.queries.claim_next(hands.connection, repeated, pooled=False)) == 1
 
 
 # -- caps ------------------------------------------------------------------------------------------------------

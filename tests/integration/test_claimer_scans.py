@@ -155,11 +155,11 @@ async def test_repeated_claims_end_when_the_queue_is_paused(db: Database) -> Non
         await hears_of(yard, factories.task(db, queue_name="mail"))
         await calm(yard)
         db.execute(queries.sql("pause_queue").replace("$1", "'mail'"))
-        yard.claimer.on_queue_state()
-        await eventually_async(lambda: yard.claimer.state.paused == {"mail"})
         factories.task(db, queue_name="mail")
+        asked = len(yard.requests)
         yard.claimer.on_news()
-        await asyncio.sleep(0.1)
+        await eventually_async(lambda: len(yard.requests) >= asked + 2 and yard.is_idle)
+        assert isinstance(yard.requests[asked], NextRequest)
         assert yard.pool.ids == []
 
 

@@ -19,15 +19,19 @@ from horsies_worker.claim.state import (
     AskDue,
     Claim,
     Claimed,
+    DutyOffered,
     Failed,
+    GoToSleep,
+    IsAsleep,
+    IsAwake,
+    LeaveDuty,
     Move,
-    Paused,
     Places,
-    ReadPauses,
     Rest,
     StartBuffer,
     Started,
     State,
+    StayAwake,
     Stop,
     Wait,
 )  # fmt: skip
@@ -66,12 +70,17 @@ class World:
     task_s: float = 0.02
     jitter: Callable[[], float] = lambda: 0.5
     now: float = 0.0
-    state: State = field(default_factory=State)
+    state: State = field(default_factory=lambda: State(duty_since=0.0))
     tasks: list[Task] = field(default_factory=list)
     owned: set[int] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
     failures: int = 0
     """So many of the next statements fail."""
+    others_wait: bool = False
+    """Another worker waits for the duty; it takes all ready tasks, and leaves after a while."""
+    is_awake: bool = False
+    """Tasks are sent without notifications."""
+    offers: int = 0
     statements: int = 0
     wakeups: int = 0
     latest_s: float = 0.0
@@ -101,11 +110,29 @@ class World:
         for _ in range(copies):
             self.tasks.append(Task(next(self._numbers), name, queue, priority, self.now + delay_s))
         self.wakeups += delay_s > 0  # it wakes the claimer a second time
-        self.change(self.state.with_news())
+        if not self.state.on_duty:
+            self.at(self.now + delay_s, self._other_takes_all)
+        elif self.is_awake:
+            self.wakeups += 1
+        else:
+            self.change(self.state.with_news())
 
     def set_paused(self, queue: str, paused: bool) -> None:
         (self.paused.add if paused else self.paused.discard)(queue)
-        self.change(self.state.with_queue_state())
+        if self.state.on_duty:
+            self.change(self.state.with_queue_state())
+        else:
+            self._other_takes_all()
+
+    def _other_takes_all(self) -> None:
+        """Another worker is on duty and has room for everything."""
+        for task in self._ready() if not self.state.on_duty else ():
+            if task.queue not in self.paused and task.name != "ghost":
+                task.status = "ENDED"
+
+    def _other_leaves(self) -> None:
+        self._other_takes_all()
+        self.change(self.state.with_duty(self.now))
 
     def rival_takes(self) -> None:
         """Another worker takes the first ready task, which ends there a little later."""
@@ -162,6 +189,7 @@ class World:
             and task.name in self.plan.kinds.known
             and task.ready_at <= self.now
             and task.queue not in self.paused
+            and self.state.on_duty  # else another worker takes it
             and not self.is_capped()
             and not self._buffered()
             and self._free(task.name) > 0
@@ -175,8 +203,9 @@ class World:
         while self.now < until and not isinstance(self.state.move, Stop):
             jitter = self.jitter()
             decided = self._decide(self.state, jitter)
-            _check_news(decided, self._decide(self.state.with_news(), jitter))
-            _check_queue_state(*self._decide(self.state.with_queue_state(), jitter))
+            if self.state.on_duty:
+                _check_news(decided, self._decide(self.state.with_news(), jitter))
+                _check_queue_state(*self._decide(self.state.with_queue_state(), jitter))
             self.state, move = decided
             self.moves.append(move)
             self._answer = self._carry_out(move, until)
@@ -187,6 +216,8 @@ class World:
     def _carry_out(self, move: Move, until: float) -> Answer:
         if isinstance(move, Stop):
             return None
+        if isinstance(move, LeaveDuty | StayAwake | GoToSleep):
+            return self._change_duty(move)
         if isinstance(move, Wait | Rest):
             before = self.state
             while self.state is before and self.now < min(move.until, until):
@@ -204,10 +235,27 @@ class World:
             self._start()
         return answer
 
-    def _snapshot(self, move: Claim | ReadPauses | StartBuffer | AskDue) -> Answer:
+    def _change_duty(self, move: LeaveDuty | StayAwake | GoToSleep) -> Answer:
+        """On another connection. Notifications stop at the earliest and begin at the latest moment that is possible."""
+        self.is_awake = self.is_awake or isinstance(move, StayAwake)
+        self._pass(self.now + STATEMENT_S)
         match move:
-            case ReadPauses():
-                return Paused(frozenset(self.paused))
+            case LeaveDuty():
+                assert self.state.on_duty
+                self.offers += 1
+                if self.others_wait:
+                    self.is_awake = False
+                    self.at(self.now, self._other_takes_all)
+                    self.at(self.now + 0.3, self._other_leaves)
+                return DutyOffered(self.others_wait)
+            case StayAwake():
+                return IsAwake()
+            case GoToSleep():
+                self.is_awake = False
+                return IsAsleep()
+
+    def _snapshot(self, move: Claim | StartBuffer | AskDue) -> Answer:
+        match move:
             case StartBuffer():
                 for task in self._buffered():
                     if self._free(task.name) > 0:
@@ -218,7 +266,7 @@ class World:
                     task.ready_at - self.now
                     for task in self.tasks
                     if task.status == "PENDING" and task.ready_at > self.now - move.since_s
-                    and task.queue in move.queues and task.name in move.names
+                    and task.queue in move.queues and task.queue not in self.paused and task.name in move.names
                 ]  # fmt: skip
                 return Outlook(min(coming, default=None), BASE + timedelta(seconds=self.now), False)
             case Claim():
@@ -230,7 +278,7 @@ class World:
         if isinstance(request, NextRequest):
             assert self.places().sync + self.places().asynchronous >= request.limit > 0
             hints, room = (request.hint,), dict.fromkeys(request.names or request.known, request.limit)
-            ready = [task for task in self._ready() if task.name in request.known]
+            ready = [task for task in self._ready() if task.name in request.known and task.queue not in self.paused]
             prefetch, seen = 0, [task for task in ready if _is_at(task, hints)][: request.limit]
         else:
             self._check_room(request)
@@ -240,6 +288,7 @@ class World:
             seen = [
                 task
                 for task in ready
+                if task.queue not in self.paused
                 if _is_at(task, request.hints) or (task.queue in discover and task.row["enqueued_at"] >= floor)
             ]
             prefetch = request.prefetch
@@ -306,7 +355,7 @@ def _check_news(without: Decision, decided: Decision) -> None:
     """A notification that came just before this decision is either still to be answered, or answered by this move: by a
     scan, or by a claim of one task more than `without` it."""
     (state, move), (other, other_move) = decided, without
-    if isinstance(move, Stop):
+    if isinstance(move, Stop) or not state.on_duty:  # the worker on duty has heard it too
         return
     is_scan = isinstance(move, Claim) and move.scan is not Scan.HINTED
     if state.is_woken:  # the round goes on
@@ -322,10 +371,10 @@ def _announced(move: Move) -> int:
 
 
 def _check_queue_state(state: State, move: Move) -> None:
-    """Queues that were paused or resumed just before this decision are read now, or will be."""
-    if not isinstance(move, Stop | ReadPauses):
-        assert state.is_woken, move
-        assert not state.pauses_known, move
+    """Queues that were paused or resumed just before this decision are scanned now, or will be."""
+    if not isinstance(move, Stop) and state.on_duty:
+        is_scan = isinstance(move, Claim) and move.scan is Scan.FULL
+        assert is_scan or state.hints.scan_wanted, move
 
 
 MAX_LATE_S = 0.5

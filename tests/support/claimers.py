@@ -10,12 +10,14 @@ import asyncpg
 
 from horsies import AppConfig, PostgresConfig, QueueMode, ResilienceConfig, TaskError, TaskResult
 from horsies._pg.backoff import Backoff
+from horsies._pg.listener import Listener
 from horsies.app import Horsies
 from horsies_worker.child.jobs import Job, Room
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.claim.claimer import Claimer
 from horsies_worker.claim.dispatch import Dispatcher
+from horsies_worker.claim.duty import Duty, Group
 from horsies_worker.claim.plan import Plan
 from horsies_worker.claim.reconcile import Reconciler
 from horsies_worker.claim.settings import claim_settings, task_kinds
@@ -155,7 +157,8 @@ async def claiming(
     claimer = Claimer(
         Plan(settings, task_kinds(app.registry)), session,
         Dispatcher(app.registry, the_pool, owned, buffer, finalizer, run_ahead=True), buffer,
-        Reconciler(session, owned, finalizer), Backoff(app.config.resilience), on_contact=lambda: None,
+        Reconciler(session, owned, finalizer), _no_duty(app, queries), Backoff(app.config.resilience),
+        on_contact=lambda: None,
     )  # fmt: skip
     listener = await asyncpg.connect(db.url)
     if hears:
@@ -171,6 +174,15 @@ async def claiming(
         await asyncio.gather(*services, return_exceptions=True)
         for connection in (session, writing, listener):
             await connection.close()
+
+
+def _no_duty(app: Horsies, queries: Queries) -> Duty:
+    """Without a connection there is no line to wait in: the claimer acts for itself."""
+
+    async def refuse() -> Any:
+        raise ConnectionError
+
+    return Duty(Listener(refuse, app.config.resilience), queries, Group(None, app.config.queue_names, []))
 
 
 async def a_first_one(yard: Yard) -> None:

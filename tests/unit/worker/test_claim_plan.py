@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from horsies_worker.claim.plan import CALM_S
+from horsies_worker.claim.plan import CALM_S, FULL_S, OFFER_EVERY_S, TURN_S
 from horsies_worker.claim.settings import ClaimSettings
-from horsies_worker.claim.state import Stop, Wait
+from horsies_worker.claim.state import AskDue, GoToSleep, LeaveDuty, StayAwake, Stop, Wait
 from tests.support.claim_model import QUEUES, STATEMENT_S, World
 
 POLL_S = 60.0
@@ -41,6 +41,7 @@ ACTIONS = st.one_of(
     ),
     st.just(World.rival_takes),
     st.just(lambda world: setattr(world, "failures", 1)),
+    st.builds(lambda wait: lambda world: setattr(world, "others_wait", wait), st.booleans()),
 )  # fmt: skip
 SCRIPT = st.lists(st.tuples(st.sampled_from([0.0, 0.0004, 0.0007, 0.004, 0.03, 0.06, 0.3, 1.5]), ACTIONS), max_size=25)
 """Pauses, and what happens after each."""
@@ -84,8 +85,8 @@ def test_the_number_of_statements_is_bounded(setup: tuple[int, int, ClaimSetting
     brought = sum(task.status != "PENDING" for task in world.tasks)
     assert world.statements <= 4 + 5 * world.wakeups + 2 * brought
     before = world.statements
-    world.run(world.now + 20 * POLL_S)  # idle: the pauses, a scan and the next due time, each poll
-    assert world.statements - before <= 3 * 20 / 0.8 + 3
+    world.run(world.now + 20 * POLL_S)  # idle: a scan and the next due time, each poll
+    assert world.statements - before <= 2 * 20 / 0.8 + 3
 
 
 @given(SETUPS, SCRIPT, st.floats(0, 5))
@@ -190,7 +191,7 @@ def test_a_free_place_is_filled_within_a_few_statements(happens: Callable[[World
 
 
 def test_one_task_at_a_time_costs_one_statement() -> None:
-    world = world_of((2, 2, SETTINGS))
+    world = world_of((2, 2, SETTINGS), task_s=0.01)
     for number in range(6):
         world.at(number * 0.03, lambda: world.send("add"))
     world.run(0.029)
@@ -199,3 +200,91 @@ def test_one_task_at_a_time_costs_one_statement() -> None:
     assert world.statements - before == 5
     assert isinstance(world.moves[-1], Wait)
     assert world.moves[-1].is_calm
+
+
+# -- the duty to listen ------------------------------------------------------------------------------------------
+
+
+def made(world: World, *kinds: type) -> list[str]:
+    return [type(move).__name__ for move in world.moves if isinstance(move, kinds)]
+
+
+def test_a_worker_that_works_offers_the_duty_once_per_turn() -> None:
+    world = world_of((2, 2, SETTINGS), task_s=0.001)
+    for number in range(100):
+        world.at(number * TURN_S / 20, partial(world.send, "add"))
+    world.run(5 * TURN_S)
+    assert 3 <= world.offers <= 5
+
+
+def test_a_worker_that_has_nothing_to_do_keeps_the_duty() -> None:
+    world = world_of((2, 2, SETTINGS))
+    world.run(100 * TURN_S)
+    assert world.offers == 0
+
+
+def test_short_tasks_without_a_place_for_another_do_not_cost_the_duty() -> None:
+    world = world_of((1, 0, SETTINGS), task_s=FULL_S / 4)
+    world.run(0.05)
+    for number in range(1, 9):
+        world.at(number * TURN_S / 10, partial(world.send, "add"))
+    world.run(TURN_S * 0.9)
+    assert world.offers == 1  # the first claim was a scan, which may have left others
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_worker_without_a_place_offers_the_duty_when_it_hears_of_another_task(others_wait: bool) -> None:
+    world = world_of((1, 0, SETTINGS), task_s=30.0, others_wait=others_wait)
+    world.at(0.1, partial(world.send, "add"))
+    world.at(0.105, partial(world.send, "add"))
+    world.run(0.1 + 4 * STATEMENT_S)
+    assert world.offers == 1
+    assert world.state.on_duty is not others_wait
+
+
+def test_a_worker_without_a_place_and_without_a_successor_offers_the_duty_now_and_then_and_hears_nothing() -> None:
+    world = world_of((1, 0, SETTINGS), task_s=3.0)
+    world.at(0.0, partial(world.send, "add"))
+    world.run(2.0)
+    assert 10 <= world.offers <= 2.0 / OFFER_EVERY_S
+    assert made(world, StayAwake, GoToSleep) == ["StayAwake"]
+    assert world.statements <= 5
+    world.run(4.0)
+    assert made(world, StayAwake, GoToSleep) == ["StayAwake", "GoToSleep"]
+
+
+def test_what_has_no_place_here_is_offered_to_another_worker() -> None:
+    """All places for synchronous tasks are taken, one for an async task is free."""
+    world = world_of((1, 1, SETTINGS), task_s=30.0, others_wait=True)
+    world.at(0.0, partial(world.send, "add"))
+    world.at(0.5, partial(world.send, "add"))
+    world.run(0.6)
+    assert world.tasks[1].status == "ENDED"
+
+
+def test_a_stream_of_tasks_is_taken_without_notifications() -> None:
+    world = world_of((50, 0, SETTINGS), task_s=0.001)
+    for number in range(1_000):
+        world.at(number * 0.0005, partial(world.send, "add"))
+    world.run(1.0)
+    assert made(world, StayAwake, GoToSleep) == ["StayAwake", "GoToSleep"]
+    assert all(task.status == "ENDED" for task in world.tasks)
+    assert world.latest_s < 4 * STATEMENT_S
+
+
+def test_one_task_at_a_time_does_not_keep_the_worker_awake() -> None:
+    world = world_of((2, 0, SETTINGS), task_s=0.001)
+    for number in range(100):
+        world.at(number * 3 * STATEMENT_S, partial(world.send, "add"))
+    world.run(2.0)
+    assert not made(world, StayAwake)
+
+
+def test_off_duty_a_worker_waits_for_no_delayed_task() -> None:
+    world = world_of((2, 0, SETTINGS))
+    world.run(0.1)
+    world.state = world.state.without_duty()
+    before = len(world.moves)
+    world.run(10 * POLL_S)
+    assert not any(isinstance(move, AskDue | LeaveDuty) for move in world.moves[before:])
+    assert world.statements <= 10 / 0.8 + 5

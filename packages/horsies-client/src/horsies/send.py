@@ -144,7 +144,8 @@ class SendOne(TaskSend[TaskHandle[T]]):
     __slots__ = ()
 
     def write(self, execute: enqueue.ExecuteAsync) -> Coroutine[Any, Any, enqueue.Written]:
-        return enqueue.write_task(execute, self.tasks, self.app.schema, fresh=self.take_fresh())
+        fresh, alone = self.take_fresh(), self.connection is None
+        return enqueue.write_task(execute, self.tasks, self.app.schema, fresh=fresh, alone=alone)
 
     def handle(self, written: enqueue.Written) -> TaskHandle[T]:
         return TaskHandle(self.app, written.task_id, definition=self.definition, is_duplicate=written.is_duplicate)
@@ -156,7 +157,8 @@ class SendMany(TaskSend[list[TaskHandle[T]]]):
     __slots__ = ()
 
     def write(self, execute: enqueue.ExecuteAsync) -> Coroutine[Any, Any, None]:
-        return enqueue.write_batch(execute, self.tasks, self.app.schema, fresh=self.take_fresh())
+        fresh, alone = self.take_fresh(), self.connection is None
+        return enqueue.write_batch(execute, self.tasks, self.app.schema, fresh=fresh, alone=alone)
 
     def handle(self, written: None) -> list[TaskHandle[T]]:
         return [TaskHandle(self.app, task_id, definition=self.definition) for task_id in self.ids]

@@ -1,11 +1,12 @@
 """One worker: builds the services, starts them in order, stops them in order. No SQL, no decisions.
 
-listener ──> claimer ──> pool ──> decide ──> finalizer ──> workflows
+duty ──> claimer ──> pool ──> decide ──> finalizer ──> workflows
 beside: heartbeats, cancel requests, reaper, dead workers, unknown names, reporter, pruner, scheduler
 """
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.claim.claimer import Claimer
 from horsies_worker.claim.dispatch import Dispatcher
+from horsies_worker.claim.duty import Duty, Group
 from horsies_worker.claim.plan import Plan
 from horsies_worker.claim.reconcile import Reconciler
 from horsies_worker.claim.settings import claim_settings, task_kinds
@@ -55,6 +57,8 @@ from horsies_worker.workflows.advance import Advancer
 if TYPE_CHECKING:
     from horsies_worker.scheduler.scheduler import Scheduler
 
+HALTED_EVERY_S = 10.0
+"""A worker whose turn it is looks for halted workflows at most this often."""
 LAST_STEPS_S = 5.0
 """The longest wait of a stop for the last steps of workflows, and for the last write to this worker's row."""
 
@@ -80,6 +84,7 @@ class Worker:
         self._listen_test = ListenTest(self.identity.worker_id)
         self._is_up = False
         self._ended_here = deque[str](maxlen=100)
+        self._halted_checked_at = -math.inf
         self.is_declared_dead = False
         """Other workers have declared this one dead and taken its tasks: the process continues as another worker."""
         self._broker = app.config.broker
@@ -184,13 +189,18 @@ class Worker:
             self.app.registry, self.pool, self.owned, self.starter, self.finalizer, run_ahead=settings.run_ahead,
             tasks_ended=tasks_ended,
         )  # fmt: skip
+        kinds = task_kinds(self.app.registry)
+        listener = Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact)
+        self.duty = Duty(listener, self.queries, Group(self.app.schema, settings.queues, kinds.known))
         self.claimer = Claimer(
-            Plan(settings, task_kinds(self.app.registry)), sessions.claim, dispatcher, self.starter,
-            Reconciler(sessions.claim, self.owned, self.finalizer), Backoff(config.resilience),
+            Plan(settings, kinds), sessions.claim, dispatcher, self.starter,
+            Reconciler(sessions.claim, self.owned, self.finalizer), self.duty, Backoff(config.resilience),
             on_contact=self.options.touch_health_file,
         )  # fmt: skip
         self.progress = Progress(sessions.heartbeat, self.owned)
-        self.cancels = CancelRequests(sessions.heartbeat, config.resilience, self.pool, self.owned)
+        self.cancels = CancelRequests(
+            sessions.heartbeat, config.resilience, self.pool, self.owned, hears=lambda: self.duty.is_listening
+        )
         self.heartbeats = Heartbeats(
             sessions.heartbeat, config, self.pool, self.owned, self.starter, self.finalizer, lease_ms=settings.lease_ms,
             afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
@@ -206,7 +216,6 @@ class Worker:
             counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)),
         )  # fmt: skip
         self.scheduler = self._find_scheduler()
-        self.listener = Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact)
 
     def _find_scheduler(self) -> "Scheduler | None":
         if not (self.options.with_scheduler and self.app.config.schedule.schedules):
@@ -233,13 +242,12 @@ class Worker:
             heard[channels.TASK_DONE] = self._on_task_done
         optional: dict[str, Coroutine[Any, Any, None]] = {}
         if self.scheduler is not None:
-            heard[channels.SCHEDULE_STATE] = self.scheduler.on_news
-            optional["scheduler"] = self.scheduler.run()
+            optional |= {"scheduler": self.scheduler.run(), "schedule news": self._hear_of_schedules(self.scheduler)}
         if self.app.config.recovery.auto_fail_stale_running:  # declaring a worker dead fails its running tasks
             optional["dead workers"] = self.dead_workers.run()
         return {
             **optional,
-            "listener": self.listener.run(heard, on_live=self._on_listening),
+            "duty": self.duty.run(heard, self, self._prepare_duty),
             "claimer": self.claimer.run(),
             "finalizer": self.finalizer.run(),
             "workflows": self.advancer.run(),
@@ -310,21 +318,43 @@ class Worker:
         finally:
             await close(connection)
 
-    async def _on_listening(self, connection: Any) -> None:
-        """LISTEN is in force: catch up with missed notifications, and test that they arrive."""
-        self.claimer.on_queue_state()
-        self.reaper.find_halted_workflows()
-        if self.scheduler is not None:
-            self.scheduler.wake()
+    async def _prepare_duty(self, connection: Any) -> bool:
+        """Test that notifications arrive on a new direct connection, and take the lock of this worker."""
         if not await self._listen_test.passes(self.sessions.heartbeat):
             log.error(
                 "LISTEN does not work on this connection (a transaction-mode pooler?): work is found by polling every "
                 "%.1f s only. Set PostgresConfig.direct_url to the server itself.",
                 self.app.config.resilience.notify_poll_interval_ms / 1000,
             )
-            return
+            return False
         await self.instance.take_lock(connection)
         self.reporter.wake()  # publishes the lock, and finds out at once if this worker was declared dead meanwhile
+        return True
+
+    async def _hear_of_schedules(self, scheduler: "Scheduler") -> None:
+        """On a connection of its own: a worker that waits for the duty hears nothing."""
+        listener = Listener(
+            partial(connect_listener, self._broker, "scheduler"), self.app.config.resilience, redact=self._broker.redact
+        )
+        await listener.run({channels.SCHEDULE_STATE: scheduler.on_news}, on_live=lambda _: scheduler.wake())
+
+    # -- the duty to listen ----------------------------------------------------------------------
+
+    def on_duty(self) -> None:
+        """This worker hears every notification from now on: catch up with what was announced before."""
+        self.claimer.on_duty()
+        self.cancels.poll()
+        if time.monotonic() >= self._halted_checked_at + HALTED_EVERY_S:
+            # a worker that died on duty may have heard of a step and not taken it
+            self._halted_checked_at = time.monotonic()
+            self.reaper.find_halted_workflows()
+
+    def off_duty(self) -> None:
+        self.claimer.off_duty()
+
+    @property
+    def was_useful(self) -> bool:
+        return self.claimer.was_useful
 
     # -- what the pool reports -------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 A synchronous connection (psycopg, Django) is driven by `at_once`, where no `await` ever suspends.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from horsies._pg.statements import load
+from horsies._pg.statements import Statement, load
+from horsies._pg.transient import sqlstate
 from horsies.errors import SendErrorCode, TaskSendError
 from horsies.new_tasks import NewTasks
 
@@ -21,6 +22,10 @@ _RACES = 5
 times."""
 
 
+_AFTER_COMMIT = frozenset({"54000", "57014"})
+"""program_limit_exceeded, query_canceled."""
+
+
 class Written(NamedTuple):
     """The id of the task. `is_duplicate`: the id is that of another live task with the same unique key."""
 
@@ -28,11 +33,16 @@ class Written(NamedTuple):
     is_duplicate: bool
 
 
-async def write_task(execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool) -> Written:
+async def write_task(
+    execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool, alone: bool
+) -> Written:
     """Write the first of the tasks, in one statement unless the id or the unique key is taken. `fresh` says that no row
-    can have the id yet: it was made for this send and never sent."""
+    can have the id yet: it was made for this send and never sent. `alone`: not in a transaction of the caller."""
     statements = load("horsies._pg", "tasks.sql", schema)
     plan, task_id, sha = tasks.plan, tasks.ids[0], tasks.shas[0]
+    if fresh and alone and plan.unique_key is None:
+        await _call(execute, statements, "send_task", tasks, task_id, tasks.args[0], tasks.kwargs[0], sha)
+        return Written(task_id, False)
     values = (
         task_id, plan.task_name, plan.queue_name, plan.priority, tasks.args[0], tasks.kwargs[0], tasks.sent_at,
         plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, sha,
@@ -63,24 +73,46 @@ async def write_task(execute: ExecuteAsync, tasks: NewTasks, schema: str | None,
     )
 
 
-async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool) -> None:
+async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None, *, fresh: bool, alone: bool) -> None:
     """Write all tasks or none, in one statement. Rows that exist already must be the same tasks; `fresh` says that no
-    row can have one of the ids yet."""
+    row can have one of the ids yet. `alone`: not in a transaction of the caller."""
     statements = load("horsies._pg", "tasks.sql", schema)
-    plan = tasks.plan
-    written = await execute(
-        statements["insert_fresh_task_batch" if fresh else "insert_task_batch"].sql,
-        # few tasks have positional-only arguments: NULL instead of an array of NULLs need not be encoded
-        tasks.ids, tasks.args if any(tasks.args) else None, tasks.kwargs, tasks.shas, plan.task_name, plan.queue_name,
-        plan.priority, tasks.sent_at, plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries,
-        plan.task_options,
-    )  # fmt: skip
+    # few tasks have positional-only arguments: NULL instead of an array of NULLs need not be encoded
+    columns = (tasks.ids, tasks.args if any(tasks.args) else None, tasks.kwargs, tasks.shas)
+    if fresh and alone:
+        await _call(execute, statements, "send_task_batch", tasks, *columns)
+        return
+    statement = statements["insert_fresh_task_batch" if fresh else "insert_task_batch"]
+    written = await execute(statement.sql, *columns, *_shared_values(tasks))
     if written[0][0] == len(tasks.ids):
         return
     rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
     found = {row[0]: row[1] for row in rows}
     for at, task_id in enumerate(tasks.ids):
         _require_same(tasks, at, found.get(task_id))
+
+
+async def _call(
+    execute: ExecuteAsync, statements: Mapping[str, Statement], name: str, tasks: NewTasks, *columns: Any
+) -> None:
+    """Call a procedure that commits the rows, then notifies. An error may come after the commit: the queue of
+    notifications is full, or the statement was cancelled."""
+    try:
+        await execute(statements[name].sql, *columns, *_shared_values(tasks))
+    except Exception as error:
+        if sqlstate(error) not in _AFTER_COMMIT:
+            raise
+        rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
+        if {row[0]: row[1] for row in rows} != dict(zip(tasks.ids, tasks.shas, strict=True)):
+            raise
+
+
+def _shared_values(tasks: NewTasks) -> tuple[Any, ...]:
+    plan = tasks.plan
+    return (
+        plan.task_name, plan.queue_name, plan.priority, tasks.sent_at, plan.eta, plan.delay, plan.good_until, plan.ttl,
+        plan.max_retries, plan.task_options,
+    )  # fmt: skip
 
 
 def _require_same(tasks: NewTasks, at: int, found: object) -> None:

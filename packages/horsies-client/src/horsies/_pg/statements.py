@@ -33,6 +33,13 @@ FUNCTIONS: Final = (
     "horsies_stop_workflows(text[], text, text, text, text)",
     "horsies_cancel_workflow(text)",
     "horsies_purge_tasks(text[])",
+    "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",
+    "horsies_leave_duty(bigint, text[], boolean, boolean, boolean)",
+    "horsies_set_awake(text[], boolean)",
+    "horsies_send_task(text, text, text, varchar, varchar, varchar, int, timestamptz, timestamptz, interval,"
+    " timestamptz, interval, int, text)",
+    "horsies_send_tasks(text[], text[], text[], text[], varchar, varchar, int, timestamptz, timestamptz, interval,"
+    " timestamptz, interval, int, text)",
 )
 """The functions that statements call, by signature."""
 _NAMES: Final = "|".join((*TABLES, *(function.partition("(")[0] for function in FUNCTIONS)))

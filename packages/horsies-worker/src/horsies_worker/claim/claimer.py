@@ -17,6 +17,7 @@ from horsies._pg.locks import CAPS_LOCK
 from horsies_worker.claim import state
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.dispatch import Dispatcher
+from horsies_worker.claim.duty import Duty
 from horsies_worker.claim.plan import Plan
 from horsies_worker.claim.reconcile import Reconciler
 from horsies_worker.database.lock_watch import LockWatch
@@ -34,6 +35,7 @@ class Claimer:
     dispatcher: Dispatcher
     buffer: Buffer
     reconciler: Reconciler
+    duty: Duty
     backoff: Backoff
     on_contact: Callable[[], None]
 
@@ -65,6 +67,19 @@ class Claimer:
         """A queue was paused or resumed."""
         self._change(self.state.with_queue_state())
 
+    def on_duty(self) -> None:
+        """This worker hears of new tasks from now on, or has no line in which to wait for that."""
+        self._change(self.state.with_duty(time.monotonic()))
+
+    def off_duty(self) -> None:
+        """Another worker hears of new tasks from now on."""
+        self._change(self.state.without_duty())
+
+    @property
+    def was_useful(self) -> bool:
+        """It has taken tasks since it went on duty."""
+        return self.state.duty_taken > 0
+
     def stop(self) -> None:
         """Claim nothing more; `run` ends after the claim that may be in flight."""
         self._change(self.state.with_stop())
@@ -83,6 +98,7 @@ class Claimer:
                 answer = await self._carry_out(move)
             except Exception as error:
                 answer = await self._failed(error)
+        await self.duty.resign()
         try:
             await self.reconciler.settle()
         except Exception as error:
@@ -93,6 +109,7 @@ class Claimer:
         self.state, move = self.plan.next_move(
             self.state, answer, now=time.monotonic(), places=self.dispatcher.places, jitter=random.random()
         )
+        self.duty.seek(self.state.full_since is None)
         return move
 
     async def _carry_out(self, move: state.Move) -> state.Answer:
@@ -102,8 +119,14 @@ class Claimer:
         match move:
             case state.Claim():
                 return await self._claim(move)
-            case state.ReadPauses():
-                return state.Paused(frozenset(await self.session.run(self._queries.paused_queues)))
+            case state.LeaveDuty():
+                return state.DutyOffered(await self.duty.offer())
+            case state.StayAwake():
+                await self.duty.stay_awake()
+                return state.IsAwake()
+            case state.GoToSleep():
+                await self.duty.go_to_sleep()
+                return state.IsAsleep()
             case state.StartBuffer():
                 return state.Started(await self.buffer.start())
             case state.AskDue():

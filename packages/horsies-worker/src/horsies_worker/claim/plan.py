@@ -17,15 +17,19 @@ from horsies_worker.claim.state import (
     AskDue,
     Claim,
     Claimed,
+    DutyOffered,
     Failed,
+    GoToSleep,
+    IsAsleep,
+    IsAwake,
+    LeaveDuty,
     Move,
-    Paused,
     Places,
-    ReadPauses,
     Rest,
     StartBuffer,
     Started,
     State,
+    StayAwake,
     Stop,
     Wait,
 )
@@ -49,6 +53,15 @@ CAPPED_REST: Final = 10
 end is announced, and each such claim counts the tasks under the one lock of the caps."""
 BLOCKED_S: Final = 0.1
 """Wait this long when another session holds the row of a buffered task."""
+TURN_S: Final = 1.0
+"""A worker that took tasks offers the duty to the next one after this time: otherwise one would get all the work."""
+FULL_S: Final = 0.020
+"""A worker without room keeps the duty for this long, unless it hears of another task: short tasks end sooner."""
+OFFER_EVERY_S: Final = 0.1
+"""A worker without room offers the duty this often, while no other worker waits for it."""
+STREAK: Final = 3
+"""After this many claims in a row that took several tasks, the worker stays awake: producers leave out notifications,
+which cost them more than the three statements cost this worker."""
 
 
 class _Now(NamedTuple):
@@ -83,14 +96,16 @@ class Plan:
                 return self._after_claim(state, answer, now)
             case Outlook():
                 return self._after_outlook(state, answer, now)
-            case Paused():
-                if answer.queues != state.paused:
-                    state = state._replace(paused=answer.queues, hints=state.hints.forget())
-                return self._prepare(state, now)
+            case DutyOffered():
+                return self._after_offer(state, answer, now)
+            case IsAwake():
+                return self._claim(state._replace(is_awake=True), now)
+            case IsAsleep():
+                return self._prepare(state._replace(is_awake=False, streak=0, hints=state.hints.want_scan()), now)
             case Started():
                 return self._claim(state._replace(is_blocked=answer.is_blocked), now)
             case Failed():
-                state = state._replace(hints=state.hints.forget(), pauses_known=False)
+                state = state._replace(hints=state.hints.forget())
                 return state, Rest(now.time + answer.delay_s)
 
     def _after_wait(self, state: State, now: _Now) -> Decision:
@@ -107,9 +122,8 @@ class Plan:
         if not state.is_woken:
             if now.time < move.until:
                 return state, move
-            # the poll is the safety net for everything that was not announced; a calm wait only ends early
-            pauses_known = state.pauses_known and move.is_calm
-            state = state._replace(hints=state.hints.want_scan(), pauses_known=pauses_known)
+            # the poll is the safety net for everything that was not announced
+            state = state._replace(hints=state.hints.want_scan())
         if state.fruitless >= FRUITLESS:
             return state, Rest(now.time + HERD_S * (1 + now.jitter) / 2)
         return self._begin(state, now)
@@ -119,7 +133,7 @@ class Plan:
         announced, hints, move = state.announced, state.hints, state.move
         if announced:
             request = None
-            if state.is_idle and state.pauses_known and state.fruitless < FRUITLESS and hints.may_put_off(now.time):
+            if state.is_idle and state.fruitless < FRUITLESS and hints.may_put_off(now.time):
                 # The queues were empty, and each notification stands for one task, probably where the last one was.
                 places, limit = self._room(state, now, has_news=True)
                 request = self._repeat(state, places, min(limit, announced + 1))
@@ -136,8 +150,6 @@ class Plan:
         return (state, move) if isinstance(move, Claim) else self._prepare(state, now)
 
     def _prepare(self, state: State, now: _Now) -> Decision:
-        if not state.pauses_known:
-            return state._replace(pauses_known=True), ReadPauses()  # false again if a queue changes meanwhile
         if self._has_buffered(now):
             return state, StartBuffer()
         return self._claim(state, now)
@@ -152,9 +164,11 @@ class Plan:
             hints = hints._replace(no_sync=False, no_async=False)
             state = state._replace(hints=hints)
         places, limit = self._room(state, now)
-        queues = self._queues(state)
-        if limit <= 0 or not queues:
-            return self._end(state, now)
+        if limit <= 0:
+            full_since = now.time if state.full_since is None else state.full_since
+            return self._end(state._replace(full_since=full_since), now)
+        if state.full_since is not None:
+            state = state._replace(full_since=None)
         scan = hints.next_scan(now.time)
         state = _without_place(state)
         if scan is Scan.HINTED:
@@ -162,11 +176,7 @@ class Plan:
             return state, Claim(repeated or self._request(state, places, limit, hints=tuple(hints.pairs.values())))
         state = state._replace(hints=hints.begin(scan))
         floor = hints.floor if scan is Scan.FLOOR else None
-        return state, Claim(self._request(state, places, limit, discover=queues, floor=floor), scan)
-
-    def _queues(self, state: State) -> Sequence[str]:
-        paused = state.paused
-        return [name for name in self.settings.queues if name not in paused] if paused else self.settings.queues
+        return state, Claim(self._request(state, places, limit, discover=self.settings.queues, floor=floor), scan)
 
     def _room(self, state: State, now: _Now, *, has_news: bool = False) -> tuple[Places, int]:
         """The places that may be filled, and how many tasks may be claimed in all."""
@@ -229,10 +239,13 @@ class Plan:
             hints = state.hints.learn_next(rows[0]) if rows else state.hints
         else:
             hints = state.hints.learn(rows, claim.scan, self.kinds, took_s=answer.took_s, now=now.time)
+        state = state._replace(duty_taken=state.duty_taken + len(rows), streak=state.streak + 1 if len(rows) > 1 else 0)
         if claim.announced:
             # only without caps, hence no place to look for
             state = state._replace(hints=hints, taken=len(rows), sent_at=answer.sent_at)
-            if len(rows) == claim.announced < request.limit:
+            if self._should_stay_awake(state):
+                return state._replace(hints=hints.want_scan()), StayAwake()
+            if len(rows) == claim.announced < request.limit and not state.is_awake:
                 until = min(now.time + CALM_S, max(now.time, state.due_at))
                 return self._wait(state, Wait(until, is_calm=True), now)
             return self._prepare(state._replace(hints=hints.want_scan()), now)
@@ -254,7 +267,12 @@ class Plan:
             state = state._replace(hints=state.hints.want_scan())
             if not rows and (wait_s := state.hints.wait_s(now.time)) is not None:
                 return self._end(state, now, wait_s=wait_s)
+        if self._should_stay_awake(state):
+            return state, StayAwake()
         return self._claim(state, now)
+
+    def _should_stay_awake(self, state: State) -> bool:
+        return state.streak >= STREAK and state.on_duty and not state.is_awake
 
     def _learn_kinds(self, hints: Hints, request: ClaimRequest, rows: Sequence[Mapping[str, Any]]) -> Hints:
         """Of which kinds there is nothing: the scan could have taken more than it found. A kind without room was not
@@ -285,15 +303,17 @@ class Plan:
         state = state._replace(is_idle=is_idle)
         if state.is_blocked:
             return self._wait(state, Wait(now.time + BLOCKED_S), now)
+        if state.is_awake and state.full_since is None:
+            return state, GoToSleep()
         names = [*(kinds.sync if has_sync else ()), *(kinds.asynchronous if has_async else ())]
-        if scanned is None or not names:
+        if scanned is None or not names or not state.on_duty:
             return self._wait(state, Wait(self._poll(state, now, wait_s)), now)
         asked_until = state.due_asked_at + DUE_EVERY_S
         if (state.fruitless >= FRUITLESS or not is_idle) and now.time < min(state.due_at, asked_until):
             return self._wait(state, Wait(min(state.due_at, asked_until)), now)
         # tasks that wait for a place under a cap were seen, and must not lead to one claim after the other
         since_s = now.time - state.sent_at + SEEN_S if state.capped_until is None else 0.0
-        return state._replace(due_asked_at=now.time), AskDue(self._queues(state), names, since_s, not is_idle)
+        return state._replace(due_asked_at=now.time), AskDue(self.settings.queues, names, since_s, not is_idle)
 
     def _after_outlook(self, state: State, answer: Outlook, now: _Now) -> Decision:
         if not isinstance(state.move, AskDue):
@@ -323,10 +343,42 @@ class Plan:
     def _wait(self, state: State, wait: Wait, now: _Now) -> Decision:
         """End the round. Room that came meanwhile matters where tasks may be left, or wait in the buffer."""
         needs_room = state.has_new_room and (not state.is_idle or self._has_buffered(now))
+        if state.on_duty and not (needs_room or wait.is_calm or state.is_blocked):
+            offer_at = self._offer_at(state)
+            if now.time >= offer_at:
+                return state, LeaveDuty()
+            if state.full_since is not None:
+                wait = Wait(min(wait.until, offer_at))
         fruitless = 0 if state.taken else state.fruitless + state.by_news
         is_woken = state.is_woken or needs_room
         state = state._replace(move=wait, is_woken=is_woken, has_new_room=False, fruitless=fruitless)
         return self._after_wait(state, now)
+
+    def _offer_at(self, state: State) -> float:
+        """When to offer the duty to another worker: it may have room where this one has none."""
+        is_fruitless = state.by_news and not state.taken
+        if state.full_since is not None:
+            # another task is there, or probably is
+            is_pressing = is_fruitless or state.is_woken or state.was_full
+            at = state.full_since + (0.0 if is_pressing else FULL_S)
+        elif is_fruitless and not state.is_idle:
+            at = -inf  # what was announced is probably of a kind that has no room here
+        else:
+            at = state.duty_since + TURN_S if state.duty_taken else inf
+        return max(at, state.leave_after)
+
+    def _after_offer(self, state: State, answer: DutyOffered, now: _Now) -> Decision:
+        if answer.is_taken:
+            state = state.without_duty()
+        else:
+            is_full = state.full_since is not None
+            pause_s = OFFER_EVERY_S if is_full else TURN_S
+            state = state._replace(leave_after=now.time + pause_s, duty_since=now.time, duty_taken=0)
+            if is_full and not state.is_awake:
+                return state, StayAwake()  # it cannot take what would be announced
+        if state.due_at <= now.time:  # a delayed task became ready meanwhile
+            return self._prepare(state._replace(hints=state.hints.want_scan()), now)
+        return self._wait(state, Wait(self._poll(state, now, state.hints.wait_s(now.time))), now)
 
 
 def _without_place(state: State) -> State:

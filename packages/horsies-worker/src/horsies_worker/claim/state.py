@@ -28,8 +28,16 @@ class Rest(NamedTuple):
     until: float
 
 
-class ReadPauses(NamedTuple):
-    """Read which queues are paused."""
+class LeaveDuty(NamedTuple):
+    """Offer the duty to a worker that waits for it."""
+
+
+class StayAwake(NamedTuple):
+    """Let producers leave out notifications: this worker claims again and again."""
+
+
+class GoToSleep(NamedTuple):
+    """Have producers notify again. A scan must follow: what was sent before this was not announced."""
 
 
 class StartBuffer(NamedTuple):
@@ -58,14 +66,23 @@ class Stop(NamedTuple):
     """End the loop."""
 
 
-Move = Wait | Rest | ReadPauses | StartBuffer | Claim | AskDue | Stop
+Move = Wait | Rest | LeaveDuty | StayAwake | GoToSleep | StartBuffer | Claim | AskDue | Stop
 
 
 # -- answers ---------------------------------------------------------------------------------------------------
 
 
-class Paused(NamedTuple):
-    queues: frozenset[str]
+class DutyOffered(NamedTuple):
+    is_taken: bool
+    """Another worker is on duty now; False when none waits for it."""
+
+
+class IsAwake(NamedTuple):
+    """Producers leave out notifications from now on."""
+
+
+class IsAsleep(NamedTuple):
+    """Producers notify from now on."""
 
 
 class Started(NamedTuple):
@@ -86,7 +103,7 @@ class Failed(NamedTuple):
     delay_s: float
 
 
-Answer = Paused | Started | Claimed | Outlook | Failed | None
+Answer = DutyOffered | IsAwake | IsAsleep | Started | Claimed | Outlook | Failed | None
 """The result of the last move. None after a wait, and at the beginning."""
 
 
@@ -131,8 +148,6 @@ class State(NamedTuple):
     # what earlier rounds found
     is_idle: bool = False
     """The queues were empty, and every kind of task had room."""
-    paused: frozenset[str] = frozenset()
-    pauses_known: bool = False
     was_full: bool = False
     """The last claim brought as many tasks as it asked for."""
     sent_at: float = -inf
@@ -143,9 +158,26 @@ class State(NamedTuple):
     due_asked_at: float = -inf
     fruitless: int = 0
     """Rounds in a row that notifications began and that took nothing."""
+    full_since: float | None = None
+    """There has been no room since this time."""
+
+    # the duty to listen, which the workers of a group take in turns
+    on_duty: bool = True
+    """True without a line to wait in, too: then every worker acts for itself."""
+    duty_since: float = -inf
+    duty_taken: int = 0
+    """Tasks that were taken since the duty began."""
+    leave_after: float = -inf
+    """The duty is not offered before this time: no worker waited for it a moment ago."""
+    is_awake: bool = False
+    """Producers leave out notifications."""
+    streak: int = 0
+    """Claims in a row that took several tasks."""
 
     def with_news(self) -> Self:
         """A notification: a task in our queues became ready, or was sent with a delay."""
+        if not self.on_duty:
+            return self  # the worker on duty hears it too
         if self.is_idle:
             return self._replace(announced=self.announced + 1, is_woken=True, has_news=True)
         return self.with_scan_wanted()
@@ -171,8 +203,21 @@ class State(NamedTuple):
         return self._replace(place_freed=True)
 
     def with_queue_state(self) -> Self:
-        """A queue was paused or resumed."""
-        return self._replace(pauses_known=False, hints=self.hints.want_scan(), is_woken=True, has_news=True)
+        """A queue was paused or resumed. A resumed one has tasks where scans found none."""
+        return self._replace(hints=self.hints.forget(), is_woken=True, has_news=True)
+
+    def with_duty(self, now: float) -> Self:
+        """This worker is on duty from now on. What was sent before that was announced to another one."""
+        return self._replace(
+            on_duty=True, duty_since=now, duty_taken=0, is_awake=False, streak=0, hints=self.hints.forget(),
+            is_woken=True,
+        )  # fmt: skip
+
+    def without_duty(self) -> Self:
+        """Another worker is on duty. It also waits for delayed tasks, and learns of resumed queues: the floor is not
+        kept."""
+        hints = self.hints._replace(floor=None)
+        return self._replace(on_duty=False, is_awake=False, streak=0, due_at=inf, announced=0, hints=hints)
 
     def with_stop(self) -> Self:
         return self._replace(is_stopped=True)

@@ -23,7 +23,7 @@ DUE_LOOK: Final = 1_000
 other names make it crowded."""
 
 _FILES: Final = (
-    "claim", "finalize", "heartbeats", "reaper", "workflows", "instances", "names", "prune", "schedules",
+    "claim", "duty", "finalize", "heartbeats", "reaper", "workflows", "instances", "names", "prune", "schedules",
 )  # fmt: skip
 
 Rows = Sequence[Mapping[str, Any]]
@@ -205,9 +205,6 @@ class Queries:
     async def hand_back(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> set[str]:
         rows = await connection.fetch(self.sql("hand_back_batch"), *self._own(tasks), CANCELLED_RESULT)
         return {row["id"] for row in rows}
-
-    async def paused_queues(self, connection: Any) -> set[str]:
-        return {row["queue_name"] for row in await connection.fetch(self.sql("paused_queues"))}
 
     # -- finalize --------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
-"""Cancel requests for running tasks: heard by notification, and polled in case a notification was missed."""
+"""Cancel requests for running tasks: heard by notification while this worker is on duty, else polled."""
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from horsies.config import ResilienceConfig
 from horsies_worker.children.pool import ChildPool
@@ -9,6 +10,10 @@ from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.database.session import Session
 from horsies_worker.output.log_context import about, log
 from horsies_worker.service import Service
+
+DEAF_POLL_S: Final = 0.5
+"""The poll interval of a worker that hears no notifications and runs tasks. To listen would cost its server as much as
+this poll at 10 notifications per second, whatever they are about."""
 
 
 class CancelRequests(Service):
@@ -20,11 +25,13 @@ class CancelRequests(Service):
         resilience: ResilienceConfig,
         pool: ChildPool,
         owned: OwnedTasks,
+        hears: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(session, resilience, resilience.notify_poll_interval_ms / 1000)
         self._pool = pool
         self._owned = owned
+        self._hears = hears
         self._clock = clock
         self._announced: set[str] = set()
         self._next_poll = 0.0
@@ -36,12 +43,17 @@ class CancelRequests(Service):
             self._announced.add(task_id)
             self.wake()
 
+    def poll(self) -> None:
+        """Look at all running tasks now: requests may have been announced to another worker."""
+        self._next_poll = 0.0
+        self.wake()
+
     async def run_once(self) -> None:
         now, next_poll = self._clock(), self._next_poll
         task_ids, self._announced = self._announced, set()
         if now >= next_poll:
             task_ids = {job.task_id for job in self._pool.running()}
-            next_poll = now + self._interval_s
+            next_poll = now + (self._interval_s if self._hears() else min(self._interval_s, DEAF_POLL_S))
         self._next_poll = 0.0  # poll after a failed try
         if task_ids:
             self._stop(await self._session.run(lambda c: self._queries.cancel_requests(c, sorted(task_ids))))

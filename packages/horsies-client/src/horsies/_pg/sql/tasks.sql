@@ -17,10 +17,25 @@ SELECT x.id, $5::varchar, $6::varchar, $7::int, x.args, x.kwargs, $8::timestampt
        coalesce($11::timestamptz, statement_timestamp() + $12::interval), $13::int, $14::text, x.enqueue_sha
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS x (id, args, kwargs, enqueue_sha)
 
+-- name: send_task :none
+-- edge: new -> PENDING
+-- params: id, args, kwargs, enqueue_sha, task_name, queue_name, priority, sent_at, eta, delay, good_until, ttl, max_retries, task_options
+-- For an id that was never sent before, as in nearly every send. It commits, then notifies: NOTIFY takes a lock over the
+-- commit of its transaction, so that producers could not share an fsync. Not in a transaction of the caller.
+CALL horsies_send_task($1::text, $2::text, $3::text, $4::varchar, $5::varchar, $6::varchar, $7::int, $8::timestamptz,
+                       $9::timestamptz, $10::interval, $11::timestamptz, $12::interval, $13::int, $14::text);
+
+-- name: send_task_batch :none
+-- edge: new -> PENDING
+-- params: ids, args, kwargs, enqueue_shas, task_name, queue_name, priority, sent_at, eta, delay, good_until, ttl, max_retries, task_options
+CALL horsies_send_tasks($1::text[], $2::text[], $3::text[], $4::text[], $5::varchar, $6::varchar, $7::int,
+                        $8::timestamptz, $9::timestamptz, $10::interval, $11::timestamptz, $12::interval, $13::int,
+                        $14::text);
+
 -- name: insert_fresh_task :value
 -- edge: new -> PENDING
 -- params: id, task_name, queue_name, priority, args, kwargs, sent_at, eta, delay, good_until, ttl, max_retries, task_options, enqueue_sha
--- For an id that was never sent before, as in nearly every send: ON CONFLICT costs the server 4 to 7 % more.
+-- In a transaction of the caller, for an id that was never sent before: ON CONFLICT costs the server 4 to 7 % more.
 {{insert_row}}
 RETURNING id;
 
@@ -61,7 +76,7 @@ SELECT id, enqueue_sha, false, rank FROM held WHERE NOT EXISTS (SELECT FROM fres
 -- name: insert_fresh_task_batch :value
 -- edge: new -> PENDING
 -- params: ids, args, kwargs, enqueue_shas, task_name, queue_name, priority, sent_at, eta, delay, good_until, ttl, max_retries, task_options
--- For ids that were never sent before: ON CONFLICT takes a quarter more time (157 against 126 ms for 10,000 rows).
+-- In a transaction of the caller, for ids that were never sent before: ON CONFLICT takes a quarter more time (157 against 126 ms for 10,000 rows).
 WITH fresh AS (
     {{insert_rows}}
     RETURNING 1

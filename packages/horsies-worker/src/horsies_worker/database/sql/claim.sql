@@ -4,12 +4,13 @@
 -- newer than a lock that was waited for.
 
 -- fragment: waiting_pairs
--- One index descent per distinct (queue, priority) of the queues in $queues. `> p.priority` would begin one leaf page too
--- early.
+-- One index descent per distinct (queue, priority) of the queues in $queues, but for paused ones. `> p.priority` would
+-- begin one leaf page too early.
     SELECT q.name::text AS queue_name, f.priority FROM unnest($queues::text[]) AS q (name)
      CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t
                           WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = q.name
                           ORDER BY t.priority LIMIT 1) AS f
+     WHERE NOT EXISTS (SELECT FROM horsies_queue_state s WHERE s.queue_name = q.name AND s.paused_at IS NOT NULL)
     UNION ALL
     SELECT p.queue_name, f.priority FROM found p
      CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
@@ -82,7 +83,8 @@ WITH RECURSIVE found AS (
     SELECT queue_name, priority, coalesce($floor::timestamptz, '-infinity') AS since FROM found
     UNION ALL
     -- pairs of an earlier claim, which left nothing before `since`: dead entries are not walked
-    SELECT * FROM unnest($hint_queues::text[], $hint_priorities::int[], $hint_since::timestamptz[])
+    SELECT * FROM unnest($hint_queues::text[], $hint_priorities::int[], $hint_since::timestamptz[]) AS h (queue_name)
+     WHERE NOT EXISTS (SELECT FROM horsies_queue_state s WHERE s.queue_name = h.queue_name AND s.paused_at IS NOT NULL)
 ), line AS MATERIALIZED (
     -- without locks: the first tasks in global order, and what each needs
     SELECT x.*, row_number() OVER () AS at FROM (
@@ -167,6 +169,8 @@ WITH picked AS MATERIALIZED (
              WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = $queue_name::text AND t.priority = $priority::int
                AND t.enqueued_at >= $since::timestamptz AND t.enqueued_at <= statement_timestamp()
                AND (t.task_name IN (SELECT unnest($known_names::text[]))) IS TRUE
+               AND NOT EXISTS (SELECT FROM horsies_queue_state s
+                                WHERE s.queue_name = $queue_name::text AND s.paused_at IS NOT NULL)
              ORDER BY t.enqueued_at, t.id LIMIT $row_limit::int FOR UPDATE SKIP LOCKED) AS r
      WHERE ($names::text[] IS NULL OR r.task_name = ANY ($names::text[])) AND NOT r.is_workflow_task
        AND (r.good_until <= statement_timestamp()) IS NOT TRUE
