@@ -55,20 +55,20 @@ class SystemUnderTest:
     """A context manager with a new database, or an empty Redis. `name` tells several databases of one system apart."""
 
     def __init__(self, system: System, servers: Servers, name: str = "") -> None:
-        self.system, self.name, self._servers = system, name or system.name, servers
+        self.system, self.name, self.servers = system, name or system.name, servers
         self._python = str(interpreter(system))
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "HORSIES_"))}
         self.environment = {**inherited, "PYTHONPATH": str(PEERS_FOLDER), "PYTHONUNBUFFERED": "1"}
 
     def __enter__(self) -> "SystemUnderTest":
         if self.system.broker == "redis":
-            if self._servers.redis is None:
-                raise Unavailable(self._servers.redis_absent)
-            self.broker: Any = observe.Redis(*self._servers.redis)
+            if self.servers.redis is None:
+                raise Unavailable(self.servers.redis_absent)
+            self.broker: Any = observe.Redis(*self.servers.redis)
             self.broker.command("FLUSHALL")
-            self.environment["BENCH_REDIS_URL"] = f"redis://127.0.0.1:{self._servers.redis[0]}"
+            self.environment["BENCH_REDIS_URL"] = f"redis://127.0.0.1:{self.servers.redis[0]}"
         else:
-            self.environment["BENCH_DATABASE_URL"] = self.url = self._servers.create_database(self.name)
+            self.environment["BENCH_DATABASE_URL"] = self.url = self.servers.create_database(self.name)
             self.call("prepare")
             self.broker = observe.Postgres(self.url)
         self.description = self.call("describe")
@@ -76,12 +76,12 @@ class SystemUnderTest:
 
     def __exit__(self, *_: object) -> None:
         self.broker.close()
-        self._servers.drop(self.name)
+        self.servers.drop(self.name)
 
     def call(self, verb: str, **arguments: Any) -> Any:
         """Run one verb of `peers/driver.py` with the system's own interpreter."""
         command = [self._python, str(PEERS_FOLDER / "driver.py"), self.system.module, verb, json.dumps(arguments)]
-        options: dict[str, Any] = {"env": self.environment, "cwd": self._servers.directory, "capture_output": True}
+        options: dict[str, Any] = {"env": self.environment, "cwd": self.servers.directory, "capture_output": True}
         done = subprocess.run(command, text=True, timeout=180, check=False, **options)
         if done.returncode:
             raise Failed(f"{self.name} {verb}: {done.stderr.strip()[-1500:]}")
@@ -104,10 +104,10 @@ class SystemUnderTest:
 
     @contextlib.contextmanager
     def started(self, commands: list[list[str]]) -> Iterator[Workers]:
-        path = self._servers.directory / f"{self.name}-worker-{time.monotonic_ns()}.log"
+        path = self.servers.directory / f"{self.name}-worker-{time.monotonic_ns()}.log"
         with path.open("wb") as log:
             options: dict[str, Any] = {
-                "cwd": self._servers.directory,
+                "cwd": self.servers.directory,
                 "env": self.environment,
                 "stdin": subprocess.DEVNULL,
             }

@@ -6,7 +6,16 @@ from contextlib import asynccontextmanager
 import driver
 from driver import DATABASE_URL
 
-from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
+from horsies import (
+    AppConfig,
+    CustomQueueConfig,
+    Horsies,
+    PostgresConfig,
+    QueueMode,
+    ResilienceConfig,
+    TaskError,
+    TaskResult,
+)
 
 REMAINING = (
     "SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') AND enqueued_at <= now()"
@@ -15,9 +24,11 @@ REMAINING = (
 app = Horsies(AppConfig(PostgresConfig(DATABASE_URL)))
 
 
-@app.task("noop")
-def noop(n: int) -> TaskResult[int, TaskError]:
+def noop_body(n: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=n)
+
+
+noop = app.task("noop")(noop_body)
 
 
 @app.task("anoop")
@@ -40,13 +51,16 @@ def count(numbers: list[int]) -> TaskResult[int, TaskError]:
     return TaskResult(ok=len(numbers))
 
 
-other = Horsies(AppConfig(PostgresConfig(DATABASE_URL)))  # on the same queue; it does not know the tasks above
-
-
-@other.task("elsewhere")
-def elsewhere(n: int) -> TaskResult[int, TaskError]:
-    return TaskResult(ok=n)
-
+# Other apps of the same database, for single benches: one that does not know the tasks above, one that looks for tasks ten
+# times a second, and one with a hundred queues.
+_broker = PostgresConfig(DATABASE_URL)
+other = Horsies(AppConfig(_broker))
+polling = Horsies(AppConfig(_broker, resilience=ResilienceConfig(notify_poll_interval_ms=100)))
+_queues = [CustomQueueConfig(f"q{number}") for number in range(100)]
+queues = Horsies(AppConfig(_broker, queue_mode=QueueMode.CUSTOM, custom_queues=_queues))
+other.task("elsewhere")(noop_body)
+polling.task("noop")(noop_body)
+queues.task("noop", queue_name="q0")(noop_body)
 
 TASKS = {"noop": noop, "anoop": anoop, "sleep50": sleep50}
 
