@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -251,7 +252,7 @@ async def test_a_claim_takes_nothing_from_a_paused_queue(db: Database, hands: Ha
     factories.insert(db, "horsies_queue_state", queue_name="video", paused_at=None)
     factories.task(db, queue_name="mail", enqueued_at=ago(minutes=1))
     resumed = factories.task(db, queue_name="video")
-    hint = Hint("mail", 100, ago(minutes=9))
+    hint = Hint("mail", 100, datetime.now(UTC) - timedelta(minutes=9))
     assert ids(await hands.claim(discover=["mail", "video"], hints=[hint])) == [resumed]
     assert await hands.claim(discover=(), hints=[hint]) == []
     repeated = NextRequest(hint, 1, None, ["add"])

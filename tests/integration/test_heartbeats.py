@@ -142,7 +142,7 @@ async def watching(
         session, app.config, pool, owned, buffer, finalizer, lease_ms=LEASE_MS, clock=clock,
         afterwards=(partial(finalizer.stage_late, session, stage_after_s), progress.run_once),
     )  # fmt: skip
-    cancels = CancelRequests(session, app.config.resilience, pool, owned, clock)
+    cancels = CancelRequests(session, app.config.resilience, pool, owned, clock=clock)
     try:
         yield Watch(db, heartbeats, cancels, progress, pool, owned, buffer, finalizer, clock)
     finally:

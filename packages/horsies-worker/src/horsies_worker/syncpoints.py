@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 NAMES: Final = (
+    "before_duty", "on_duty",
     "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
     "before_hand_back", "in_sweep", "before_declared_dead", "after_declared_dead", "before_fire", "after_enqueue",
     "before_fire_commit", "after_fire", "before_workflow_phase", "workflow_locked", "workflow_settled",

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from horsies.config import ResilienceConfig
@@ -34,7 +35,7 @@ class CancelRequests(Service):
         self._hears = hears
         self._clock = clock
         self._announced: set[str] = set()
-        self._next_poll = 0.0
+        self._polled_at = -inf
         self._stopping: set[tuple[str, int]] = set()
 
     def on_cancel(self, task_id: str) -> None:
@@ -45,22 +46,24 @@ class CancelRequests(Service):
 
     def poll(self) -> None:
         """Look at all running tasks now: requests may have been announced to another worker."""
-        self._next_poll = 0.0
+        self._polled_at = -inf
         self.wake()
 
     async def run_once(self) -> None:
-        now, next_poll = self._clock(), self._next_poll
+        now = self._clock()
         task_ids, self._announced = self._announced, set()
-        if now >= next_poll:
+        every_s = self._interval_s if self._hears() else self.pause_s()
+        is_poll = now >= self._polled_at + every_s
+        if is_poll:
             task_ids = {job.task_id for job in self._pool.running()}
-            next_poll = now + (self._interval_s if self._hears() else min(self._interval_s, DEAF_POLL_S))
-        self._next_poll = 0.0  # poll after a failed try
+            self._polled_at = -inf  # poll again after a failed try
         if task_ids:
             self._stop(await self._session.run(lambda c: self._queries.cancel_requests(c, sorted(task_ids))))
-        self._next_poll = next_poll
+        if is_poll:
+            self._polled_at = now
 
     def pause_s(self) -> float:
-        return max(0.0, self._next_poll - self._clock())
+        return min(self._interval_s, DEAF_POLL_S)
 
     def _stop(self, requested: list[tuple[str, int]]) -> None:
         self._stopping &= {(job.task_id, job.generation) for job in self._pool.running()}

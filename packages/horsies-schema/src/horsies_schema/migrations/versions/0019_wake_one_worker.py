@@ -172,12 +172,15 @@ END
 $function$
 """
 
-# After the commit of the row: a worker that goes to sleep takes the lock `asleep` and looks once more, hence it either
-# sees the row or is found asleep. Producers hold the locks for a moment only, or they would take each other for workers;
-# both calls are in one expression, which a cancel does not interrupt. Without any worker on duty the notification is
-# sent all the same, for other listeners.
+# Called after the commit of the rows: a worker that goes to sleep takes the lock `asleep` and looks once more, hence it
+# either sees them or is found asleep. Producers hold the locks for a moment only, or they would take each other for
+# workers; both calls are in one expression, which a cancel does not interrupt. Without any worker on duty the
+# notification is sent all the same, for other listeners. It names the schema of everything that it calls.
 _ASLEEP, _AWAKE = ASLEEP.format(queue="queue_name"), AWAKE.format(queue="queue_name")
-NOTIFY_AFTERWARDS = f"""
+NOTIFY_SENT = f"""
+CREATE OR REPLACE FUNCTION @schema@.horsies_notify_sent(queue_name text, task_id text)
+RETURNS void LANGUAGE plpgsql AS $function$
+BEGIN
     IF pg_catalog.pg_try_advisory_lock({_ASLEEP})
         AND pg_catalog.pg_advisory_unlock({_ASLEEP})
         AND NOT (pg_catalog.pg_try_advisory_lock({_AWAKE})
@@ -185,8 +188,10 @@ NOTIFY_AFTERWARDS = f"""
     THEN
         RETURN;
     END IF;
-    PERFORM pg_catalog.pg_notify('task_new', first_id),
-            pg_catalog.pg_notify(pg_catalog.concat('task_queue_', queue_name), first_id);
+    PERFORM pg_catalog.pg_notify('task_new', task_id),
+            pg_catalog.pg_notify(pg_catalog.concat('task_queue_', queue_name), task_id);
+END
+$function$
 """
 SENT = (
     "task_name varchar, queue_name varchar, priority int, sent_at timestamptz, eta timestamptz, delay interval,"
@@ -199,17 +204,17 @@ WRITTEN = (
 # The trigger notifies inside the transaction; here the notification follows it.
 SEND_TASK = f"""
 CREATE OR REPLACE PROCEDURE @schema@.horsies_send_task(
-    first_id text, args text, kwargs text, enqueue_sha varchar, {SENT})
+    id text, args text, kwargs text, enqueue_sha varchar, {SENT})
 LANGUAGE plpgsql AS $procedure$
 BEGIN
     PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
     INSERT INTO @schema@.horsies_tasks ({WRITTEN})
-    VALUES (first_id, task_name, queue_name, priority, args, kwargs, sent_at,
+    VALUES (id, task_name, queue_name, priority, args, kwargs, sent_at,
             coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
             coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
             max_retries, task_options, enqueue_sha);
     COMMIT;
-{NOTIFY_AFTERWARDS}
+    PERFORM @schema@.horsies_notify_sent(queue_name, id);
 END
 $procedure$
 """
@@ -217,8 +222,6 @@ SEND_TASKS = f"""
 CREATE OR REPLACE PROCEDURE @schema@.horsies_send_tasks(
     ids text[], args text[], kwargs text[], enqueue_shas text[], {SENT})
 LANGUAGE plpgsql AS $procedure$
-DECLARE
-    first_id constant text := ids[1];
 BEGIN
     PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
     INSERT INTO @schema@.horsies_tasks ({WRITTEN})
@@ -229,7 +232,7 @@ BEGIN
       FROM ROWS FROM (pg_catalog.unnest(ids), pg_catalog.unnest(args), pg_catalog.unnest(kwargs),
                       pg_catalog.unnest(enqueue_shas)) AS x (id, args, kwargs, enqueue_sha);
     COMMIT;
-{NOTIFY_AFTERWARDS}
+    PERFORM @schema@.horsies_notify_sent(queue_name, ids[1]);
 END
 $procedure$
 """
@@ -239,6 +242,7 @@ ARGUMENTS = {
     "horsies_wait_for_duty": "bigint, int, text[], text[], text[], int, interval, boolean, text",
     "horsies_leave_duty": "bigint, text[], boolean, boolean, boolean",
     "horsies_set_awake": "text[], boolean",
+    "horsies_notify_sent": "text, text",
     "horsies_send_task": "text, text, text, varchar, varchar, varchar, int, timestamptz, timestamptz, interval,"
     " timestamptz, interval, int, text",
     "horsies_send_tasks": "text[], text[], text[], text[], varchar, varchar, int, timestamptz, timestamptz, interval,"
@@ -247,7 +251,7 @@ ARGUMENTS = {
 
 
 def upgrade() -> None:
-    for text in (HAS_LATE_TASK, WAIT_FOR_DUTY, LEAVE_DUTY, SET_AWAKE, SEND_TASK, SEND_TASKS):
+    for text in (HAS_LATE_TASK, WAIT_FOR_DUTY, LEAVE_DUTY, SET_AWAKE, NOTIFY_SENT, SEND_TASK, SEND_TASKS):
         op.execute(_in_this_schema(text))
     for name, arguments in ARGUMENTS.items():
         op.execute(_owned_like_the_tables(f"{name}({arguments})"))
