@@ -22,7 +22,7 @@ from tests.support.postgres import Database
 from tests.support.refusals import refusing
 from tests.support.waiting import eventually_async
 
-INSERT = r"INSERT INTO horsies_tasks"
+INSERT = r"INSERT INTO horsies_tasks|CALL horsies_send_task"
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ async def test_an_answer_that_was_lost_stays_lost(db: Database, proxy: ChaosProx
     async with async_app_on(proxy.url, resilience={"send_attempts": 1}) as app:
         fail = verbs(app)[verb]
         await add_task(app).send_async(0)
-        proxy.cut_at(r"INSERT INTO horsies_tasks|horsies_start_workflow", When.UNANSWERED)
+        proxy.cut_at(r"INSERT INTO horsies_tasks|CALL horsies_send_task|horsies_start_workflow", When.UNANSWERED)
         with pytest.raises(TaskSendError, match=UNKNOWN) as raised:
             await fail()
         proxy.set(Mode.CUT)

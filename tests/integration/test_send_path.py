@@ -14,7 +14,7 @@ async def test_a_batch_is_retried_by_hand(db: Database, when: When) -> None:
         async with async_app_on(proxy.url, resilience={"send_attempts": 1}) as app:
             add = add_task(app)
             await add.send_many_async([(0,)])  # the statement is prepared, the schema checked
-            proxy.cut_at("INSERT INTO horsies_tasks", when)
+            proxy.cut_at("CALL horsies_send_tasks", when)
             with pytest.raises(TaskSendError) as raised:
                 await add.send_many_async([(number,) for number in range(1, 4)])
             handles = await raised.value.retry_async()

@@ -28,6 +28,14 @@ CREATE OPERATOR evil.~ (LEFTARG = varchar, RIGHTARG = varchar, FUNCTION = evil.y
 CREATE OPERATOR evil.~ (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.yes);
 CREATE OPERATOR evil.= (LEFTARG = varchar, RIGHTARG = varchar, FUNCTION = evil.yes);
 CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.yes);
+CREATE FUNCTION evil.set_config(text, text, boolean) RETURNS text LANGUAGE plpgsql AS
+    $$ BEGIN RAISE 'shadowed set_config'; END $$;
+CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT '2000-01-01'::timestamptz $$;
+CREATE FUNCTION evil.pg_try_advisory_lock(bigint) RETURNS boolean LANGUAGE sql AS $$ SELECT false $$;
+CREATE FUNCTION evil.later(timestamptz, interval) RETURNS timestamptz LANGUAGE sql AS
+    $$ SELECT '2000-01-01'::timestamptz $$;
+CREATE OPERATOR evil.+ (LEFTARG = timestamptz, RIGHTARG = interval, FUNCTION = evil.later);
+CREATE OPERATOR evil.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.yes);
 GRANT USAGE ON SCHEMA evil TO PUBLIC;
 """
 PATH = "SET search_path = evil, public, pg_catalog"
@@ -43,11 +51,12 @@ def evil(db: Database) -> Iterator[psycopg.Connection]:
 
 
 def test_every_function_pins_its_search_path(db: Database) -> None:
+    """But for procedures: one that ends a transaction cannot."""
     rows = db.execute(
         "SELECT p.oid::regprocedure::text, p.proconfig FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace"
-        " AND p.proname LIKE 'horsies%%'"
+        " AND p.proname LIKE 'horsies%%' AND p.prokind = 'f'"
     )
-    assert len(rows) >= 6
+    assert len(rows) >= 10
     assert {name: config for name, config in rows if config != ["search_path=pg_catalog, pg_temp"]} == {}
 
 
@@ -58,6 +67,29 @@ def test_a_shadowed_function_fails_no_send(evil: psycopg.Connection, db: Databas
         told = next(iter(listening.notifies(timeout=10, stop_after=1)))
     assert told.payload == "a"
     evil.execute("UPDATE public.horsies_workflows SET status = 'RUNNING'")
+
+
+def test_procedures_use_nothing_of_another_schema(evil: psycopg.Connection, db: Database) -> None:
+    with psycopg.connect(db.url, autocommit=True) as listening:
+        listening.execute("LISTEN task_new")
+        evil.execute(
+            "CALL public.horsies_send_task('a', NULL, '{}', 'sha', 't', 'default', 100, now(), NULL, interval '0',"
+            " NULL, interval '1 hour', 0, NULL)"
+        )
+        evil.execute(
+            "CALL public.horsies_send_tasks('{b,c}', NULL, '{1,2}', '{x,y}', 't', 'default', 100, now(), NULL,"
+            " interval '0', NULL, NULL, 0, NULL)"
+        )
+        told = [one.payload for one in listening.notifies(timeout=10, stop_after=2)]
+    assert told == ["a", "b"]
+    rows = db.execute(
+        "SELECT enqueued_at > now() - interval '1 minute', good_until > now() FROM horsies_tasks ORDER BY id"
+    )
+    assert rows == [(True, True), (True, None), (True, None)]
+    (answer,) = evil.execute(
+        "CALL public.horsies_wait_for_duty(512, 1, '{task_new}', '{default}', '{t}', 1, interval '9 s', false, '')"
+    )
+    assert answer == (False, "duty")
 
 
 @pytest.mark.parametrize("queue", ["a b", "", "q" * 60, "no/pe"])

@@ -59,6 +59,20 @@ PURGE: Final = "horsies_purge_tasks(text[])"
 # It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
 STOP: Final = "horsies_stop_workflows(text[], text, text, text, text)"
 
+# They run with the rights of their caller, and PUBLIC may execute them; a database may have taken that away.
+_SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text"
+SEND: Final = (
+    f"horsies_send_task(text, text, text, varchar, {_SENT})",
+    f"horsies_send_tasks(text[], text[], text[], text[], {_SENT})",
+    "horsies_notify_sent(text, text)",
+)
+DUTY: Final = (
+    "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",
+    "horsies_has_late_task(text[], text[], interval)",
+    "horsies_leave_duty(bigint, text[], boolean, boolean, boolean)",
+    "horsies_set_awake(text[], boolean)",
+)
+
 # The claim's plan depends on these; behind a transaction pooler a session cannot keep them, a role can.
 _CLAIM_SETTINGS: Final = (
     "jit = off", "plan_cache_mode = force_generic_plan", "enable_seqscan = off", "enable_hashjoin = off",
@@ -110,11 +124,13 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         f"GRANT SELECT ON {on('horsies_tasks', 'horsies_task_attempts', 'horsies_workflows', 'horsies_workflow_tasks')}"
         f" TO {producer};",
         f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, *CANCEL)} TO {producer};",
+        f"GRANT EXECUTE ON ROUTINE {on(*SEND)} TO {producer};",
         "",
         "-- worker: claim, run, finish, recover and prune; migrations need the owner, so either run",
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
         f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, *CANCEL)} TO {worker};",
+        f"GRANT EXECUTE ON ROUTINE {on(*SEND, *DUTY)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
         *(f"--   ALTER ROLE <login account> SET {setting};" for setting in _CLAIM_SETTINGS),

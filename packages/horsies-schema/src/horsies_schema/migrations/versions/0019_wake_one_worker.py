@@ -20,16 +20,14 @@ depends_on = None
 
 # A worker on duty holds one of these locks, shared, for each of its queues. `asleep`: it waits for notifications, and a
 # producer must send one. `awake`: it claims again and again, and looks once more before it sleeps.
-ASLEEP = "pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', @name@, ' ', {queue}), 0)"
-AWAKE = "pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', @name@, ' ', {queue}), 0)"
+ASLEEP = "hashtextextended('horsies asleep ' || @name@ || ' ' || {queue}, 0)"
+AWAKE = "hashtextextended('horsies awake ' || @name@ || ' ' || {queue}, 0)"
 
 # Whether a task waits that a healthy worker on duty would have claimed. Only tasks that became ready a short time ago
-# count: older ones wait for another reason, such as a cap.
+# count: older ones wait for another reason, such as a cap. It needs the planner settings of the caller.
 HAS_LATE_TASK = """
 CREATE OR REPLACE FUNCTION @schema@.horsies_has_late_task(queues text[], names text[], late_after interval)
-RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off AS $function$
+RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     latest constant timestamptz := clock_timestamp() - late_after;
 BEGIN
@@ -79,6 +77,11 @@ BEGIN
     COMMIT;
     LOOP
         PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+        -- as in every session of a worker: a plan made on an empty table must walk its index when the table is full
+        PERFORM set_config(x.name, x.value, true)
+           FROM (VALUES ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'), ('enable_seqscan', 'off'),
+                        ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'))
+                AS x (name, value);
         PERFORM set_config('lock_timeout', CASE WHEN is_backup THEN '150ms' ELSE '600ms' END, true);
         BEGIN
             IF is_backup THEN
@@ -153,10 +156,11 @@ $function$
 # foreign session holds `asleep`, producers always notify.
 SET_AWAKE = f"""
 CREATE OR REPLACE FUNCTION @schema@.horsies_set_awake(queues text[], is_awake boolean)
-RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '20ms' AS $function$
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     queue text;
 BEGIN
+    PERFORM set_config('lock_timeout', '20ms', true);
     FOREACH queue IN ARRAY queues LOOP
         IF is_awake THEN
             PERFORM pg_advisory_lock_shared({AWAKE.format(queue="queue")});
@@ -175,21 +179,18 @@ $function$
 # Called after the commit of the rows: a worker that goes to sleep takes the lock `asleep` and looks once more, hence it
 # either sees them or is found asleep. Producers hold the locks for a moment only, or they would take each other for
 # workers; both calls are in one expression, which a cancel does not interrupt. Without any worker on duty the
-# notification is sent all the same, for other listeners. It names the schema of everything that it calls.
+# notification is sent all the same, for other listeners.
 _ASLEEP, _AWAKE = ASLEEP.format(queue="queue_name"), AWAKE.format(queue="queue_name")
 NOTIFY_SENT = f"""
 CREATE OR REPLACE FUNCTION @schema@.horsies_notify_sent(queue_name text, task_id text)
-RETURNS void LANGUAGE plpgsql AS $function$
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
-    IF pg_catalog.pg_try_advisory_lock({_ASLEEP})
-        AND pg_catalog.pg_advisory_unlock({_ASLEEP})
-        AND NOT (pg_catalog.pg_try_advisory_lock({_AWAKE})
-             AND pg_catalog.pg_advisory_unlock({_AWAKE}))
+    IF pg_try_advisory_lock({_ASLEEP}) AND pg_advisory_unlock({_ASLEEP})
+        AND NOT (pg_try_advisory_lock({_AWAKE}) AND pg_advisory_unlock({_AWAKE}))
     THEN
         RETURN;
     END IF;
-    PERFORM pg_catalog.pg_notify('task_new', task_id),
-            pg_catalog.pg_notify(pg_catalog.concat('task_queue_', queue_name), task_id);
+    PERFORM pg_notify('task_new', task_id), pg_notify('task_queue_' || queue_name, task_id);
 END
 $function$
 """
