@@ -381,7 +381,7 @@ BEGIN RAISE EXCEPTION 'too many notifications' USING ERRCODE = '{code}'; END $$"
 
 @pytest.mark.parametrize("code", ["54000", "57014"], ids=["queue of notifications full", "cancelled"])
 async def test_a_send_that_fails_after_its_commit_is_known_to_be_done(db: Database, code: str) -> None:
-    db.execute(RAISES.format(name="horsies_notify_sent(queue_name text, task_id text) RETURNS void", code=code))
+    db.execute(RAISES.format(name="horsies_notify_sent(queue_name text, task_id text) RETURNS boolean", code=code))
     async with async_app_on(db) as app:
         add = add_task(app)
         one = await add.send_async(1, 2)

@@ -179,18 +179,18 @@ $function$
 # Called after the commit of the rows: a worker that goes to sleep takes the lock `asleep` and looks once more, hence it
 # either sees them or is found asleep. Producers hold the locks for a moment only, or they would take each other for
 # workers; both calls are in one expression, which a cancel does not interrupt. Without any worker on duty the
-# notification is sent all the same, for other listeners.
+# notification is sent all the same, for other listeners. Calls are expressions: PERFORM would run a query for each.
 _ASLEEP, _AWAKE = ASLEEP.format(queue="queue_name"), AWAKE.format(queue="queue_name")
 NOTIFY_SENT = f"""
 CREATE OR REPLACE FUNCTION @schema@.horsies_notify_sent(queue_name text, task_id text)
-RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     IF pg_try_advisory_lock({_ASLEEP}) AND pg_advisory_unlock({_ASLEEP})
         AND NOT (pg_try_advisory_lock({_AWAKE}) AND pg_advisory_unlock({_AWAKE}))
     THEN
-        RETURN;
+        RETURN false;
     END IF;
-    PERFORM pg_notify('task_new', task_id), pg_notify('task_queue_' || queue_name, task_id);
+    RETURN pg_notify('task_new', task_id) IS NOT NULL AND pg_notify('task_queue_' || queue_name, task_id) IS NOT NULL;
 END
 $function$
 """
@@ -207,15 +207,18 @@ SEND_TASK = f"""
 CREATE OR REPLACE PROCEDURE @schema@.horsies_send_task(
     id text, args text, kwargs text, enqueue_sha varchar, {SENT})
 LANGUAGE plpgsql AS $procedure$
+DECLARE
+    setting text;
+    is_told boolean;
 BEGIN
-    PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
+    setting := pg_catalog.set_config('horsies.notify', 'off', true);
     INSERT INTO @schema@.horsies_tasks ({WRITTEN})
     VALUES (id, task_name, queue_name, priority, args, kwargs, sent_at,
             coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
             coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
             max_retries, task_options, enqueue_sha);
     COMMIT;
-    PERFORM @schema@.horsies_notify_sent(queue_name, id);
+    is_told := @schema@.horsies_notify_sent(queue_name, id);
 END
 $procedure$
 """
@@ -223,8 +226,11 @@ SEND_TASKS = f"""
 CREATE OR REPLACE PROCEDURE @schema@.horsies_send_tasks(
     ids text[], args text[], kwargs text[], enqueue_shas text[], {SENT})
 LANGUAGE plpgsql AS $procedure$
+DECLARE
+    setting text;
+    is_told boolean;
 BEGIN
-    PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
+    setting := pg_catalog.set_config('horsies.notify', 'off', true);
     INSERT INTO @schema@.horsies_tasks ({WRITTEN})
     SELECT x.id, task_name, queue_name, priority, x.args, x.kwargs, sent_at,
            coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
@@ -233,7 +239,7 @@ BEGIN
       FROM ROWS FROM (pg_catalog.unnest(ids), pg_catalog.unnest(args), pg_catalog.unnest(kwargs),
                       pg_catalog.unnest(enqueue_shas)) AS x (id, args, kwargs, enqueue_sha);
     COMMIT;
-    PERFORM @schema@.horsies_notify_sent(queue_name, ids[1]);
+    is_told := @schema@.horsies_notify_sent(queue_name, ids[1]);
 END
 $procedure$
 """
