@@ -30,7 +30,7 @@ def test_a_snapshot_tells_everything(db: Database, tmp_path: Path) -> None:
         handles = [tasks.burn.with_options(queue_name="mail").send(3.0) for _ in range(2)]
         eventually(lambda: newest(db).get("tasks_running") == 2, timeout=20)
         # the children's work is in it: the parent alone does next to nothing
-        eventually(lambda: newest(db)["cpu_percent"] > 40, timeout=20)
+        eventually(lambda: newest(db)["cpu_percent"] > 15, timeout=20)
         seen = newest(db)
         assert all(handle.get(30_000).is_ok() for handle in handles)
         assert None not in seen.values()

@@ -31,6 +31,7 @@ ACTING_S: Final = 2.0
 MAX_ACTING_S: Final = 32.0
 MAX_SLOWER: Final = 32
 """Late tasks that the backup could not take wait for another reason, such as a cap. It waits longer before the next."""
+RESIGN_S: Final = 1.0
 OVERLAP_S: Final = 0.1
 """A worker that left listens for this long, until the next one surely does: a step of a workflow is announced once."""
 # A role's limits are meant for other statements than one that waits. A backend that waits for a lock notices the death
@@ -126,10 +127,15 @@ class Duty:
         return await self._leave(only_if_awaited=True)
 
     async def resign(self) -> None:
-        """Leave for good: this worker claims nothing more."""
+        """Leave for good: this worker claims nothing more. On a silent connection its end has the same effect."""
         self._has_resigned = True
         self._changed.set()
-        await self._leave(only_if_awaited=False)
+        try:
+            async with asyncio.timeout(RESIGN_S):
+                await self._leave(only_if_awaited=False)
+        except TimeoutError:
+            if self._session is not None:
+                self._session.connection.terminate()
 
     async def stay_awake(self) -> None:
         """Let producers leave out notifications."""
