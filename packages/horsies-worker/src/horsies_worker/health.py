@@ -49,6 +49,8 @@ class HealthFile:
 
     path: Path | None
     _touched: float = field(default=float("-inf"), init=False)
+    _written: tuple[int, int] | None = field(default=None, init=False)
+    """Device and inode of the file that this process wrote."""
     _failing: bool = field(default=False, init=False)
 
     def touch(self) -> None:
@@ -58,7 +60,9 @@ class HealthFile:
             return
         self._touched = now
         try:
-            write_mark(self.path)
+            if not self._touch_again(self.path):
+                write_mark(self.path)
+                self._written = _identity(self.path)
         except (OSError, HealthError) as error:
             if not self._failing:
                 _log.warning(
@@ -71,6 +75,22 @@ class HealthFile:
             if self._failing:
                 _log.warning("the health file %s is written again", self.path)
             self._failing = False
+
+
+    def _touch_again(self, path: Path) -> bool:
+        """Touch the file that is there, if it is still the one that this process wrote."""
+        if self._written is None or self._written != _identity(path):
+            return False
+        os.utime(path, follow_symlinks=False)
+        return True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def write_mark(path: Path) -> None:
