@@ -7,7 +7,6 @@ Most sweeps find nothing. So each begins with a look at one task of each kind, o
 reaper opens its own when the look finds a task, or takes too long.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -30,9 +29,9 @@ BATCH: Final = 500
 DEFAULT_GRACE: Final = timedelta(minutes=1)
 """The grace of workflows where the setting is 0."""
 LOOK_S: Final = 1.0
-"""The longest time that a look may keep the shared connection from heartbeats."""
-SLOW_S: Final = 0.1
-"""After a look that took longer, the next sweep is made on the reaper's own connection from its beginning."""
+"""The longest time of a statement of a look: heartbeats wait for it."""
+SLOW_S: Final = 0.25
+"""After a statement that took longer, the next sweep is made on the reaper's own connection from its beginning."""
 _OVERDUE, _CLAIMS, _RUNNING, _WORKFLOWS = _PARTS = (
     "overdue tasks", "stale claims", "stale running tasks", "halted workflows",
 )  # fmt: skip
@@ -86,6 +85,7 @@ class Reaper(Service):
         super().__init__(session, config.resilience, config.recovery.check_interval_ms / 1000)
         self._checks = checks
         self._was_slow = False
+        self._bound_s: float | None = None
         self._check_workflows = check_workflows
         self._settings = config.recovery
         self._recovery = recovery
@@ -120,21 +120,19 @@ class Reaper(Service):
     async def _look(self) -> bool:
         """Whether a sweep has something to do, or this cannot be found out quickly."""
         if self._checks is None or self._was_slow:
-            return await self._session.run(self._timed)
+            return await self._session.run(self._sweep)
         try:
-            return await self._checks.run(partial(self._timed, is_look=True))
+            return await self._checks.run(self._look_on)
+        except TimeoutError:
+            return True
+
+    async def _look_on(self, connection: Any) -> bool:
+        try:
+            return await self._sweep(connection, is_look=True)
         except Exception as error:
-            if isinstance(error, TimeoutError) or _is_locked(error):
+            if getattr(error, "sqlstate", None) == "55P03":  # lock_not_available, told here: the connection is sound
                 return True
             raise
-
-    async def _timed(self, connection: Any, *, is_look: bool = False) -> bool:
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(LOOK_S if is_look else None):
-                return await self._sweep(connection, is_look=is_look)
-        finally:
-            self._was_slow = time.monotonic() - began > SLOW_S
 
     async def _sweep_apart(self) -> None:
         """Sweep each part in a transaction of its own: the server refused a statement, and with it the whole sweep."""
@@ -149,8 +147,12 @@ class Reaper(Service):
 
     async def _fetch(self, connection: Any, name: str, *values: Any) -> list[Any]:
         began = time.monotonic()
-        rows = await connection.fetch(self._queries.sql(name), *values)
-        self.contact.answered(began, time.monotonic())
+        try:
+            rows = await connection.fetch(self._queries.sql(name), *values, timeout=self._bound_s)
+        finally:
+            now = time.monotonic()
+            self._was_slow = self._was_slow or now - began > SLOW_S
+        self.contact.answered(began, now)
         return rows
 
     def _has_contact_for(self, threshold_ms: int) -> bool:
@@ -160,7 +162,8 @@ class Reaper(Service):
         """One short transaction; True when there may be more to do, because a batch was full. `is_look`: neither wait
         for locks of the tables nor end running tasks, and take one task of the other kinds."""
         settings = self._settings
-        limit = 1 if is_look else BATCH
+        limit, self._bound_s = (1, LOOK_S) if is_look else (BATCH, None)
+        self._was_slow = False
         async with self._session.transaction(connection):
             await self._fetch(connection, "require_writable" if is_look else "wait_until_writable")
             (is_active,) = await self._fetch(connection, "try_reaper_lock", REAPER_LOCK)
@@ -212,11 +215,6 @@ class Reaper(Service):
         rows = await self._fetch(connection, "unadvanced_workflows", grace, BATCH)
         stopped = await self._fetch(connection, "unsettled_stopped_workflows", grace, BATCH)
         return [row["id"] for row in (*rows, *stopped)], len(rows) == BATCH
-
-
-def _is_locked(error: Exception) -> bool:
-    """Whether a lock was not free."""
-    return getattr(error, "sqlstate", None) == "55P03"
 
 
 def _refuses_a_statement(error: Exception) -> bool:
