@@ -41,11 +41,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def checking(db: Database, name: str = "checker-1", **recovery: Any) -> AsyncIterator[DeadWorkers]:
     app = make_app(db, recovery=RecoveryConfig(**recovery))
     add_task(app, retry_policy=RetryPolicy.fixed(30, max_retries=2, auto_retry_for=["WORKER_CRASHED"]))
-    session = Session(app.config.broker, "reaper", Queries(None, Identity(name, "host-9", 1)))
+    queries = Queries(None, Identity(name, "host-9", 1))
+    session, shared = Session(app.config.broker, "reaper", queries), Session(app.config.broker, "shared", queries)
     try:
-        yield DeadWorkers(session, app.config, Recovery(session.queries, app.registry))
+        yield DeadWorkers(session, app.config, Recovery(queries, app.registry), checks=shared)
     finally:
         await session.close()
+        await shared.close()
 
 
 @asynccontextmanager
@@ -119,6 +121,20 @@ async def test_the_tasks_of_a_dead_worker_are_recovered_at_once(db: Database) ->
     assert factories.read(db, again)["retry_count"] == 1
     assert (status(db, staged)[0], factories.read(db, staged)["result"]) == ("COMPLETED", '{"ok":3}')
     assert status(db, others)[0] == "RUNNING"
+
+
+async def test_a_connection_of_its_own_is_opened_only_to_recover_tasks(db: Database) -> None:
+    own = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name = 'horsies worker reaper'"
+    )
+    async with checking(db) as checker:
+        async with living(db):
+            await check(checker, 3)  # a frozen worker is suspected again and again
+        assert db.value(own) == 0
+        await check(checker)
+        assert declared(db) == (True, True)
+        assert db.value(own) == 1
 
 
 async def test_a_heartbeat_and_a_declaration_exclude_each_other(db: Database) -> None:

@@ -162,6 +162,16 @@ async def test_what_runs_gets_a_beat_that_names_its_child(db: Database) -> None:
     assert (stored["worker_pid"], stored["worker_process_name"]) == (pid, name)
 
 
+async def test_without_a_task_the_ticks_are_rare(db: Database) -> None:
+    async with watching(db) as watch:
+        idle_s = watch.heartbeats.pause_s()
+        for status in ("RUNNING", "CLAIMED"):
+            task = watch.hold(status)
+            assert watch.heartbeats.pause_s() < idle_s / 2
+            watch.owned.take([(task, 1)])
+            assert watch.heartbeats.pause_s() == idle_s
+
+
 async def test_very_short_tasks_cost_no_beat_and_long_ones_one_per_interval(db: Database) -> None:
     async with watching(db) as watch:
         task = watch.hold()

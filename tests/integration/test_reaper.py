@@ -19,13 +19,14 @@ from horsies_worker.database.lock_watch import REFUSALS
 from horsies_worker.database.queries import EXPIRED_RESULT, Queries
 from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
+from horsies_worker.liveness import reaper as reaper_module
 from horsies_worker.liveness.reaper import BATCH, Reaper
 from horsies_worker.liveness.recovery import Recovery
 from tests.support import factories
 from tests.support.apps import add_task, make_app
 from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands
-from tests.support.postgres import Database
+from tests.support.postgres import Database, waits_for_a_lock
 from tests.support.refusals import refusing
 from tests.support.roles import account, login
 from tests.support.waiting import eventually_async
@@ -46,14 +47,16 @@ async def reaping(db: Database, *, seasoned: bool = True, **recovery: Any) -> As
     """A reaper of an app that knows the task `add`, with a policy for crashes. `seasoned`: in contact for long."""
     app = make_app(db, recovery=RecoveryConfig(**{**FAST, **recovery}))
     add_task(app, retry_policy=CRASHES_ARE_RETRIED.retry_policy)
-    session = Session(app.config.broker, "reaper", Queries(None, Identity("reaper-1", "host-9", 1)))
-    reaper = Reaper(session, app.config, Recovery(session.queries, app.registry))
+    queries = Queries(None, Identity("reaper-1", "host-9", 1))
+    session, shared = Session(app.config.broker, "reaper", queries), Session(app.config.broker, "shared", queries)
+    reaper = Reaper(session, app.config, Recovery(queries, app.registry), checks=shared)
     if seasoned:
         season(reaper)
     try:
         yield reaper
     finally:
         await session.close()
+        await shared.close()
 
 
 def season(reaper: Reaper) -> None:
@@ -411,6 +414,74 @@ async def test_hostile_options_do_not_stop_the_sweep(db: Database, options: str)
     async with reaping(db) as reaper:
         await reaper.run_once()
     assert status(db, task) == "FAILED"
+
+
+# -- connections -----------------------------------------------------------------------------------------------
+
+
+def backends(db: Database) -> dict[str, int]:
+    """The reaper's sessions: process ids by purpose."""
+    rows = db.execute(
+        "SELECT application_name, pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND application_name LIKE 'horsies worker %'"
+    )
+    return {name.removeprefix("horsies worker "): pid for name, pid in rows}
+
+
+async def test_a_sweep_that_finds_nothing_needs_no_connection_of_its_own(db: Database) -> None:
+    factories.task(db)
+    factories.task(db, "RUNNING")
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+        assert backends(db).keys() == {"shared"}
+        factories.task(db, "RUNNING", **STALE)
+        await reaper.run_once()
+        assert backends(db).keys() == {"shared", "reaper"}
+
+
+async def test_tasks_behind_one_that_takes_no_end_are_found(db: Database) -> None:
+    """The look sees one task alone: which one that is must not matter."""
+    older = {**STALE, "started_at": ago(minutes=8, seconds=30)}
+    stuck = factories.task(db, "RUNNING", **older, task_options="{}")
+    factories.attempt(db, stuck, 1)
+    behind = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    assert (status(db, stuck), status(db, behind)) == ("RUNNING", "FAILED")
+    db.execute("DELETE FROM horsies_tasks WHERE id = %s", stuck)
+
+
+@pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
+async def test_a_lock_on_a_table_does_not_keep_the_shared_connection(db: Database, mode: str) -> None:
+    """REINDEX and VACUUM FULL: the reaper waits on its own connection, and heartbeats of workers have theirs."""
+    task = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+        shared = backends(db)["shared"]
+        with psycopg.connect(db.url) as other:
+            other.execute(f"LOCK TABLE horsies_heartbeats IN {mode} MODE")
+            sweep = asyncio.ensure_future(reaper.run_once())
+            await eventually_async(lambda: waits_for_a_lock(db, "LOCK TABLE%"))
+            assert db.value("SELECT state FROM pg_stat_activity WHERE pid = %s", shared) == "idle"
+        await sweep
+        assert backends(db)["shared"] == shared
+    assert status(db, task) == "FAILED"
+
+
+async def test_after_a_slow_look_the_reaper_uses_its_own_connection_until_it_is_quick(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reaping(db) as reaper:
+        with monkeypatch.context() as strict:
+            strict.setattr(reaper_module, "SLOW_S", 0.0)
+            await reaper.run_once()
+            assert backends(db).keys() == {"shared"}
+        await reaper.run_once()
+        (own,) = backends(db).keys() - {"shared"}
+        db.execute("SELECT pg_terminate_backend(%s)", backends(db)[own])
+        await eventually_async(lambda: backends(db).keys() == {"shared"})
+        await reaper.run_once()
+        assert backends(db).keys() == {"shared"}
 
 
 # -- failures --------------------------------------------------------------------------------------------------

@@ -59,12 +59,14 @@ async def keeping(
     db: Database, *, ended: list[str] | None = None, retired_ms: int = 86_400_000, **config: Any
 ) -> AsyncIterator[TaskNames]:
     app = make_app(db, recovery=RecoveryConfig(retired_task_grace_ms=retired_ms), **{**SHORT, **config})
-    session = Session(app.config.broker, "reaper", Queries(None, Identity("keeper", "host-9", 99)))
+    queries = Queries(None, Identity("keeper", "host-9", 99))
+    session, shared = Session(app.config.broker, "reaper", queries), Session(app.config.broker, "shared", queries)
     heard = ended if ended is not None else []
     try:
-        yield TaskNames(session, app.config, tasks_ended=heard.extend)
+        yield TaskNames(session, app.config, checks=shared, tasks_ended=heard.extend)
     finally:
         await session.close()
+        await shared.close()
 
 
 def status(db: Database, task: str) -> str:

@@ -9,10 +9,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
 
 from horsies_schema.embedded.account import server_account
 from tests.support.postgres import Database
@@ -33,7 +35,8 @@ class PgBouncer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
-        self.url = f"postgresql://{target['user']}@127.0.0.1:{self._port}/{db.name}"
+        self._user = target["user"]
+        self.url = f"postgresql://{self._user}@127.0.0.1:{self._port}/{db.name}"
         # fewer server sessions than clients: consecutive transactions of one client land in different ones
         (folder / "pgbouncer.ini").write_text(
             f"""[databases]
@@ -78,6 +81,14 @@ server_login_retry = 1
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)  # at once, open transactions included
             self._process.wait(20)
+
+    def show(self, what: str) -> list[dict[str, Any]]:
+        """The rows of a SHOW command of its console, which knows the simple protocol alone."""
+        console = f"postgresql://{self._user}@127.0.0.1:{self._port}/pgbouncer"
+        with psycopg.connect(
+            console, autocommit=True, cursor_factory=psycopg.ClientCursor[dict[str, Any]], row_factory=dict_row
+        ) as one:
+            return one.execute(f"SHOW {what}").fetchall()  # type: ignore[arg-type]
 
     def restart(self) -> None:
         self.stop()

@@ -99,3 +99,23 @@ def test_something_else_at_its_name_is_not_a_mark(shared: Path) -> None:
         make(path)
         with pytest.raises((HealthError, OSError)):
             read_mark(path)
+
+
+def test_the_file_is_touched_while_it_is_its_own_and_written_otherwise(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "TOUCH_EVERY_S", 0.0)
+    path, elsewhere = shared / "mark", shared / "elsewhere"
+    file = HealthFile(path)
+    file.touch()
+    first = path.lstat()
+    while path.lstat().st_mtime_ns == first.st_mtime_ns:  # the clock of a file system is coarse
+        file.touch()
+    assert path.lstat().st_ino == first.st_ino
+    elsewhere.write_text("another user's")
+    path.unlink()
+    path.symlink_to(elsewhere)
+    file.touch()
+    assert not path.is_symlink()
+    assert read_mark(path)[0] == os.getpid()
+    assert elsewhere.read_text() == "another user's"

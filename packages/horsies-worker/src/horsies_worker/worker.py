@@ -206,14 +206,17 @@ class Worker:
             afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
         )  # fmt: skip
         recovery = Recovery(self.queries, self.app.registry, tasks_ended)
-        self.reaper = Reaper(sessions.reaper, config, recovery, check_workflows=self.advancer.check)
-        self.names = TaskNames(sessions.reaper, config, tasks_ended=tasks_ended)
-        # the workflows of a dead worker may have stopped half-way
-        self.dead_workers = DeadWorkers(sessions.reaper, config, recovery, on_dead=self.reaper.find_halted_workflows)
+        checks = sessions.heartbeat
+        self.reaper = Reaper(sessions.reaper, config, recovery, checks=checks, check_workflows=self.advancer.check)
+        self.names = TaskNames(sessions.reaper, config, checks=checks, tasks_ended=tasks_ended)
+        self.dead_workers = DeadWorkers(
+            sessions.reaper, config, recovery, checks=checks,
+            on_dead=self.reaper.find_halted_workflows,  # the workflows of a dead worker may have stopped half-way
+        )  # fmt: skip
         self.pruner = Pruner(sessions.pruner, config)
         self.reporter = Reporter(
             sessions.heartbeat, config, self.pool, settings, self.instance, on_declared_dead=self._on_declared_dead,
-            counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)),
+            counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)), on_written=self.dead_workers.wake,
         )  # fmt: skip
         self.scheduler = self._find_scheduler()
 

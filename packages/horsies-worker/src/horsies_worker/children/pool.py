@@ -28,6 +28,8 @@ from horsies_worker.output.stdio import OutputRelay
 logger = logging.getLogger("horsies.worker.pool")
 
 _TICK_S: Final = 1.0
+_LONG_TICK_S: Final = 5.0
+"""Without a limit on the age of children, the tick only repeats what their ends have started already."""
 _KILLED_S: Final = 5.0
 
 
@@ -56,6 +58,7 @@ class ChildPool:
         self._children: dict[int, ChildProcess] = {}
         self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
         self._tick: asyncio.TimerHandle | None = None
+        self._tick_s = _LONG_TICK_S if spec.max_age_s is None else _TICK_S
         self._stopping = self._told_fresh_size = False
         self._deaths = self._recycled = 0
         self._oom = OomWatch()
@@ -72,7 +75,7 @@ class ChildPool:
         self._hurried = asyncio.Event()
         self._all_gone = asyncio.Event()
         self._relays = [OutputRelay(target) for target in self._output]
-        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        self._tick = self._loop.call_later(self._tick_s, self._on_tick)
         try:
             await self._starter.start((self._relays[0].writer, self._relays[1].writer))
         except BaseException:
@@ -342,7 +345,7 @@ class ChildPool:
         self._starter.fill()
 
     def _on_tick(self) -> None:
-        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        self._tick = self._loop.call_later(self._tick_s, self._on_tick)
         if self.spec.max_age_s is not None:
             oldest = time.monotonic() - self.spec.max_age_s
             for child in list(self._children.values()):

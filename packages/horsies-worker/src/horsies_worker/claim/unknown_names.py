@@ -58,8 +58,14 @@ class TaskNames(Service):
     name = "names"
 
     def __init__(
-        self, session: Session, config: AppConfig, *, tasks_ended: Callable[[Sequence[str]], None] = lambda _: None
+        self,
+        session: Session,
+        config: AppConfig,
+        *,
+        checks: Session | None = None,
+        tasks_ended: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
+        """`checks`: a session whose connection is open anyway, for laps that find few tasks and no unknown name."""
         self._graces = Graces(
             timedelta(milliseconds=config.unknown_task_grace_ms),
             timedelta(milliseconds=config.recovery.retired_task_grace_ms),
@@ -68,6 +74,7 @@ class TaskNames(Service):
         interval_s = min(config.recovery.check_interval_ms / 1000, max(MIN_INTERVAL_S, shortest_s / 4))
         super().__init__(session, config.resilience, interval_s)
         self._ask = session.ask
+        self._check = (checks or session).ask
         self._identity = session.queries.identity
         self._tasks_ended = tasks_ended
         self._logged: set[tuple[str, str]] = set()
@@ -81,7 +88,7 @@ class TaskNames(Service):
         live, read_at = await self._live(), time.monotonic()
         if live is not None and not self._left:
             self._left.extend(
-                _Position(row["queue_name"], row["priority"]) for row in await self._ask("waiting_queues")
+                _Position(row["queue_name"], row["priority"]) for row in await self._check("waiting_queues")
             )
             self._lap_began, self._met = live.asked_at, set()
         for _ in range(WINDOWS):
@@ -97,12 +104,12 @@ class TaskNames(Service):
             if reached is not None:
                 self._left.append(reached)
         if not self._left:
-            await self._ask("clear_missing_names", list({name for _, name in self._met}), self._lap_began)
+            await self._check("clear_missing_names", list({name for _, name in self._met}), self._lap_began)
             self._logged &= self._met
 
     async def _live(self) -> _Live | None:
         """None while a worker of an older release is live: it may know any name, so none is missing."""
-        rows = await self._ask("live_names")
+        rows = await self._check("live_names")
         if not rows or any(row["names"] is None for row in rows):
             return None
         names: dict[str, set[str]] = {}
@@ -110,13 +117,14 @@ class TaskNames(Service):
             for queue in row["queues"] or ():
                 names.setdefault(queue, set()).update(row["names"])
         known = sorted({name for row in rows for name in row["names"]})
-        await self._ask("refresh_known_names", known, min(FRESH, self._graces.retired / 4))
+        await self._check("refresh_known_names", known, min(FRESH, self._graces.retired / 4))
         return _Live(names, sum(row["workers"] for row in rows), rows[0]["asked_at"])
 
     async def _walk(self, position: _Position, live: _Live) -> _Position | None:
         """Walk one window and rest. Returns the next position, None at the end of the (queue, priority)."""
         began, queue = time.monotonic(), position.queue_name
-        rows = await self._ask("walk_waiting", queue, position.priority, position.at, position.id, WINDOW)
+        ask = self._check if position.at == _BEGINNING else self._ask
+        rows = await ask("walk_waiting", queue, position.priority, position.at, position.id, WINDOW)
         reached = _Position(queue, position.priority, rows[0]["enqueued_at"], rows[0]["id"]) if rows else position
         known = live.names.get(queue)
         found = {row["task_name"]: row["found"] for row in rows if known is None or row["task_name"] not in known}

@@ -1,7 +1,8 @@
 """One database connection with one purpose, opened when needed and opened again when it broke.
 
 Each session runs one statement at a time; a worker has several, so that a slow finalize never delays a heartbeat.
-Errors go to the caller, and a connection that may be broken is dropped.
+Errors go to the caller, and a connection that may be broken is dropped. An idle worker keeps two of these connections,
+for claims and heartbeats; those for other work are closed when they are not used.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ MAX_CONNECT_PATIENCE: Final = 2
 """Smaller: a connection attempt into a silent partition is lost, and only the next one gets through when it ends."""
 OUTLIVED_S: Final = 25.0
 """After this time no statement of a lost connection can still be running."""
+IDLE_S: Final = 30.0
+"""A connection that an idle worker does not need is closed after this time without use."""
 
 
 async def close(connection: Any, timeout_s: float = 2.0) -> None:
@@ -46,32 +49,80 @@ def is_cancelled() -> bool:
 class Session:
     """`run` one action at a time on a connection of its own. `queries`: the statements that its actions make."""
 
-    def __init__(self, config: PostgresConfig, purpose: str, queries: Queries) -> None:
+    def __init__(
+        self,
+        config: PostgresConfig,
+        purpose: str,
+        queries: Queries,
+        *,
+        idle_s: float | None = None,
+        lender: "Session | None" = None,
+    ) -> None:
+        """`idle_s`: close the connection after this time without use. `lender`: use the connection of this session as
+        long as neither gets in the other's way, and open one of its own otherwise."""
         self._config = config
         self._purpose = purpose
         self.queries = queries
         self.pooled = config.pooler
         self._connection: Any = None
         self._lock = asyncio.Lock()
+        self._wanted = 0
+        """The actions that run or wait for their turn."""
+        self._idle_s = idle_s
+        self._used_at = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self._lender = lender
+        self._was_in_the_way = False
         self.patience = 1
         """Factor on the usual timeouts: on a line with 3 s round trips, a retry with the same one would fail again."""
 
     async def run(self, action: Callable[[Any], Awaitable[R]]) -> R:
         """Run `action(connection)`. After an error that may have broken the session, the next run opens another."""
-        async with self._lock:
+        lender = self._lender
+        if lender is not None and not (self._is_open or self._was_in_the_way) and lender.is_free:
             try:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = await self._open()
-                return await action(self._connection)
-            except BaseException as error:
-                if isinstance(error, TimeoutError):
-                    self.patience = min(2 * self.patience, MAX_PATIENCE)
-                if isinstance(error, asyncio.CancelledError) or is_transient(error):
-                    self.drop()
-                if isinstance(error, Exception) and is_cancelled():
-                    # A cancelled service must end, even if an error replaced its cancellation.
-                    raise asyncio.CancelledError from error
-                raise
+                return await lender.run(action)
+            finally:
+                self._was_in_the_way = lender.is_wanted
+        self._was_in_the_way = False
+        self._wanted += 1
+        try:
+            async with self._lock:
+                return await self._run(action)
+        finally:
+            self._wanted -= 1
+            self._used_at = time.monotonic()
+
+    async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._open()
+                self._close_when_idle()
+            return await action(self._connection)
+        except BaseException as error:
+            if isinstance(error, TimeoutError):
+                self.patience = min(2 * self.patience, MAX_PATIENCE)
+            if isinstance(error, asyncio.CancelledError) or is_transient(error):
+                self.drop()
+            if isinstance(error, Exception) and is_cancelled():
+                # A cancelled service must end, even if an error replaced its cancellation.
+                raise asyncio.CancelledError from error
+            raise
+
+    @property
+    def _is_open(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
+    @property
+    def is_wanted(self) -> bool:
+        """An action runs, or waits for its turn."""
+        return self._wanted > 0
+
+    @property
+    def is_free(self) -> bool:
+        """An action would run at once, without opening a connection."""
+        return self._is_open and not self.is_wanted
 
     async def ask(self, name: str, *values: Any) -> list[Any]:
         """Run one statement; return its rows."""
@@ -87,14 +138,36 @@ class Session:
 
     async def close(self, timeout_s: float = 2.0) -> None:
         async with self._lock:
-            connection, self._connection = self._connection, None
+            connection = self._forget()
             await close(connection, timeout_s)
+            if self._closing is not None:
+                await self._closing
 
     def drop(self) -> None:
         """Terminate the connection; an action that uses it fails."""
-        connection, self._connection = self._connection, None
+        connection = self._forget()
         if connection is not None:
             connection.terminate()
+
+    def _forget(self) -> Any:
+        connection, self._connection = self._connection, None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        return connection
+
+    def _close_when_idle(self, after_s: float | None = None) -> None:
+        """One timer for as long as the connection is open: a timer per statement would cost more than it is worth."""
+        if self._idle_s is not None:
+            wait_s = self._idle_s if after_s is None else after_s
+            self._idle_timer = asyncio.get_running_loop().call_later(wait_s, self._close_if_idle, self._idle_s)
+
+    def _close_if_idle(self, idle_s: float) -> None:
+        left_s = idle_s if self.is_wanted else self._used_at + idle_s - time.monotonic()
+        if left_s > 0:
+            self._close_when_idle(left_s)
+        else:
+            self._closing = asyncio.ensure_future(close(self._forget()))
 
     async def _open(self) -> Any:
         arguments = connect_arguments(self._config)
@@ -114,22 +187,26 @@ class Session:
 
 
 class Sessions:
-    """The sessions of one worker: one for each service that must not wait for another."""
+    """The sessions of one worker: one for each service that must not wait for another.
+
+    An idle worker has two connections here, for claims and heartbeats; services that only look whether there is work
+    for them look on the heartbeats' connection. Results of rare tasks are written on the claims' connection.
+    """
 
     def __init__(self, broker: PostgresConfig, queries: Queries) -> None:
         self._all: list[Session] = []
 
-        def session(purpose: str) -> Session:
-            self._all.append(Session(broker, purpose, queries))
+        def session(purpose: str, **options: Any) -> Session:
+            self._all.append(Session(broker, purpose, queries, **options))
             return self._all[-1]
 
         self.claim = session("claim")
-        self.finalize = session("finalize")
         self.heartbeat = session("heartbeat")
-        self.reaper = session("reaper")
-        self.pruner = session("pruner")
-        self.scheduler = session("scheduler")
-        self.workflows = session("workflows")
+        self.finalize = session("finalize", idle_s=IDLE_S, lender=self.claim)
+        self.reaper = session("reaper", idle_s=IDLE_S)
+        self.pruner = session("pruner", idle_s=IDLE_S)
+        self.scheduler = session("scheduler", idle_s=IDLE_S)
+        self.workflows = session("workflows", idle_s=IDLE_S)
 
     async def close(self, timeout_s: float) -> None:
         """Close all of them at the same time: any of their servers may not answer."""

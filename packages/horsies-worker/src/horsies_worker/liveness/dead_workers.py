@@ -2,49 +2,69 @@
 
 A worker is dead when it has missed heartbeats and no session holds its lock. That is much faster than the heartbeat
 thresholds, which remain for the other cases: a stopped process keeps its lock, and a host that vanished keeps it until
-TCP gives up. Every worker checks; the guard of `declare_dead` lets one of them succeed.
+TCP gives up. Every worker checks after each of its own heartbeats, and at the moment at which another worker becomes
+suspect; the guard of `declare_dead` lets one of them succeed.
 """
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from horsies.config import AppConfig
 from horsies_worker.database.session import Session
-from horsies_worker.liveness.missed_beats import CHECK_EVERY_S, Instance, MissedBeats
+from horsies_worker.liveness.missed_beats import Instance, MissedBeats
 from horsies_worker.liveness.recovery import Recovery
 from horsies_worker.output.log_context import about, log
 from horsies_worker.service import Service
 from horsies_worker.syncpoints import reached
 
 BATCH: Final = 500
+SPREAD_S: Final = 0.05
+MAX_SPREAD_S: Final = 1.0
+"""All workers find the same suspect at the same moment. A check is delayed by a random time up to `SPREAD_S` per
+worker, so that the first one has recovered the tasks before most of the others look."""
 
 
 class DeadWorkers(Service):
     name = "dead workers"
 
     def __init__(
-        self, session: Session, config: AppConfig, recovery: Recovery, *, on_dead: Callable[[], None] = lambda: None
+        self,
+        session: Session,
+        config: AppConfig,
+        recovery: Recovery,
+        *,
+        checks: Session | None = None,
+        on_dead: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(session, config.resilience, CHECK_EVERY_S)
+        """`checks`: a session whose connection is open anyway, to find and declare dead workers. Their tasks are
+        recovered on `session`, because that may take long."""
+        period_s = config.recovery.worker_state_interval_ms / 1000
+        # By then the reporter has called `wake`, unless its heartbeat failed.
+        super().__init__(session, config.resilience, 1.1 * period_s + 1.0)
+        self._longest_delay_s = self._interval_s
+        self._checks = checks or session
+        self._bound_s = max(1.0, period_s)
         self._on_dead = on_dead
         self._with_claims = config.recovery.auto_requeue_stale_claimed
         self._recovery = recovery
         self._worker_id = session.queries.identity.worker_id
-        self._missed = MissedBeats()
+        self._missed = MissedBeats(self._interval_s)
+        self._spread_s = 0.0
         self._connection: Any = None
 
     async def run_once(self) -> None:
-        instances = await self._session.run(self._read)
+        instances = await self._checks.run(self._read)
         suspects = self._missed.suspects(
             time.monotonic(),
             (id(self._connection), instances[0].server_start if instances else None),
-            [one for one in instances if one.judged_dead_at is None and one.worker_id != self._worker_id],
+            [one for one in instances if not one.is_judged_dead and one.worker_id != self._worker_id],
         )
         # a worker that declares another one dead may die before it has recovered all tasks: any worker continues
-        dead = [one for one in instances if one.judged_dead_at is not None]
+        dead = [one for one in instances if one.is_judged_dead]
         for suspect in suspects:
-            if suspect.lock_key is not None and await self._session.run(lambda c: self._declare_dead(c, suspect)):  # noqa: B023
+            if suspect.lock_key is not None and await self._checks.run(lambda c: self._declare_dead(c, suspect)):  # noqa: B023
                 dead.append(suspect)
         for one in dead:
             while await self._session.run(lambda c: self._recover(c, one.worker_id)):  # noqa: B023  (awaited here)
@@ -52,11 +72,16 @@ class DeadWorkers(Service):
         if dead:
             self._on_dead()
         self._interval_s = self._missed.next_check_s(instances)
+        self._spread_s = min(MAX_SPREAD_S, SPREAD_S * len(instances))
+
+    def pause_s(self) -> float:
+        return self._interval_s + random.uniform(0.0, self._spread_s)
 
     async def _read(self, connection: Any) -> list[Instance]:
         self._connection = connection  # kept, so that another one cannot have the same id()
-        rows = await connection.fetch(self._queries.sql("open_instances"))
-        return [Instance(**row) for row in rows]
+        bound = self._bound_s * self._checks.patience
+        rows = await connection.fetch(self._queries.sql("open_instances"), timeout=bound)
+        return [Instance(*row) for row in rows]
 
     async def _declare_dead(self, connection: Any, suspect: Instance) -> bool:
         async with self._session.transaction(connection):

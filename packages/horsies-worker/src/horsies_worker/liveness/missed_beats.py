@@ -1,15 +1,16 @@
 """Which workers have missed heartbeats, counted on this process's own clock.
 
 Pure: no database, no clock of its own. It compares counters, not times of two machines: after a failover the database
-may have another clock.
+may have another clock. A heartbeat that arrived since the last check is dated back by its age in the database, and at
+most to that check.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
-CHECK_EVERY_S: Final = 2.0
+LATE_S: Final = 2.0
+"""A check that comes this much later than planned begins the counting again."""
 MISSED: Final = 3
 """Periods without a heartbeat after which a worker is suspected."""
 MISSED_UNSEEN: Final = 5
@@ -17,16 +18,17 @@ MISSED_UNSEEN: Final = 5
 give up on a lost connection, and another one until it tries again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A row of `open_instances`."""
+class Instance(NamedTuple):
+    """A row of `open_instances`. A tuple, because each worker reads those of the whole fleet every few seconds."""
 
     worker_id: str
     lock_key: int | None
     period_ms: int
     beats: int
-    judged_dead_at: datetime | None
-    server_start: datetime
+    is_judged_dead: bool
+    beat_age_s: float
+    """The time since the last heartbeat, on the database's clock."""
+    server_start: float
 
 
 @dataclass(slots=True)
@@ -40,7 +42,9 @@ class _Count:
 
 
 class MissedBeats:
-    def __init__(self) -> None:
+    def __init__(self, check_every_s: float) -> None:
+        """`check_every_s`: the longest time between two checks."""
+        self._check_every_s = self._planned_s = check_every_s
         self._counts: dict[str, _Count] = {}
         self._source: object = None
         self._last_check = 0.0
@@ -49,9 +53,11 @@ class MissedBeats:
         """The workers whose heartbeat counter has stood still for too long. `source` identifies the connection and the
         server: a new one begins the counting again, and so does a late check, because the same trouble may have
         delayed the heartbeats of all workers."""
-        is_new = source != self._source or now - self._last_check > 2 * CHECK_EVERY_S
+        since_check_s = now - self._last_check
+        is_new = source != self._source or since_check_s > self._planned_s + LATE_S
         if is_new:
             self._counts.clear()
+            since_check_s = 0.0
         self._source, self._last_check = source, now
         known = {instance.worker_id: instance for instance in instances}
         for gone in self._counts.keys() - known.keys():
@@ -60,7 +66,8 @@ class MissedBeats:
         for worker_id, instance in known.items():
             count = self._counts.get(worker_id)
             if count is None or count.beats != instance.beats:
-                self._counts[worker_id] = _Count(instance.beats, now, MISSED_UNSEEN if is_new else MISSED)
+                age_s = min(max(0.0, instance.beat_age_s), since_check_s)
+                self._counts[worker_id] = _Count(instance.beats, now - age_s, MISSED_UNSEEN if is_new else MISSED)
             elif now >= count.suspect_at(instance):
                 suspects.append(instance)
         return suspects
@@ -73,4 +80,5 @@ class MissedBeats:
             if (count := self._counts.get(instance.worker_id)) is not None
         ]
         # A suspect that was not declared dead still holds its lock: an earlier check would change nothing.
-        return min([CHECK_EVERY_S, *(seconds + 0.01 for seconds in due if seconds > 0)])
+        self._planned_s = min([self._check_every_s, *(seconds + 0.01 for seconds in due if seconds > 0)])
+        return self._planned_s

@@ -2,6 +2,9 @@
 
 One reaper sweeps at a time, by a transaction lock. It calls tasks stale only after it has itself been in contact with
 the database for as long as the threshold: during an outage no worker could write heartbeats.
+
+Most sweeps find nothing. So each begins with a look at one task of each kind, on a connection that is open anyway; the
+reaper opens its own when the look finds a task, or takes too long.
 """
 
 import time
@@ -25,6 +28,10 @@ from horsies_worker.syncpoints import reached
 BATCH: Final = 500
 DEFAULT_GRACE: Final = timedelta(minutes=1)
 """The grace of workflows where the setting is 0."""
+LOOK_S: Final = 1.0
+"""The longest time of a statement of a look: heartbeats wait for it."""
+SLOW_S: Final = 0.25
+"""After a statement that took longer, the next sweep is made on the reaper's own connection from its beginning."""
 _OVERDUE, _CLAIMS, _RUNNING, _WORKFLOWS = _PARTS = (
     "overdue tasks", "stale claims", "stale running tasks", "halted workflows",
 )  # fmt: skip
@@ -71,9 +78,14 @@ class Reaper(Service):
         config: AppConfig,
         recovery: Recovery,
         *,
+        checks: Session | None = None,
         check_workflows: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
+        """`checks`: a session whose connection is open anyway, for the first look of a sweep."""
         super().__init__(session, config.resilience, config.recovery.check_interval_ms / 1000)
+        self._checks = checks
+        self._was_slow = False
+        self._bound_s: float | None = None
         self._check_workflows = check_workflows
         self._settings = config.recovery
         self._recovery = recovery
@@ -90,8 +102,9 @@ class Reaper(Service):
     async def run_once(self) -> None:
         try:
             try:
-                while await self._session.run(self._sweep):
-                    pass
+                has_more = await self._look()
+                while has_more:
+                    has_more = await self._session.run(self._sweep)
             except Exception as error:
                 if not _refuses_a_statement(error):
                     raise
@@ -103,6 +116,23 @@ class Reaper(Service):
             self._watch.obtained()
         else:
             await self._watch.refused()
+
+    async def _look(self) -> bool:
+        """Whether a sweep has something to do, or this cannot be found out quickly."""
+        if self._checks is None or self._was_slow:
+            return await self._session.run(self._sweep)
+        try:
+            return await self._checks.run(self._look_on)
+        except TimeoutError:
+            return True
+
+    async def _look_on(self, connection: Any) -> bool:
+        try:
+            return await self._sweep(connection, is_look=True)
+        except Exception as error:
+            if getattr(error, "sqlstate", None) == "55P03":  # lock_not_available, told here: the connection is sound
+                return True
+            raise
 
     async def _sweep_apart(self) -> None:
         """Sweep each part in a transaction of its own: the server refused a statement, and with it the whole sweep."""
@@ -117,18 +147,25 @@ class Reaper(Service):
 
     async def _fetch(self, connection: Any, name: str, *values: Any) -> list[Any]:
         began = time.monotonic()
-        rows = await connection.fetch(self._queries.sql(name), *values)
-        self.contact.answered(began, time.monotonic())
+        try:
+            rows = await connection.fetch(self._queries.sql(name), *values, timeout=self._bound_s)
+        finally:
+            now = time.monotonic()
+            self._was_slow = self._was_slow or now - began > SLOW_S
+        self.contact.answered(began, now)
         return rows
 
     def _has_contact_for(self, threshold_ms: int) -> bool:
         return self.contact.lasts(threshold_ms, time.monotonic())
 
-    async def _sweep(self, connection: Any, parts: Sequence[str] = _PARTS) -> bool:
-        """One short transaction; True when a batch was full and there may be more."""
+    async def _sweep(self, connection: Any, parts: Sequence[str] = _PARTS, *, is_look: bool = False) -> bool:
+        """One short transaction; True when there may be more to do, because a batch was full. `is_look`: neither wait
+        for locks of the tables nor end running tasks, and take one task of the other kinds."""
         settings = self._settings
+        limit, self._bound_s = (1, LOOK_S) if is_look else (BATCH, None)
+        self._was_slow = False
         async with self._session.transaction(connection):
-            await self._fetch(connection, "wait_until_writable")
+            await self._fetch(connection, "require_writable" if is_look else "wait_until_writable")
             (is_active,) = await self._fetch(connection, "try_reaper_lock", REAPER_LOCK)
             self._is_active = is_active[0]
             if not self._is_active:
@@ -136,13 +173,14 @@ class Reaper(Service):
             await reached("in_sweep")
             expired: list[Any] = []
             if _OVERDUE in parts:
-                expired = await self._fetch(connection, "expire_overdue", EXPIRED_RESULT, BATCH)
+                expired = await self._fetch(connection, "expire_overdue", EXPIRED_RESULT, limit)
             requeued: list[Any] = []
             with_claims = settings.auto_requeue_stale_claimed and _CLAIMS in parts
             if with_claims and self._has_contact_for(settings.claimed_stale_threshold_ms):
                 threshold = threshold_of(settings, StaleKind.CLAIMED)
-                requeued = await self._fetch(connection, "requeue_silent_claims", threshold, BATCH)
+                requeued = await self._fetch(connection, "requeue_silent_claims", threshold, limit)
             stale: list[Any] = []
+            leaves_stale = False
             with_running = settings.auto_fail_stale_running and _RUNNING in parts
             if with_running and self._has_contact_for(settings.running_stale_threshold_ms):
                 stale = await self._fetch(
@@ -150,10 +188,12 @@ class Reaper(Service):
                     "stale_running",
                     threshold_of(settings, StaleKind.RUNNING),
                     threshold_of(settings, StaleKind.FINALIZING),
-                    BATCH,
+                    limit,
                 )
                 if not self._has_contact_for(settings.running_stale_threshold_ms):
                     stale = []  # this statement itself was slow
+                if is_look:
+                    leaves_stale, stale = bool(stale), []
                 stale = await self._recovery.end(connection, stale, "no sign of life")
             halted, is_full = await self._halted_workflows(connection) if _WORKFLOWS in parts else ([], False)
         self._recovery.tasks_ended([row["id"] for row in (*expired, *stale)])
@@ -163,7 +203,7 @@ class Reaper(Service):
         for what, rows in (("expired", expired), ("requeued a stale claim of", requeued), ("recovered", stale)):
             for row in rows:
                 log.warning("reaper: %s task %s", what, row["id"], extra=about(row["id"]))
-        return max(len(expired), len(requeued), len(stale)) == BATCH or is_full
+        return max(len(expired), len(requeued), len(stale)) == limit or leaves_stale or is_full
 
     async def _halted_workflows(self, connection: Any) -> tuple[list[str], bool]:
         """Workflows whose progress was not applied within the grace, and whether there may be more. Checking one too

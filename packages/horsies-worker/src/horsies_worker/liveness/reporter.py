@@ -31,15 +31,17 @@ class Reporter(Service):
         *,
         on_declared_dead: Callable[[], None],
         counts: Callable[[], tuple[int, int]],
+        on_written: Callable[[], None] = lambda: None,
     ) -> None:
         """`counts` returns how many tasks run and how many are buffered."""
         super().__init__(session, config.resilience, config.recovery.worker_state_interval_ms / 1000)
         self._longest_delay_s = self._interval_s
         self._instance = instance
         self._on_declared_dead = on_declared_dead
-        self._config = config
+        self._on_written = on_written
         self._pool = pool
         self._settings = settings
+        self._fixed = _fixed_values(config, settings)
         self._counts = counts
         self._identity = session.queries.identity
         self._processors = Processors()
@@ -52,19 +54,27 @@ class Reporter(Service):
         recorded = await self._session.run(lambda connection: connection.fetchval(statement, *values, timeout=bound))
         if recorded is None:
             self._on_declared_dead()
+        else:
+            self._on_written()
 
     def _values(self) -> tuple[Any, ...]:
         running, claimed = self._counts()
         memory = resident_kb(self._identity.pid) / 1024
         alive = self._pool.stats().children
         children = sum(child.rss_kb for child in alive) / 1024
-        priorities = {name: self._config.queue_priority(name) for name in self._settings.queues}
         return (
             self._identity.worker_id, self._identity.hostname, self._identity.pid, self._pool.spec.processes,
             list(self._settings.queues), running, claimed, memory, children,
             self._processors.percent([self._identity.pid, *(child.pid for child in alive)]),
-            100 * (memory + children) / machine_mb(), self._settings.max_batch, self._settings.max_per_worker,
-            self._settings.cluster_cap, json.dumps(priorities), json.dumps(dict(self._settings.queue_caps)),
-            json.dumps(asdict(self._config.recovery)), self._instance.started_at, self._instance.lock_key,
+            100 * (memory + children) / machine_mb(), *self._fixed, self._instance.started_at, self._instance.lock_key,
             self._instance.backend_pid,
         )  # fmt: skip
+
+
+def _fixed_values(config: AppConfig, settings: ClaimSettings) -> tuple[Any, ...]:
+    """The settings in a snapshot."""
+    priorities = {name: config.queue_priority(name) for name in settings.queues}
+    return (
+        settings.max_batch, settings.max_per_worker, settings.cluster_cap, json.dumps(priorities),
+        json.dumps(dict(settings.queue_caps)), json.dumps(asdict(config.recovery)),
+    )  # fmt: skip

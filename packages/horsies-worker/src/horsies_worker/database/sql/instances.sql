@@ -41,7 +41,9 @@ SELECT count(pg_terminate_backend(pid)) FROM pg_locks
 -- name: open_instances :many
 -- Workers that may be alive, and dead workers with tasks that are not recovered yet. A changed start time of the server
 -- means that all workers lost their locks at once.
-SELECT worker_id, lock_key, period_ms, beats, judged_dead_at, pg_postmaster_start_time() AS server_start
+SELECT worker_id, lock_key, period_ms, beats, judged_dead_at IS NOT NULL AS is_judged_dead,
+       extract(epoch FROM statement_timestamp() - beat_at)::float8 AS beat_age_s,
+       extract(epoch FROM pg_postmaster_start_time())::float8 AS server_start
   FROM horsies_worker_instances WHERE stopped_at IS NULL AND recovered_at IS NULL;
 
 -- name: try_lock_of_suspect :value

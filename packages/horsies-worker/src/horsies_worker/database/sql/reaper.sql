@@ -6,6 +6,10 @@
 -- ALTER TABLE) is gone. The wait shows a reaper, also an inactive one, that other workers could not send theirs either.
 LOCK TABLE horsies_tasks, horsies_heartbeats IN ROW EXCLUSIVE MODE;
 
+-- name: require_writable :none
+-- The same without the wait: fails with 55P03 while a heartbeat could not be written.
+LOCK TABLE horsies_tasks, horsies_heartbeats IN ROW EXCLUSIVE MODE NOWAIT;
+
 -- name: try_reaper_lock :value
 -- params: key
 -- One active reaper per database and schema. Transaction-scoped, so that it works behind a pooler as well.
