@@ -14,6 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -35,14 +36,14 @@ SPAWN = multiprocessing.get_context("spawn")
 NOW, EMPTY = "SELECT clock_timestamp()", "TRUNCATE horsies_tasks CASCADE"
 STARTS = """
 SELECT array_agg(1000 * extract(epoch FROM started_at - enqueued_at)::float8) FROM horsies_tasks
- WHERE enqueued_at >= %s AND enqueued_at < %s::timestamptz + make_interval(secs => %s) AND NOT id = ANY (%s)
+ WHERE enqueued_at >= %s AND enqueued_at < %s AND NOT id = ANY (%s)
 """
 LATEST = """
 SELECT array_agg(name ORDER BY latest DESC) FROM (SELECT claimed_by_worker_id AS name, max(started_at) AS latest
   FROM horsies_tasks WHERE started_at > now() - interval '1 min' GROUP BY 1) AS x
 """
 HELD = "SELECT array_agg(id) FROM horsies_tasks WHERE claimed_by_worker_id = ANY (%s) AND terminal_at IS NULL"
-ENDED = "SELECT count(*) FROM horsies_tasks WHERE terminal_at >= %s"
+ENDED = "SELECT count(*) FROM horsies_tasks WHERE terminal_at BETWEEN %s AND %s"
 READY = "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND NOT withdrawn"
 MAKE_READY = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, kwargs, enqueued_at)
@@ -64,16 +65,16 @@ class Fleet:
         while len(self.workers) < count:
             self.workers.append(WorkerProcess(self._command, self.sut.environment, self.sut.servers.directory))
             self.workers[-1].wait_up()
-        before, cost = math.inf, sum(self.cost(1.0))
+        before, cost = math.inf, sum(self.cost(1.0)[2:])
         while cost < 0.7 * before:
-            before, cost = cost, sum(self.cost(1.0))
+            before, cost = cost, sum(self.cost(1.0)[2:])
 
-    def cost(self, seconds: float) -> tuple[float, float]:
-        """CPU seconds of the server and of all processes of the workers in that time."""
-        tree = observe.tree(one.pid for one in self.workers)
-        server, workers = self.sut.broker.cpu_s(), observe.cpu_s(tree)
+    def cost(self, seconds: float) -> tuple[datetime, datetime, float, float]:
+        """From when until when by the database's clock, and the CPU seconds of the server and of all worker processes."""
+        tree, broker = observe.tree(one.pid for one in self.workers), self.sut.broker
+        since, server, workers = broker.value(NOW), broker.cpu_s(), observe.cpu_s(tree)
         time.sleep(seconds)
-        return self.sut.broker.cpu_s() - server, observe.cpu_s(tree) - workers
+        return since, broker.value(NOW), broker.cpu_s() - server, observe.cpu_s(tree) - workers
 
     def close(self) -> None:
         for one in self.workers:
@@ -109,14 +110,16 @@ def sending(sut: SystemUnderTest, rate: float) -> Iterator[None]:
     sut.broker.connection.execute(EMPTY)
     with SPAWN.Pool(1) as pool:
         pool.apply_async(send, (False, time.time() + 1.0, math.inf, rate))
-        eventually(lambda: sut.broker.value(ENDED, "-infinity") > 2 * rate, timeout=60, describe="tasks are run")
+        eventually(
+            lambda: sut.broker.value(ENDED, "-infinity", "infinity") > 2 * rate, timeout=60, describe="tasks are run"
+        )
         yield
 
 
-def started(sut: SystemUnderTest, since: Any, seconds: float, left_out: Sequence[str] = ()) -> list[float]:
-    """Milliseconds to the start of each task that was sent in that time; infinite if it is not there 20 s later."""
+def started(sut: SystemUnderTest, since: datetime, until: datetime, left_out: Sequence[str] = ()) -> list[float]:
+    """Milliseconds to the start of each task that was sent between these; infinite if it is not there 20 s later."""
     deadline = time.monotonic() + 20.0
-    while None in (found := sut.broker.value(STARTS, since, since, seconds, list(left_out))):
+    while None in (found := sut.broker.value(STARTS, since, until, list(left_out))):
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)
@@ -130,15 +133,14 @@ def wakeups(workers: str = "1,8,32", processes: int = 1, rate: float = 100.0, se
     with support.horsies(max_connections="1000") as sut, contextlib.closing(Fleet(sut, processes=processes)) as fleet:
         for count in sorted(int(word) for word in workers.split(",")):
             fleet.grow(count)
-            idle = sum(fleet.cost(seconds)) / seconds * 1000
+            idle = sum(fleet.cost(seconds)[2:]) / seconds * 1000
             with sending(sut, rate):
-                since = sut.broker.value(NOW)
-                cost = fleet.cost(seconds)
-                times = started(sut, since, seconds)
-            server, worker = (one / len(times) * 1e6 for one in cost)
+                since, until, *costs = fleet.cost(seconds)
+                times = started(sut, since, until)
+            server, worker = (cost / len(times) * 1e6 for cost in costs)
             first = first or server + worker
             cells = (server, worker, server + worker, (server + worker) / first, statistics.median(times), p99(times))
-            support.row(f"{count}", idle, len(times) / seconds, *cells)
+            support.row(f"{count}", idle, len(times) / (until - since).total_seconds(), *cells)
 
 
 def producers(rounds: int = 5, seconds: float = 3.0) -> None:
@@ -191,7 +193,7 @@ def judge(fleet: Fleet, count: int, fault: Callable[[WorkerProcess], None]) -> t
     since = broker.value(NOW)
     time.sleep(1.2)  # the second that counts, and time for its last sends to commit
     held: list[str] = broker.value(HELD, names) or []
-    times = started(fleet.sut, since, 1.0, held)
+    times = started(fleet.sut, since, since + timedelta(seconds=1), held)
     if fault is WorkerProcess.kill:
         fleet.workers = [one for one in fleet.workers if one.is_running]
         fleet.grow(len(workers))
@@ -228,13 +230,13 @@ def drain(fleet: Fleet, ready: int, seconds: float, *, keep: bool) -> dict[str, 
     broker.settle()
     asyncio.run(switch(fleet.sut, "resume_queue"))
     eventually(lambda: broker.value(READY) < 0.95 * ready, timeout=60, interval=0.2, describe="the drain runs")
-    since, cost = broker.value(NOW), sum(fleet.cost(seconds))
-    until, ended, left = broker.value(NOW), broker.value(ENDED, since), broker.value(READY)
+    since, until, *costs = fleet.cost(seconds)
+    ended, left = broker.value(ENDED, since, until), broker.value(READY)
     asyncio.run(switch(fleet.sut, "pause_queue"))
     eventually(lambda: not broker.value(HELD, names), timeout=60, describe="what was claimed ends")
     if not left:
         raise SystemExit("all tasks were done before the time was over: raise --scale, or lower --seconds")
-    return {"tasks/s": ended / (until - since).total_seconds(), "CPU per task, µs": cost / ended * 1e6}
+    return {"tasks/s": ended / (until - since).total_seconds(), "CPU per task, µs": sum(costs) / ended * 1e6}
 
 
 async def switch(sut: SystemUnderTest, verb: str) -> None:
