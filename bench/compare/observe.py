@@ -5,7 +5,6 @@
 
 import contextlib
 import socket
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,11 @@ SELECT coalesce(sum(s.calls), 0)::bigint, (pg_current_wal_lsn() - '0/0')::bigint
 
 
 def tree(roots: Iterable[int]) -> list[psutil.Process]:
-    """These processes with everything that they started, by one look at all processes."""
-    wanted, below = set(roots), defaultdict[int, list[psutil.Process]](list)
-    for process in psutil.process_iter(["ppid"]):
-        below[process.info["ppid"]].append(process)
-    found = [process for family in below.values() for process in family if process.pid in wanted]
-    for process in found:  # which grows
-        found += below[process.pid]
+    """These processes with everything that they started."""
+    found: list[psutil.Process] = []
+    for root in roots:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [psutil.Process(root), *psutil.Process(root).children(recursive=True)]
     return found
 
 
