@@ -9,9 +9,12 @@ import contextlib
 import inspect
 import math
 import multiprocessing
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -23,7 +26,7 @@ from bench.compare.adverse import FINISHED, insert
 from bench.compare.scenarios import p99
 from bench.compare.system_under_test import SystemUnderTest
 from bench.compare.systems import HORSIES
-from bench.compare.targets import figure
+from bench.table_settings import INSERT
 from horsies import AppConfig, Horsies, PostgresConfig
 from tests.support.waiting import eventually
 from tests.support.workers import WorkerProcess
@@ -33,52 +36,45 @@ SPAWN = multiprocessing.get_context("spawn")
 NOW, EMPTY = "SELECT clock_timestamp()", "TRUNCATE horsies_tasks CASCADE"
 STARTS = """
 SELECT array_agg(1000 * extract(epoch FROM started_at - enqueued_at)::float8) FROM horsies_tasks
- WHERE enqueued_at >= %s AND enqueued_at < %s::timestamptz + make_interval(secs => %s) AND NOT id = ANY (%s)
+ WHERE enqueued_at >= %s AND enqueued_at < %s AND NOT id = ANY (%s)
 """
 LATEST = """
 SELECT array_agg(name ORDER BY latest DESC) FROM (SELECT claimed_by_worker_id AS name, max(started_at) AS latest
   FROM horsies_tasks WHERE started_at > now() - interval '1 min' GROUP BY 1) AS x
 """
-HELD = (
-    "SELECT array_agg(id) FROM horsies_tasks WHERE status IN ('CLAIMED', 'RUNNING') AND claimed_by_worker_id = ANY (%s)"
-)
-ENDED = "SELECT count(*) FROM horsies_tasks WHERE terminal_at >= %s"
+HELD = "SELECT array_agg(id) FROM horsies_tasks WHERE claimed_by_worker_id = ANY (%s) AND terminal_at IS NULL"
+ENDED = "SELECT count(*) FROM horsies_tasks WHERE terminal_at BETWEEN %s AND %s"
 READY = "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND NOT withdrawn"
 MAKE_READY = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, kwargs, enqueued_at)
 SELECT gen_random_uuid()::text, 'noop', 'q' || i % 100, '{"n": 1}', now() - interval '1 h' + i * interval '1 ms'
   FROM generate_series(1, <rows>) AS i
 """
-BARE_INSERT = """
-INSERT INTO horsies_tasks (id, task_name, kwargs, enqueue_sha)
-VALUES (gen_random_uuid()::text, 'noop', '{"n": 1}', repeat('a', 32))
-"""
 
 
 class Fleet:
     """Workers that start one after another: two cores cannot start 32 at once."""
 
-    def __init__(self, sut: SystemUnderTest, count: int = 0, app: str = "app", processes: int = 1) -> None:
+    def __init__(self, sut: SystemUnderTest, app: str = "app", processes: int = 1) -> None:
         (command,) = sut.call("commands", processes=processes, slots=None)
         self._command = [word.replace(":app", f":{app}") for word in command]
         self.sut, self.workers = sut, list[WorkerProcess]()
-        self.grow(count)
 
     def grow(self, count: int) -> None:
         """Start workers until there are so many; return when they are up and have calmed down."""
         while len(self.workers) < count:
             self.workers.append(WorkerProcess(self._command, self.sut.environment, self.sut.servers.directory))
             self.workers[-1].wait_up()
-        before, cost = math.inf, sum(self.cost(1.0))
+        before, cost = math.inf, sum(self.cost(1.0)[2:])
         while cost < 0.7 * before:
-            before, cost = cost, sum(self.cost(1.0))
+            before, cost = cost, sum(self.cost(1.0)[2:])
 
-    def cost(self, seconds: float) -> tuple[float, float]:
-        """CPU seconds of the server and of all processes of the workers in that time."""
-        tree = observe.tree(one.pid for one in self.workers)
-        server, workers = self.sut.broker.cpu_s(), observe.cpu_s(tree)
+    def cost(self, seconds: float) -> tuple[datetime, datetime, float, float]:
+        """From when until when by the database's clock, and the CPU seconds of the server and of all worker processes."""
+        tree, broker = observe.tree(one.pid for one in self.workers), self.sut.broker
+        since, server, workers = broker.value(NOW), broker.cpu_s(), observe.cpu_s(tree)
         time.sleep(seconds)
-        return self.sut.broker.cpu_s() - server, observe.cpu_s(tree) - workers
+        return since, broker.value(NOW), broker.cpu_s() - server, observe.cpu_s(tree) - workers
 
     def close(self) -> None:
         for one in self.workers:
@@ -90,7 +86,7 @@ def send(bare: bool, begin: float, seconds: float, rate: float = math.inf) -> fl
 
     async def send_alone(tasks: Any, number: int) -> int:
         connection = await asyncpg.connect(tasks.DATABASE_URL) if bare else None
-        one, sent = partial(connection.execute, BARE_INSERT) if connection else partial(tasks.noop.send_async, 1), 0
+        one, sent = partial(connection.execute, INSERT % 1) if connection else partial(tasks.noop.send_async, 1), 0
         await one()
         while time.time() < begin + seconds:
             await asyncio.sleep(begin + (number + sent * SENDERS) / rate - time.time())
@@ -115,87 +111,76 @@ def sending(sut: SystemUnderTest, rate: float) -> Iterator[None]:
     with SPAWN.Pool(1) as pool:
         pool.apply_async(send, (False, time.time() + 1.0, math.inf, rate))
         eventually(
-            lambda: sut.broker.value(ENDED, "-infinity") > 2 * rate, timeout=60, describe="tasks are sent and run"
+            lambda: sut.broker.value(ENDED, "-infinity", "infinity") > 2 * rate, timeout=60, describe="tasks are run"
         )
         yield
 
 
-def started(sut: SystemUnderTest, since: Any, seconds: float, left_out: Sequence[str] = ()) -> list[float]:
-    """Milliseconds to the start of each task that was sent in that time; infinite if it is not there 20 s later."""
+def started(sut: SystemUnderTest, since: datetime, until: datetime, left_out: Sequence[str] = ()) -> list[float]:
+    """Milliseconds to the start of each task that was sent between these; infinite if it is not there 20 s later."""
     deadline = time.monotonic() + 20.0
-    while None in (found := sut.broker.value(STARTS, since, since, seconds, list(left_out))):
+    while None in (found := sut.broker.value(STARTS, since, until, list(left_out))):
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)
     return [math.inf if one is None else one for one in found]
 
 
-def row(title: str, *cells: str | float) -> None:
-    words = [cell if isinstance(cell, str) else figure(cell) for cell in cells]
-    print(f"{title:26}" + "".join(f"{word:>12}" for word in words), flush=True)
-
-
 def wakeups(workers: str = "1,8,32", processes: int = 1, rate: float = 100.0, seconds: float = 10.0) -> None:
     """CPU of server and workers per task, and start latency, at a steady rate, by the number of idle workers"""
-    row("workers", "idle ms/s", "tasks/s", "server µs", "workers µs", "both µs", "to first", "p50 ms", "p99 ms")
+    support.row("workers", "idle ms/s", "tasks/s", "server µs", "workers µs", "both µs", "to first", "p50 ms", "p99 ms")
     first = 0.0
     with support.horsies(max_connections="1000") as sut, contextlib.closing(Fleet(sut, processes=processes)) as fleet:
         for count in sorted(int(word) for word in workers.split(",")):
             fleet.grow(count)
-            idle = sum(fleet.cost(seconds)) / seconds * 1000
+            idle = sum(fleet.cost(seconds)[2:]) / seconds * 1000
             with sending(sut, rate):
-                since = sut.broker.value(NOW)
-                cost = fleet.cost(seconds)
-                times = started(sut, since, seconds)
-            server, worker = (one / len(times) * 1e6 for one in cost)
+                since, until, *costs = fleet.cost(seconds)
+                times = started(sut, since, until)
+            server, worker = (cost / len(times) * 1e6 for cost in costs)
             first = first or server + worker
             cells = (server, worker, server + worker, (server + worker) / first, statistics.median(times), p99(times))
-            row(f"{count}", idle, len(times) / seconds, *cells)
+            support.row(f"{count}", idle, len(times) / (until - since).total_seconds(), *cells)
 
 
 def producers(rounds: int = 5, seconds: float = 3.0) -> None:
     """32 single senders beside one worker: as is, without the triggers, and as bare INSERTs without the triggers"""
-    with support.horsies() as sut, SPAWN.Pool(PRODUCERS) as pool, contextlib.closing(Fleet(sut, 1, "polling")):
+    with support.horsies() as sut, SPAWN.Pool(PRODUCERS) as pool, contextlib.closing(Fleet(sut, "polling")) as fleet:
+        fleet.grow(1)
         trips = [one * 1000 for one in sut.call("round_trips", count=300)]
-        row("idle round trip", "p50 ms", statistics.median(trips), "p99 ms", p99(trips))
+        support.row("idle round trip, ms", "p50", statistics.median(trips), "p99", p99(trips))
 
-        def rate(bare: bool, triggers: str) -> float:
-            sut.broker.connection.execute(f"ALTER TABLE horsies_tasks {triggers} TRIGGER USER")
-            sut.broker.connection.execute(EMPTY)
+        def rate(triggers: str, bare: bool) -> dict[str, float]:
+            sut.broker.connection.execute(f"{EMPTY}; ALTER TABLE horsies_tasks {triggers} TRIGGER USER")
             sut.broker.settle()
-            sent = sum(pool.starmap(send, [(bare, time.time() + 1.0, seconds)] * PRODUCERS, chunksize=1))
-            eventually(
-                lambda: not sut.broker.value(sut.description["remaining"]), timeout=120, describe="all tasks end"
-            )
-            return sent
+            sent = pool.starmap(send, [(bare, time.time() + 1.0, seconds)] * PRODUCERS, chunksize=1)
+            eventually(lambda: not sut.broker.value(sut.description["remaining"]), timeout=120, describe="tasks end")
+            return {"single sends/s": sum(sent)}
 
-        variants = {"as is": (False, "ENABLE"), "no triggers": (False, "DISABLE"), "bare INSERTs": (True, "DISABLE")}
+        variants = {"no triggers": ("DISABLE", False), "as is": ("ENABLE", False), "bare INSERTs": ("DISABLE", True)}
         calls = {name: partial(rate, *arguments) for name, arguments in variants.items()}
-        _, *found = support.in_turns(calls, rounds + 1)  # the first round imports and connects
-    row("sends/s", "median", "smallest", "largest", "as is, of it")
-    for name in calls:
-        rates = [one[name] for one in found]
-        ratio = statistics.median(one["as is"] for one in found) / statistics.median(rates)
-        row(name, statistics.median(rates), min(rates), max(rates), ratio)
+        support.in_turns(calls, rounds, warm_up=1)  # the first round imports and connects
 
 
 def faults(workers: int = 8, rate: float = 50.0, times: int = 50) -> None:
     """Start latency of tasks sent in the second after the worker that started the latest task was killed or frozen"""
     kill, freeze, few = WorkerProcess.kill, WorkerProcess.freeze, max(1, times // 5)
-    with support.horsies() as sut, contextlib.closing(Fleet(sut, workers)) as fleet, sending(sut, rate):
-        row("", "times", "tasks", "p50 ms", "p99 ms", "max ms", "left out")
+    with support.horsies() as sut, contextlib.closing(Fleet(sut)) as fleet, contextlib.ExitStack() as stack:
+        fleet.grow(workers)
+        stack.enter_context(sending(sut, rate))
+        support.row("", "times", "tasks", "p50 ms", "p99 ms", "max ms", "left out")
         for title, victims, fault, repeats in (
             ("no fault", 0, freeze, few), ("kill -9", 1, kill, times), ("SIGSTOP", 1, freeze, times),
             ("SIGSTOP of three at once", 3, freeze, few),
         ):  # fmt: skip
             judged = [judge(fleet, victims, fault) for _ in range(repeats)]
             found, left_out = [one for some, _ in judged for one in some], sum(held for _, held in judged)
-            row(title, repeats, len(found), statistics.median(found), p99(found), max(found), left_out)
+            support.row(title, repeats, len(found), statistics.median(found), p99(found), max(found), left_out)
 
 
 def judge(fleet: Fleet, count: int, fault: Callable[[WorkerProcess], None]) -> tuple[list[float], int]:
-    """Milliseconds to the start of the tasks of the second after the fault; how many of them the victims held, which are
-    left out: only the recovery of dead workers can start these. The fleet is whole again afterwards."""
+    """Milliseconds to the start of the tasks of the second after the fault, and how many tasks the victims hold. These are
+    left out, for no other worker may start them. The fleet is whole again afterwards."""
     broker, workers = fleet.sut.broker, {one.worker_id: one for one in fleet.workers}
 
     def latest() -> list[str]:
@@ -208,7 +193,7 @@ def judge(fleet: Fleet, count: int, fault: Callable[[WorkerProcess], None]) -> t
     since = broker.value(NOW)
     time.sleep(1.2)  # the second that counts, and time for its last sends to commit
     held: list[str] = broker.value(HELD, names) or []
-    times = started(fleet.sut, since, 1.0, held)
+    times = started(fleet.sut, since, since + timedelta(seconds=1), held)
     if fault is WorkerProcess.kill:
         fleet.workers = [one for one in fleet.workers if one.is_running]
         fleet.grow(len(workers))
@@ -222,56 +207,56 @@ def judge(fleet: Fleet, count: int, fault: Callable[[WorkerProcess], None]) -> t
 
 def tables(workers: int = 16, scale: float = 0.1, rounds: int = 5, seconds: float = 4.0) -> None:
     """Drain of 1 million ready tasks in 100 queues, alone and beside 10 million finished ones; --scale is for both"""
-    with support.horsies() as alone, SystemUnderTest(HORSIES, alone.servers, "beside") as beside:
+    with (
+        support.horsies() as alone, SystemUnderTest(HORSIES, alone.servers, "beside") as beside,
+        contextlib.ExitStack() as stack,
+    ):  # fmt: skip
         insert(beside, FINISHED, int(scale * 10_000_000))
-        with contextlib.ExitStack() as stack:
-            calls: dict[str, Callable[[], tuple[float, float]]] = {}
-            for name, sut in (("alone", alone), ("beside", beside)):
-                asyncio.run(switch(sut.url, "pause_queue"))
-                fleet = stack.enter_context(contextlib.closing(Fleet(sut, workers, "queues")))
-                calls[name] = partial(drain, fleet, int(scale * 1_000_000), seconds, keep=sut is beside)
-            _, *found = support.in_turns(calls, rounds + 1)
-    row("", "tasks/s", "smallest", "largest", "of alone", "CPU µs", "of alone")
-    first = [statistics.median(column) for column in zip(*(one["alone"] for one in found), strict=True)]
-    for name in calls:
-        rates, costs = zip(*(one[name] for one in found), strict=True)
-        rate, cost = statistics.median(rates), statistics.median(costs)
-        row(name, rate, min(rates), max(rates), rate / first[0], cost, cost / first[1])
+        calls: dict[str, Callable[[], dict[str, float]]] = {}
+        for name, sut in (("alone", alone), ("beside finished ones", beside)):
+            asyncio.run(switch(sut, "pause_queue"))
+            fleet = stack.enter_context(contextlib.closing(Fleet(sut, "queues")))
+            fleet.grow(workers)
+            calls[name] = partial(drain, fleet, int(scale * 1_000_000), seconds, keep=sut is beside)
+        support.in_turns(calls, rounds, warm_up=1)
 
 
-def drain(fleet: Fleet, ready: int, seconds: float, *, keep: bool) -> tuple[float, float]:
-    """Tasks per second, and CPU per task in µs, between a resume and a pause of all queues."""
-    broker, url = fleet.sut.broker, fleet.sut.url
+def drain(fleet: Fleet, ready: int, seconds: float, *, keep: bool) -> dict[str, float]:
+    """Between a resume and a pause of all queues: a table that is not emptied keeps nearly all of its ready tasks."""
+    broker, names = fleet.sut.broker, [one.worker_id for one in fleet.workers]
     if not keep:
         broker.connection.execute(EMPTY)
     insert(fleet.sut, MAKE_READY, ready - broker.value(READY))
     broker.settle()
-    asyncio.run(switch(url, "resume_queue"))
+    asyncio.run(switch(fleet.sut, "resume_queue"))
     eventually(lambda: broker.value(READY) < 0.95 * ready, timeout=60, interval=0.2, describe="the drain runs")
-    since, cost = broker.value(NOW), sum(fleet.cost(seconds))
-    ended, until, left = broker.value(ENDED, since), broker.value(NOW), broker.value(READY)
-    asyncio.run(switch(url, "pause_queue"))
-    names = [one.worker_id for one in fleet.workers]
+    since, until, *costs = fleet.cost(seconds)
+    ended, left = broker.value(ENDED, since, until), broker.value(READY)
+    asyncio.run(switch(fleet.sut, "pause_queue"))
     eventually(lambda: not broker.value(HELD, names), timeout=60, describe="what was claimed ends")
     if not left:
         raise SystemExit("all tasks were done before the time was over: raise --scale, or lower --seconds")
-    return ended / (until - since).total_seconds(), cost / ended * 1e6
+    return {"tasks/s": ended / (until - since).total_seconds(), "CPU per task, µs": sum(costs) / ended * 1e6}
 
 
-async def switch(url: str, verb: str) -> None:
-    app = Horsies(AppConfig(PostgresConfig(url)))
-    await asyncio.gather(*(getattr(app.get_broker(), verb)(f"q{number}") for number in range(100)))
+async def switch(sut: SystemUnderTest, verb: str) -> None:
+    import on_horsies
+
+    app = Horsies(AppConfig(PostgresConfig(sut.url)))
+    await asyncio.gather(*(getattr(app.get_broker(), verb)(name) for name in on_horsies.QUEUES))
     await app.aclose()
 
 
 def main(arguments: Sequence[str] = ()) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # workers have sessions of their own: end them first
     parser = argparse.ArgumentParser(prog="bench fleet", description=__doc__)
     commands, parts = parser.add_subparsers(metavar="PART"), (wakeups, producers, faults, tables)
     for part in parts:
         command = commands.add_parser(part.__name__, description=part.__doc__, help=part.__doc__)
         command.set_defaults(part=part)
         for name, option in inspect.signature(part).parameters.items():
-            command.add_argument(f"--{name}", type=type(option.default), default=option.default)
+            kind, default = type(option.default), option.default
+            command.add_argument(f"--{name}", type=kind, default=default, help="default: %(default)s")
     options = vars(parser.parse_args(arguments))
     for part in [options.pop("part")] if options else parts:
         print(f"\n{part.__name__}: {part.__doc__}\n", flush=True)

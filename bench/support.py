@@ -1,16 +1,15 @@
-"""What the single benches share: horsies on a durable server of its own, and numbers that make a try shorter."""
+"""What the single benches share: horsies on a durable server of its own, variants in turns, and numbers that make a try shorter."""
 
 import os
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
 
 from bench.compare.servers import running
 from bench.compare.system_under_test import PEERS_FOLDER, SystemUnderTest
 from bench.compare.systems import HORSIES
-
-T = TypeVar("T")
+from bench.compare.targets import figure
 
 
 def numbers(variable: str, default: str) -> list[int]:
@@ -18,12 +17,34 @@ def numbers(variable: str, default: str) -> list[int]:
     return [int(word) for word in os.environ.get(variable, default).split(",")]
 
 
-def in_turns(variants: Mapping[str, Callable[[], T]], rounds: int) -> Iterator[dict[str, T]]:
-    """What the variants return in each round; every round begins with another one."""
+def row(title: str, *cells: str | float) -> None:
+    """A line of a table; numbers with three digits."""
+    words = [cell if isinstance(cell, str) else figure(cell) for cell in cells]
+    print(f"{title:33}" + "".join(f"{word:>15}" for word in words), flush=True)
+
+
+def in_turns(variants: Mapping[str, Callable[[], Mapping[str, float]]], rounds: int, *, warm_up: int = 0) -> None:
+    """Call every variant in each round, beginning with another one each time. Print what they return by name: medians,
+    spread, the ratio of medians to the first variant, and the spread of the ratios of single rounds."""
     names = [*variants]
-    for number in range(rounds):
-        order = names[number % len(names) :] + names[: number % len(names)]
-        yield {name: variants[name]() for name in order}
+    orders = (names[number % len(names) :] + names[: number % len(names)] for number in range(warm_up + rounds))
+    found = [{name: variants[name]() for name in order} for order in orders][warm_up:]
+    for figures in found[0][names[0]]:
+        row(figures, "median", "smallest", "largest", f"to {names[0]}", "smallest", "largest")
+        first = [values[names[0]][figures] for values in found]
+        for name in names:
+            values = [values[name][figures] for values in found]
+            ratios = [one / other for one, other in zip(values, first, strict=True)]
+            middle = statistics.median(values)
+            row(
+                f"  {name}",
+                middle,
+                min(values),
+                max(values),
+                middle / statistics.median(first),
+                min(ratios),
+                max(ratios),
+            )
 
 
 @contextmanager

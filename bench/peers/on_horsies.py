@@ -6,16 +6,7 @@ from contextlib import asynccontextmanager
 import driver
 from driver import DATABASE_URL
 
-from horsies import (
-    AppConfig,
-    CustomQueueConfig,
-    Horsies,
-    PostgresConfig,
-    QueueMode,
-    ResilienceConfig,
-    TaskError,
-    TaskResult,
-)
+from horsies import AppConfig, CustomQueueConfig, Horsies, PostgresConfig, ResilienceConfig, TaskError, TaskResult
 
 REMAINING = (
     "SELECT count(*) FROM horsies_tasks WHERE status IN ('PENDING', 'CLAIMED', 'RUNNING') AND enqueued_at <= now()"
@@ -24,11 +15,9 @@ REMAINING = (
 app = Horsies(AppConfig(PostgresConfig(DATABASE_URL)))
 
 
-def noop_body(n: int) -> TaskResult[int, TaskError]:
+@app.task("noop")
+def noop(n: int) -> TaskResult[int, TaskError]:
     return TaskResult(ok=n)
-
-
-noop = app.task("noop")(noop_body)
 
 
 @app.task("anoop")
@@ -51,16 +40,20 @@ def count(numbers: list[int]) -> TaskResult[int, TaskError]:
     return TaskResult(ok=len(numbers))
 
 
-# Other apps of the same database, for single benches: one that does not know the tasks above, one that looks for tasks ten
-# times a second, and one with a hundred queues.
-_broker = PostgresConfig(DATABASE_URL)
-other = Horsies(AppConfig(_broker))
-polling = Horsies(AppConfig(_broker, resilience=ResilienceConfig(notify_poll_interval_ms=100)))
-_queues = [CustomQueueConfig(f"q{number}") for number in range(100)]
-queues = Horsies(AppConfig(_broker, queue_mode=QueueMode.CUSTOM, custom_queues=_queues))
-other.task("elsewhere")(noop_body)
-polling.task("noop")(noop_body)
-queues.task("noop", queue_name="q0")(noop_body)
+# More apps on the same database: one that knows none of the tasks above, one whose workers look for tasks ten times a
+# second without being told, and one with a hundred queues.
+other = Horsies(AppConfig(PostgresConfig(DATABASE_URL)))
+polling = Horsies(AppConfig(PostgresConfig(DATABASE_URL), resilience=ResilienceConfig(notify_poll_interval_ms=100)))
+QUEUES = [f"q{number}" for number in range(100)]
+queues = Horsies(
+    AppConfig(PostgresConfig(DATABASE_URL), queue_mode="custom", custom_queues=[*map(CustomQueueConfig, QUEUES)])
+)
+for another, name, queue in ((other, "elsewhere", None), (polling, "noop", None), (queues, "noop", QUEUES[0])):
+
+    @another.task(name, queue_name=queue)
+    def same(n: int) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=n)
+
 
 TASKS = {"noop": noop, "anoop": anoop, "sleep50": sleep50}
 
