@@ -29,6 +29,8 @@ logger = logging.getLogger("horsies.worker.pool")
 
 _TICK_S: Final = 1.0
 _KILLED_S: Final = 5.0
+_REPORTED_S: Final = 0.25
+"""At the end of a stop the template may take this long to report that the children were killed."""
 
 
 class ChildPool:
@@ -85,8 +87,6 @@ class ChildPool:
         if not self._stopping:
             self._stopping = True
             self._starter.end()
-            if self._tick is not None:
-                self._tick.cancel()
         for child in list(self._children.values()):
             if child.state is State.STARTING:
                 child.process.kill()
@@ -100,7 +100,11 @@ class ChildPool:
                 for child in list(self._children.values()):
                     child.kill_for_shutdown()
                 self._hurried.clear()
-                await self._gone_within(_KILLED_S)
+                if not await self._gone_within(_REPORTED_S):
+                    self._starter.give_up_template()
+                    await self._gone_within(_KILLED_S)
+        if self._tick is not None:
+            self._tick.cancel()
         await self._starter.close()
         for relay in self._relays:
             await relay.close()
@@ -343,6 +347,9 @@ class ChildPool:
 
     def _on_tick(self) -> None:
         self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        self._starter.check_template()
+        if self._stopping:
+            return
         if self.spec.max_age_s is not None:
             oldest = time.monotonic() - self.spec.max_age_s
             for child in list(self._children.values()):
