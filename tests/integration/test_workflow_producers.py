@@ -15,9 +15,9 @@ from tests.support.postgres import Database
 
 def node(name: str, dependencies: list[int] | None = None, dependents: list[int] | None = None, **more: Any) -> Any:
     return {
-        "id": new_id(), "task_id": new_id(), "node_id": name, "task_name": "number", "kwargs": '{"n":1}', "kind": "task",
-        "queue_name": "default", "priority": 100, "dependencies": dependencies or [], "dependents": dependents or [],
-        "join_type": "all", "allow_failed": False, "max_retries": 0, **more,
+        "id": new_id(), "task_id": new_id(), "node_id": name, "task_name": "number", "kwargs": '{"n":1}',
+        "kind": "task", "queue_name": "default", "priority": 100,
+        "dependencies": dependencies or [], "dependents": dependents or [], "join_type": "all", "allow_failed": False, "max_retries": 0, **more,
     }  # fmt: skip
 
 

@@ -55,16 +55,17 @@ _FORMS: Final[dict[str, tuple[Any, str]]] = {
 _NUMBER: Final = "a valid number, and an integer only if a float is equal to it"
 
 _ORDERED: Final = (
-    "a list or another sequence, such as a tuple; a set and a view of a dict have no order to keep, and an iterator can be "
-    "read only once"
+    "a list or another sequence, such as a tuple; a set and a view of a dict have no order to keep, and an iterator "
+    "can be read only once"
 )
 _UNORDERED: Final = "a set, a frozenset or a sequence; an iterator can be read only once"
 #: What is taken for each collection, and how to say that.
 _COLLECTIONS: Final[dict[str, tuple[Any, str]]] = {
-    "list": (Sequence, _ORDERED),
-    "tuple": (Sequence, _ORDERED),
-    "set": ((AbstractSet, Sequence), _UNORDERED),
-    "frozenset": ((AbstractSet, Sequence), _UNORDERED),
+    "list": ((list, tuple, Sequence), _ORDERED),
+    "tuple": ((tuple, list, Sequence), _ORDERED),
+    "deque": ((list, Sequence), _ORDERED),
+    "set": ((set, AbstractSet, Sequence), _UNORDERED),
+    "frozenset": ((frozenset, AbstractSet, Sequence), _UNORDERED),
 }
 
 
@@ -84,8 +85,8 @@ def honest_serializer(schema: Any, config: CoreConfig) -> SchemaSerializer:
 def _rewritten(
     schema: Any, change: Callable[[Node], Node | None], wrapped: Callable[[Node], Node] = lambda node: node
 ) -> Any:
-    """A copy with some nodes changed: the nodes themselves belong to the classes of users too. `wrapped` gets each other
-    node with what is inside it changed already."""
+    """A copy with some nodes changed: the nodes themselves belong to the classes of users too. `wrapped` gets each
+    other node with what is inside it changed already."""
     reached: dict[str, None] = {}
 
     def copied(node: Node) -> Node:
@@ -160,7 +161,8 @@ def _rich(node: Node, form: Any, told: str) -> Node:
         return _named(node, core_schema.json_or_python_schema(formed, _told(either, told)))
     itself: Any = {**bare, "strict": True}
     either = core_schema.union_schema([itself, formed], mode="left_to_right")
-    in_python = core_schema.lax_or_strict_schema(_told(either, told), bare)
+    # a union asks its choices for an exact match first, by the strict branch but without being strict
+    in_python = core_schema.lax_or_strict_schema(_told(either, told), itself)
     return _named(node, core_schema.json_or_python_schema(formed, in_python))
 
 
@@ -171,13 +173,13 @@ def _refuse_rounding(value: Any) -> Any:
 
 
 def _of_collections(node: Node) -> Node:
-    """In Python itself, or another collection unless the caller is strict; pydantic would read any iterable."""
+    """In Python only a collection that stands for it; pydantic would read any iterable."""
     if (given := _COLLECTIONS.get(node["type"])) is None:
         return node
     kinds, told = given
     bare: Any = {key: value for key, value in node.items() if key != "ref"}
-    another = core_schema.chain_schema([_told(core_schema.is_instance_schema(kinds), told), bare])
-    return _named(node, core_schema.json_or_python_schema(bare, core_schema.lax_or_strict_schema(another, bare)))
+    in_python = core_schema.chain_schema([_told(core_schema.is_instance_schema(kinds), told), bare])
+    return _named(node, core_schema.json_or_python_schema(bare, in_python))
 
 
 def _unrounded(node: Node) -> Node:

@@ -23,6 +23,7 @@ class Parameter:
     name: str
     annotation: Any
     required: bool
+    default: Any = P.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def read_signature(fn: Callable[..., Any], *, task_name: str, location: str | No
         if typing.get_origin(annotation) is typing.Unpack:
             refuse(f"parameter {name!r} uses Unpack", "write the keyword parameters out, or take one TypedDict")
         required = raw.default is P.empty and raw.kind not in (P.VAR_POSITIONAL, P.VAR_KEYWORD)
-        groups.setdefault(raw.kind, []).append(Parameter(name, annotation, required))
+        groups.setdefault(raw.kind, []).append(Parameter(name, annotation, required, raw.default))
 
     return TaskSignature(
         task_name=task_name,

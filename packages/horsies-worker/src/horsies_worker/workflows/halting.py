@@ -52,7 +52,7 @@ def cases_of(policy: str | None) -> list[list[int]] | None:
 
 
 def why_stuck(nodes: Sequence[Mapping[str, Any]]) -> str:
-    """Why the waiting nodes of a run can never run: the first edge that is wrong, or a circle. `nodes`: all of the run."""
+    """Why the waiting nodes of a run can never run: the first edge that is wrong, or a circle. Takes all its nodes."""
     by_index = {row["task_index"]: row for row in nodes}
     waiting = [row for row in nodes if not _has_ended(row)]
     for row in waiting:
