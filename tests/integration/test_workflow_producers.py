@@ -17,7 +17,8 @@ def node(name: str, dependencies: list[int] | None = None, dependents: list[int]
     return {
         "id": new_id(), "task_id": new_id(), "node_id": name, "task_name": "number", "kwargs": '{"n":1}',
         "kind": "task", "queue_name": "default", "priority": 100,
-        "dependencies": dependencies or [], "dependents": dependents or [], "join_type": "all", "allow_failed": False, "max_retries": 0, **more,
+        "dependencies": dependencies or [], "dependents": dependents or [],
+        "join_type": "all", "allow_failed": False, "max_retries": 0, **more,
     }  # fmt: skip
 
 

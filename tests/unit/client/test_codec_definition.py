@@ -234,6 +234,30 @@ class TestRefusedFunctions:
         assert "does not name the types in the TaskResult" in refusal(unsaid)
         assert "ValueError, not TaskError" in refusal(wrong_error)
 
+    @pytest.mark.parametrize(
+        ("annotation", "fix"),
+        [
+            (Done | None, "None"), (TaskResult[int, TaskError] | None, "int | None"),
+            (TaskResult[int, TaskError] | TaskResult[str, TaskError], "int | str"),
+            (t.Annotated[TaskResult[int, TaskError], "x"], "int"),
+        ],
+    )  # fmt: skip
+    def test_a_task_result_inside_another_annotation(self, annotation: t.Any, fix: str) -> None:
+        def job() -> None: ...
+
+        job.__annotations__["return"] = annotation
+        told = refusal(job)
+        assert "the return annotation is typing." in told
+        assert f"fix: write -> TaskResult[{fix}, TaskError]" in told
+
+    @pytest.mark.parametrize("annotation", [Done | None, list[Done], TaskResult, t.Annotated[Done, "x"]])
+    def test_a_task_result_inside_the_type_of_a_parameter(self, annotation: t.Any) -> None:
+        def job(value: t.Any) -> Done: ...
+
+        job.__annotations__["value"] = annotation
+        told = refusal(job)
+        assert "parameter 'value': a TaskResult cannot be a part of another type" in told
+
     def test_generators_lambdas_and_other_callables(self) -> None:
         def generator() -> Done:  # type: ignore[misc]
             yield
