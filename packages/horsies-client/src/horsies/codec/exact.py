@@ -185,17 +185,16 @@ def _of_collections(node: Node) -> Node:
 def _unrounded(node: Node) -> Node:
     """An integer is taken for a float that is equal to it. Only beyond 2**53 is Python asked: 0.03 µs a number."""
     # strict still takes everything with a __float__, such as a Fraction, a Decimal or a numpy.float32
-    number_or_subclass = core_schema.is_instance_schema((float, int), cls_repr="a number")
-    strict: Any = core_schema.chain_schema([_told(number_or_subclass, _NUMBER), {"strict": True, **node}])
+    float_or_int = _told(core_schema.is_instance_schema((float, int)), _NUMBER)
+    itself: Any = {"strict": True, **node}
     inside = core_schema.float_schema(strict=True, gt=-(2.0**53), lt=2.0**53)
     beyond = core_schema.no_info_before_validator_function(_refuse_rounding, core_schema.float_schema(strict=True))
-    number = _told(
-        core_schema.union_schema([inside, beyond], mode="left_to_right"),
-        _NUMBER,
-    )
+    number = _told(core_schema.union_schema([inside, beyond], mode="left_to_right"), _NUMBER)
     is_bare = node.keys() <= {"type", "metadata"}
-    in_json = number if is_bare else core_schema.chain_schema([number, {"strict": True, **node}])  # pyright: ignore[reportArgumentType]
-    return core_schema.json_or_python_schema(in_json, strict)  # pyright: ignore[reportReturnType] # an untyped schema
+    return core_schema.json_or_python_schema(  # pyright: ignore[reportReturnType] # an untyped schema
+        number if is_bare else core_schema.chain_schema([number, itself]),
+        core_schema.chain_schema([float_or_int, itself]),
+    )
 
 
 def _of_values(node: Node) -> Node:

@@ -93,13 +93,10 @@ def _result_type(raw: Any, hints: "_Hints", refuse: _Refuse) -> Any:
     annotation = hints.resolve("return", "the return annotation")
     if annotation is TaskResult:
         refuse("the return annotation does not name the types in the TaskResult", fix)
-    if any(typing.get_origin(one) is TaskResult or one is TaskResult for one in _members(annotation)):
-        told = (
-            "Annotated has no meaning around it" if _is_annotated(annotation) else "it is one TaskResult, not a choice"
-        )
-        values = [
-            typing.get_args(one)[0] if typing.get_origin(one) is TaskResult else one for one in _members(annotation)
-        ]
+    members = _members(annotation)
+    if any((typing.get_origin(one) or one) is TaskResult for one in members):
+        told = "Annotated has no meaning around it" if _is_annotated(annotation) else "it must be one TaskResult"
+        values = [typing.get_args(one)[0] if typing.get_origin(one) is TaskResult else one for one in members]
         union = " | ".join(dict.fromkeys("None" if one in (None, type(None)) else type_name(one) for one in values))
         refuse(f"the return annotation is {type_name(annotation)}: {told}", f"write -> TaskResult[{union}, TaskError]")
     if typing.get_origin(annotation) is not TaskResult:
