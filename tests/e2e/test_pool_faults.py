@@ -55,7 +55,7 @@ async def test_the_failed_reason_names_signal_or_exit_code(
             assert word in (outcome.failed_reason or "")
         assert outcome.started_mono is not None
         assert ok(await harness.outcome(bystander)) > 0
-        assert harness.pool.stats().deaths == 1
+        assert len(harness.deaths) == 1
 
 
 async def test_a_dead_child_is_replaced_within_a_second(tmp_path: Path) -> None:

@@ -52,7 +52,6 @@ class ChildStarter:
         self._unreported: dict[int, int] = {}
         """For each child that has ended: the number of checks since then in which the template had not reported it."""
         self._retry: asyncio.TimerHandle | None = None
-        self.starts = 0
         self.failures = 0
         """Failed starts in a row."""
 
@@ -97,7 +96,6 @@ class ChildStarter:
     def succeeded(self) -> None:
         """A child is ready."""
         self.failures = 0
-        self.starts += 1
         if not self._first_ready.done():
             self._first_ready.set_result(None)
 

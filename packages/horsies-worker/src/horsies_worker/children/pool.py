@@ -59,7 +59,6 @@ class ChildPool:
         self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
         self._tick: asyncio.TimerHandle | None = None
         self._stopping = self._told_fresh_size = False
-        self._deaths = self._recycled = 0
         self._oom = OomWatch()
         self._memory_limit_kb = memory_limit_kb()
 
@@ -225,9 +224,6 @@ class ChildPool:
                 for child in self._children.values()
             ),
             template_pid=self._starter.template_pid,
-            starts=self._starter.starts,
-            deaths=self._deaths,
-            recycled=self._recycled,
             start_failures=self._starter.failures,
             output_dropped_bytes=sum(relay.dropped_bytes for relay in self._relays),
         )
@@ -326,7 +322,6 @@ class ChildPool:
         if not child.was_ready:
             self._starter.failed(child.start_failure or text)
             return
-        self._deaths += 1
         logger.warning("%s (pid %d): %s", child.name, child.pid, text)
         if child.jobs.total == 0 and not end.killed_by_us:
             # It died before its first job: count that as a failed start, whose wait prevents a busy loop.
@@ -341,7 +336,6 @@ class ChildPool:
                     self._recycle(child)
 
     def _recycle(self, child: ChildProcess) -> None:
-        self._recycled += 1
         child.retire()
         self._starter.fill()
 
