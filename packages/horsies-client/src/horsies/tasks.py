@@ -234,7 +234,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         if isinstance(call, Mapping):
             return (), cast("Mapping[str, Any]", call)
         raise _invalid(
-            f"send_many item {at} is a {type(call).__name__}: give task.call(...), a tuple of positional arguments "
+            f"send_many item {at} is {shown(call)}: give task.call(...), a tuple of positional arguments "
             "or a mapping of keyword arguments"
         )
 
