@@ -55,7 +55,7 @@ async def test_the_failed_reason_names_signal_or_exit_code(
             assert word in (outcome.failed_reason or "")
         assert outcome.started_mono is not None
         assert ok(await harness.outcome(bystander)) > 0
-        assert harness.pool.stats().deaths == 1
+        assert len(harness.deaths) == 1
 
 
 async def test_a_dead_child_is_replaced_within_a_second(tmp_path: Path) -> None:
@@ -171,6 +171,36 @@ async def test_a_crash_is_reported_without_a_template(tmp_path: Path) -> None:
         outcome = await harness.outcome(job)
         assert outcome.kind is OutcomeKind.CRASHED
         assert ok(await harness.run("add", a=1, b=1)) == 2
+
+
+async def test_a_crash_is_reported_beside_a_stopped_template(tmp_path: Path) -> None:
+    """Only the template can report how a child ended, but not that it ended."""
+    async with PoolHarness(processes=1) as harness:
+        trace = tmp_path / "trace"
+        job = harness.send(harness.job("in_c", seconds=60, path=str(trace)))
+        pid = await running_pid(trace)
+        template = harness.pool.stats().template_pid
+        assert template is not None
+        await freeze(template)
+        os.kill(pid, signal.SIGKILL)
+        assert (await harness.outcome(job)).kind is OutcomeKind.CRASHED
+        assert not is_running(template)
+        assert ok(await harness.run("add", a=1, b=1)) == 2
+
+
+async def test_a_stopped_template_is_replaced() -> None:
+    """An idle child dies, and the template neither reports that nor starts another one."""
+    async with PoolHarness(processes=1, start_timeout_s=0.5) as harness:
+        await harness.all_ready()
+        await asyncio.sleep(1.1)  # a template that dies at once is a failed start
+        template = harness.pool.stats().template_pid
+        assert template is not None
+        (child,) = harness.pids()
+        await freeze(template)
+        os.kill(child, signal.SIGKILL)
+        await eventually_async(lambda: not is_running(child))
+        assert ok(await harness.run("add", a=1, b=1)) == 2
+        assert not is_running(template)
 
 
 async def test_out_of_descriptors_backs_off_and_recovers() -> None:

@@ -96,6 +96,27 @@ def test_a_result_that_cannot_be_written_is_given_up_in_time(db: Database, tmp_p
         assert "1 result could not be written" in leaving.log
 
 
+@pytest.mark.parametrize("timeout", [0, 4])
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_stopped_template_does_not_hold_up_the_stop(db: Database, tmp_path: Path, timeout: int, busy: bool) -> None:
+    """It reports the ends of the children to the worker, and now reports nothing."""
+    chaos = Chaos(db, tmp_path)
+    with tasks_on(db) as tasks, worker(db, f"--shutdown-timeout={timeout}", folder=tmp_path) as leaving:
+        running = chaos.send(tasks.chaos, 1, 60.0) if busy else []
+        eventually(lambda: all(chaos.starts(one) == 1 for one in running))
+        (template,) = (process for process in leaving.offspring() if process.ppid() == leaving.pid)
+        template.suspend()
+        eventually(lambda: template.status() == "stopped")
+        leaving.terminate()
+        assert left_within(leaving, max(1, timeout)) == 0
+        assert "could not be written" not in leaving.log
+        for one in running:
+            assert "interrupted by shutdown" in one.info().failed_reason
+        assert db.value("SELECT stopped_at IS NOT NULL FROM horsies_worker_instances")
+        eventually(lambda: not template.is_running() or template.status() == "zombie")
+    check_invariants(db)
+
+
 def test_a_scheduler_inside_its_transaction(db: Database, tmp_path: Path) -> None:
     point = tmp_path / "before_fire"
     with ChaosProxy(db.url) as proxy:

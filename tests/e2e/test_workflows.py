@@ -209,7 +209,9 @@ def test_a_map_that_is_too_wide_fails(t: SimpleNamespace) -> None:
     items = t.spread.node()(11)
     handle = t.app.workflow("wide", [items, t.square.node(node_id="m", max_width=10).map(items)]).start()
     assert handle.get(20_000).is_err()
-    assert handle.results()["m"].err_value.error_code == "WORKFLOW_ENQUEUE_FAILED"
+    error = handle.results()["m"].err_value
+    assert error.error_code == "WORKFLOW_ENQUEUE_FAILED"
+    assert error.message == "the list has 11 items, more than its max_width of 10"
 
 
 def test_pause_resume(t: SimpleNamespace, db: Database) -> None:

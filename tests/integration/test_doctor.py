@@ -178,6 +178,48 @@ def test_names_that_no_worker_knows(served: Database) -> None:
     assert "--task 'x; rm -rf /'`" in found.fix
 
 
+@pytest.mark.parametrize(
+    ("status", "arguments"),
+    [
+        ("FAILED", "{root}"),
+        ("CANCELLED", "{root}"),
+        ("PAUSED", "{root} --node 'n 1'"),
+        ("RUNNING", "{root} --node 'n 1'"),
+    ],
+)
+def test_failed_tasks_of_workflows_are_retried_with_their_runs(served: Database, status: str, arguments: str) -> None:
+    """`horsies tasks retry` leaves them alone."""
+    task_id = factories.task(
+        served, "FAILED", task_name="ghost", error_code="WORKER_RESOLUTION_ERROR", is_workflow_task=True
+    )
+    root = factories.workflow(served, status, node_status="FAILED", task_id=task_id, node_id="n 1")
+    fix = only(look(served), "unknown-names", Severity.WARN).fix
+    assert fix == f"deploy the code, then `horsies workflows retry {arguments.format(root=root)}`"
+    factories.task(served, "FAILED", task_name="ghost", error_code="WORKER_RESOLUTION_ERROR")
+    fix = only(look(served), "unknown-names", Severity.WARN).fix
+    assert "`horsies tasks retry --error-code WORKER_RESOLUTION_ERROR --task ghost` and `horsies workflows retry" in fix
+
+
+@pytest.mark.breaks("W4", "W8")
+def test_a_failed_task_of_a_workflow_inside_another(served: Database) -> None:
+    ended = {"task_name": "ghost", "error_code": "WORKER_RESOLUTION_ERROR", "is_workflow_task": True}
+    root = factories.workflow(served, "RUNNING", node_status="RUNNING")
+    factories.workflow(
+        served, "FAILED", node_status="FAILED", task_id=factories.task(served, "FAILED", **ended),
+        parent_workflow_id=root, parent_task_index=0, root_workflow_id=root, depth=1,
+    )  # fmt: skip
+    fix = only(look(served), "unknown-names", Severity.WARN).fix
+    assert fix == f"deploy the code, then `horsies workflows retry {root}`"
+
+
+def test_a_failed_task_of_a_completed_run_needs_a_new_run(served: Database) -> None:
+    task_id = factories.task(
+        served, "FAILED", task_name="ghost", error_code="WORKER_RESOLUTION_ERROR", is_workflow_task=True
+    )
+    factories.workflow(served, "COMPLETED", node_status="FAILED", task_id=task_id)
+    assert "start new runs of their workflows" in only(look(served), "unknown-names", Severity.WARN).fix
+
+
 def test_a_missing_name_without_a_waiting_task(served: Database) -> None:
     """The last task was cancelled or purged, and no sweep has cleared the name since."""
     factories.insert(served, "horsies_task_names", task_name="mispelled", missing_since=ago(hours=2))

@@ -23,6 +23,7 @@ from horsies import (
     TaskError,
     TaskResult,
     TaskSendError,
+    UsageError,
 )
 from horsies.tasks import TaskFunction
 from tests.support import factories
@@ -124,9 +125,15 @@ def test_schedule_without_a_loop(db: Database) -> None:
     assert is_later(row["enqueued_at"] - row["created_at"], by=timedelta(minutes=1))
 
 
-async def test_schedule_overrides_the_delay_of_options(db: Database, add: TaskFunction[[int, int], int]) -> None:
-    row = factories.read(db, (await add.with_options(delay=5).schedule_async(timedelta(hours=1), 1)).task_id)
-    assert is_later(row["enqueued_at"] - row["created_at"], by=timedelta(hours=1))
+async def test_schedule_beside_a_delay_or_an_eta_is_refused(db: Database, add: TaskFunction[[int, int], int]) -> None:
+    """Two times for one task: neither wins silently."""
+    eta = datetime.now(UTC) + timedelta(hours=1)
+    for sender, name in ((add.with_options(delay=5), "delay"), (add.with_options(eta=eta), "eta")):
+        with pytest.raises(UsageError, match=rf"so does with_options\({name}=...\): leave that out, or use send"):
+            await sender.schedule_async(timedelta(hours=1), 1)
+        with pytest.raises(UsageError, match=name):
+            sender.schedule(eta, 1)
+    assert factories.count(db) == 0
 
 
 async def test_a_send_late_in_a_transaction_does_not_jump_the_queue(

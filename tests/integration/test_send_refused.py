@@ -196,7 +196,7 @@ SENDS: dict[str, tuple[Case, str]] = {
     "many that are one number": (lambda t: t.text.send_many_async(5), "not 5: give a list of calls"),  # type: ignore[arg-type]
     "many that are None": (lambda t: t.text.send_many_async(None), "not None .*: give a list of calls"),  # type: ignore[arg-type]
     "many that are one call": (lambda t: t.text.send_many_async(t.text.call("x")), "give a list of calls"),  # type: ignore[arg-type]
-    "an item that is no call": (lambda t: t.text.send_many_async(["x"]), "send_many item 0 is a str: give task.call"),  # type: ignore[list-item]
+    "an item that is no call": (lambda t: t.text.send_many_async(["x"]), "item 0 is 'x' .str.: give task.call"),  # type: ignore[list-item]
     "an item with a wrong value": (lambda t: t.text.send_many_async([("x",), {"value": 5}]), "send_many item 1: "),
     "many with one key": (
         lambda t: t.text.with_options(unique_key="k").send_many_async([("x",), ("y",)]),

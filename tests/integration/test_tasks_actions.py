@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 import pytest
@@ -145,17 +144,6 @@ def test_cancel_by_filter(db: Database, operator: Operator) -> None:
 # -- purge ---------------------------------------------------------------------------------------
 
 
-def workflow(db: Database, status: str, task_id: str, **columns: Any) -> str:
-    workflow_id = new_id()
-    done = {"completed_at": factories.NOW} if status in ("COMPLETED", "FAILED", "CANCELLED") else {}
-    factories.insert(db, "horsies_workflows", id=workflow_id, name="w", status=status, **done, **columns)
-    factories.insert(
-        db, "horsies_workflow_tasks", id=new_id(), workflow_id=workflow_id, task_index=0, node_id="n", task_name="add",
-        status="COMPLETED", task_id=task_id,
-    )  # fmt: skip
-    return workflow_id
-
-
 def test_purge_never_touches_what_lives(db: Database, operator: Operator) -> None:
     ids = {word: factories.task(db, word) for word in STATES}
     ran = operator("tasks", "purge", *ids.values(), "missing")
@@ -170,9 +158,11 @@ def test_purge_never_touches_what_lives(db: Database, operator: Operator) -> Non
 @pytest.mark.breaks("W8")
 def test_purge_leaves_the_tasks_of_a_live_workflow(db: Database, operator: Operator) -> None:
     done, live, child = (factories.task(db, "COMPLETED", is_workflow_task=True) for _ in range(3))
-    workflow(db, "COMPLETED", done)
-    root = workflow(db, "PAUSED", live)
-    workflow(db, "COMPLETED", child, parent_workflow_id=root, parent_task_index=1, root_workflow_id=root, depth=1)
+    factories.workflow(db, "COMPLETED", task_id=done)
+    root = factories.workflow(db, "PAUSED", task_id=live)
+    factories.workflow(
+        db, "COMPLETED", task_id=child, parent_workflow_id=root, parent_task_index=1, root_workflow_id=root, depth=1
+    )
     plain = factories.task(db, "COMPLETED")
     dry = operator("tasks", "purge", "--status", "COMPLETED", "--dry-run")
     assert dry.out.splitlines()[0] == "would purge 2 tasks"

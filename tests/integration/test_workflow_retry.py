@@ -316,6 +316,8 @@ async def test_the_command_line_leaves_such_tasks_alone(t: SimpleNamespace, db: 
         await run_until(engine, Broken(1), handle, WorkflowStatus.FAILED)  # it failed again, with another task
         ran = await asyncio.to_thread(operator, "tasks", "retry", "--error-code", BROKEN, "--yes")
         assert (ran.code, ran.out) == (1, "no task matches\n")
+        told = f"1 task of workflows left alone; to run them again: `horsies workflows retry {handle.workflow_id}`"
+        assert ran.err == f"horsies: {told}\n"
         ran = await asyncio.to_thread(operator, "tasks", "retry", former, "--dry-run")
         assert f"task {former} would not be retried: it belongs to a workflow, as a former task of node 'n1'" in ran.err
         assert f"`horsies workflows retry {handle.workflow_id}` runs again what failed in it" in ran.err

@@ -23,6 +23,7 @@ from horsies_tui.data.models import (
     Maintenance,
     Overview,
     Place,
+    Rate,
     ScheduleRow,
     Series,
     Stale,
@@ -61,7 +62,7 @@ class EmptySource(DemoSource):
 
     async def overview(self, window: timedelta) -> Overview:
         none = {status: Count(0) for status in TaskStatus}
-        return Overview(none, (), (), Series(1.0, SLOTS, SLOTS, SLOTS, SLOTS), (), ())
+        return Overview(none, (), (), Series(1.0, Rate(SLOTS), Rate(SLOTS), Rate(SLOTS), SLOTS), (), ())
 
     async def workers(self) -> tuple[WorkerLine, ...]:
         return ()

@@ -84,6 +84,21 @@ def attempt(db: Database, task_id: str, number: int = 1, *, schema: str | None =
     insert(db, "horsies_task_attempts", schema=schema, **row)
 
 
+def workflow(
+    db: Database, status: str, *, node_status: str = "COMPLETED", task_id: str | None = None, node_id: str = "n",
+    **columns: Any,
+) -> str:  # fmt: skip
+    """Insert a run with one node; returns its id."""
+    workflow_id = new_id()
+    done = {"completed_at": NOW} if status in ("COMPLETED", "FAILED", "CANCELLED") else {}
+    insert(db, "horsies_workflows", id=workflow_id, name="w", status=status, **done, **columns)
+    insert(
+        db, "horsies_workflow_tasks", id=new_id(), workflow_id=workflow_id, task_index=0, node_id=node_id,
+        task_name="add", status=node_status, task_id=task_id,
+    )  # fmt: skip
+    return workflow_id
+
+
 def heartbeat(db: Database, task_id: str, role: str = "runner", **columns: Any) -> None:
     insert(db, "horsies_heartbeats", **{"task_id": task_id, "sender_id": "worker-1", "role": role, **columns})
 

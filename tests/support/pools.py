@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import os
 import signal
 from collections import Counter, deque
@@ -28,6 +29,8 @@ class PoolHarness:
         self.unstarted: list[Job] = []
         self.progress: list[tuple[str, str]] = []
         self.fatal: list[str] = []
+        self.deaths: list[str] = []
+        """What the log says of children that died without a request to leave."""
         self.waiting: deque[Job] = deque()
         self.feed = feed
         self._numbers = itertools.count(1)
@@ -44,11 +47,20 @@ class PoolHarness:
         )
 
     async def __aenter__(self) -> Self:
+        logging.getLogger("horsies.worker.pool").addFilter(self._on_log)
         await self.pool.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.pool.stop(0)
+        try:
+            await self.pool.stop(0)
+        finally:
+            logging.getLogger("horsies.worker.pool").removeFilter(self._on_log)
+
+    def _on_log(self, record: logging.LogRecord) -> bool:
+        if record.getMessage().startswith("horsies-child-") and record.levelno == logging.WARNING:
+            self.deaths.append(record.getMessage())
+        return True
 
     def job(self, name: str, *, timeout_ms: int | None = None, run_ahead: bool = True, **kwargs: Any) -> Job:
         number = next(self._numbers)
@@ -96,6 +108,9 @@ class PoolHarness:
 
     def pids(self) -> set[int]:
         return {child.pid for child in self.pool.stats().children if child.state == "ready"}
+
+    def names(self) -> set[str]:
+        return {child.name for child in self.pool.stats().children}
 
     def kinds(self) -> Counter[OutcomeKind]:
         return Counter(outcome.kind for outcomes in self.outcomes.values() for outcome in outcomes)

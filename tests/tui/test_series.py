@@ -45,7 +45,7 @@ async def look(db: Database, window: timedelta = HOUR) -> Series:
 
 
 def counted_s(found: Series) -> float:
-    return min(found.sent_counted_s, found.done_counted_s, found.failed_counted_s)
+    return min(found.sent.counted_s, found.done.counted_s, found.failed.counted_s)
 
 
 async def test_a_steady_rate_is_shown_as_it_is(db: Database) -> None:
@@ -53,14 +53,14 @@ async def test_a_steady_rate_is_shown_as_it_is(db: Database) -> None:
     # a minute ahead as well: the rate goes on while a slow machine comes to look
     fill(db, "now() + interval '60 s' - n * interval '1 s' / 55", 55 * 540, failed="n % 20 = 0", waited="0.25")
     found = await look(db)
-    assert found.done_now == pytest.approx(55, rel=0.05)
-    assert found.sent_now == pytest.approx(55, rel=0.1)
-    assert found.failed_now == pytest.approx(55 / 20, rel=0.1)
+    assert found.done.now == pytest.approx(55, rel=0.05)
+    assert found.sent.now == pytest.approx(55, rel=0.1)
+    assert found.failed.now == pytest.approx(55 / 20, rel=0.1)
     assert found.wait_p95_now == pytest.approx(0.25, rel=0.05)
     whole = slice(-4, -1)  # these slots are over, and within the eight minutes
-    assert found.done[whole] == pytest.approx([55] * 3, rel=0.02)
-    assert found.sent[whole] == pytest.approx([55] * 3, rel=0.02)
-    assert found.failed[whole] == pytest.approx([55 / 20] * 3, rel=0.05)
+    assert found.done.curve[whole] == pytest.approx([55] * 3, rel=0.02)
+    assert found.sent.curve[whole] == pytest.approx([55] * 3, rel=0.02)
+    assert found.failed.curve[whole] == pytest.approx([55 / 20] * 3, rel=0.05)
     assert found.wait_p95[whole] == pytest.approx([0.25] * 3, rel=0.1)
 
 
@@ -69,10 +69,10 @@ async def test_a_burst_at_the_beginning_of_each_slot_is_not_taken_for_the_rate(d
     at = f"to_timestamp((floor(extract(epoch FROM now()) / {SLOT_S}) - n / 60) * {SLOT_S})"
     fill(db, f"{at} + (n % 60) * interval '1 ms'", 60 * 20)
     found = await look(db)
-    assert found.done[-8:-1] == pytest.approx([60 / SLOT_S] * 7, rel=0.02)
-    assert found.sent[-8:-1] == pytest.approx([60 / SLOT_S] * 7, rel=0.02)
-    assert max(found.done) == pytest.approx(60 / SLOT_S, rel=0.02) or max(found.done[:-1]) < 0.7
-    assert found.done_now * found.done_span_s == pytest.approx(60, abs=60), "one burst, two or none"
+    assert found.done.curve[-8:-1] == pytest.approx([60 / SLOT_S] * 7, rel=0.02)
+    assert found.sent.curve[-8:-1] == pytest.approx([60 / SLOT_S] * 7, rel=0.02)
+    assert max(found.done.curve) == pytest.approx(60 / SLOT_S, rel=0.02) or max(found.done.curve[:-1]) < 0.7
+    assert found.done.now * found.done.span_s == pytest.approx(60, abs=60), "one burst, two or none"
 
 
 async def test_failures_at_the_end_of_a_slot_are_counted(db: Database) -> None:
@@ -80,7 +80,7 @@ async def test_failures_at_the_end_of_a_slot_are_counted(db: Database) -> None:
     at = f"to_timestamp((floor(extract(epoch FROM now()) / {SLOT_S}) - 1 - n / 110) * {SLOT_S})"
     fill(db, f"{at} + (n % 110) * interval '0.7 s'", 110 * 10, failed="n % 110 >= 100")
     found = await look(db)
-    assert found.failed[-8:-2] == pytest.approx([10 / SLOT_S] * 6, rel=0.02)
+    assert found.failed.curve[-8:-2] == pytest.approx([10 / SLOT_S] * 6, rel=0.02)
 
 
 @pytest.mark.parametrize("window", [timedelta(minutes=5), HOUR, timedelta(days=1)])
@@ -101,8 +101,8 @@ async def test_the_slots_add_up_to_what_ended(db: Database, window: timedelta) -
         ).fetchone()
     assert counts is not None
     whole = slice(0, series.SLOTS - 1)  # the slot under way is left out in its beginning
-    assert sum(found.done[whole]) * found.slot_s == pytest.approx(counts[0])
-    assert sum(found.failed[whole]) * found.slot_s == pytest.approx(counts[1])
+    assert sum(found.done.curve[whole]) * found.slot_s == pytest.approx(counts[0])
+    assert sum(found.failed.curve[whole]) * found.slot_s == pytest.approx(counts[1])
 
 
 async def test_a_window_that_is_too_much_for_one_look_is_counted_by_several_and_says_how_far(
@@ -114,7 +114,7 @@ async def test_a_window_that_is_too_much_for_one_look_is_counted_by_several_and_
     try:
         first = (await source.overview(HOUR)).series
         assert counted_s(first) < HOUR.total_seconds() / 2
-        assert first.done_now == pytest.approx(10, rel=0.05), "the headline does not wait for the curve"
+        assert first.done.now == pytest.approx(10, rel=0.05), "the headline does not wait for the curve"
         looks, found = 1, first
         while counted_s(found) < HOUR.total_seconds() - 1:
             before = counted_s(found)
@@ -122,7 +122,7 @@ async def test_a_window_that_is_too_much_for_one_look_is_counted_by_several_and_
             assert counted_s(found) > before
             looks += 1
         assert looks > 2
-        assert found.done[5:-1] == pytest.approx([10] * len(found.done[5:-1]), rel=0.03)
+        assert found.done.curve[5:-1] == pytest.approx([10] * len(found.done.curve[5:-1]), rel=0.03)
     finally:
         await source.close()
 
@@ -135,7 +135,7 @@ async def test_what_ends_between_two_looks_is_counted_once(db: Database) -> None
 
     async def all_are_in_whole_slots() -> bool:
         found = (await source.overview(window)).series
-        whole = found.done if len(found.done) < series.SLOTS else found.done[:-1]
+        whole = found.done.curve if len(found.done.curve) < series.SLOTS else found.done.curve[:-1]
         totals.append(sum(whole) * found.slot_s)
         return totals[-1] == pytest.approx(800)
 
@@ -156,10 +156,10 @@ async def test_more_ends_than_the_headline_reads_shorten_the_time_that_it_covers
     monkeypatch.setattr(series, "LOOK_ROWS_NOW", 500)
     fill(db, "now() + interval '40 s' - n * interval '1 s' / 100", 12_000, failed="n % 10 = 0")
     found = await look(db)
-    assert found.failed_now == pytest.approx(50 / found.failed_span_s, rel=0.01)
-    assert found.done_span_s < 40
-    assert found.done_now == pytest.approx(1_000 / found.done_span_s, rel=0.01)
-    assert found.sent_now == pytest.approx(1_000 / found.sent_span_s, rel=0.01)
+    assert found.failed.now == pytest.approx(50 / found.failed.span_s, rel=0.01)
+    assert found.done.span_s < 40
+    assert found.done.now == pytest.approx(1_000 / found.done.span_s, rel=0.01)
+    assert found.sent.now == pytest.approx(1_000 / found.sent.span_s, rel=0.01)
 
 
 async def test_the_cards_say_what_they_cover(db: Database) -> None:

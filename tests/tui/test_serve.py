@@ -162,9 +162,10 @@ class Served:
 
 
 @contextmanager
-def served(log: Path, *options: str) -> Iterator[Served]:
+def served(log: Path, *options: str, **environment: str) -> Iterator[Served]:
     port = free_port()
-    with process([sys.executable, "-m", "horsies_tui", "--demo", "--serve", str(port), *options], log):
+    command = [sys.executable, "-m", "horsies_tui", "--demo", "--serve", str(port), *options]
+    with process(command, log, **environment):
         address = address_of(log)
         eventually(lambda: listens(port), timeout=40, interval=0.1, describe="served")
         yield Served(port, address.partition("token=")[2], f"horsies_tui_{port}")
@@ -308,6 +309,32 @@ async def test_dashboards_end_with_their_server(tmp_path: Path, number: int) -> 
             assert server is not None
             server.send_signal(number)
             await eventually_async(lambda: not dashboard.is_running(), timeout=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_server_that_is_stopped_while_dashboards_start(tmp_path: Path, number: int) -> None:
+    """They do not read their input yet, so they must be ended, and nothing is said of them."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, time\nif 'TEXTUAL_DRIVER' in os.environ:\n    time.sleep(600)\n"
+    )
+    log = tmp_path / "serve.log"
+    with served(log, PYTHONPATH=str(tmp_path)) as there:
+        headers = {"Host": there.host, "Cookie": f"{there.cookie}={there.token}"}
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            visits = [await session.ws_connect(there.url("/ws"), headers=headers) for _ in range(10)]
+            await eventually_async(lambda: len(dashboards(there.port)) == 10)
+            starting = dashboards(there.port)
+            server = starting[0].parent()
+            assert server is not None
+            for one in [server, *starting] if number == signal.SIGINT else [server]:  # as a terminal does
+                one.send_signal(number)
+            ended = psutil.STATUS_ZOMBIE
+            await eventually_async(lambda: server.status() == ended, timeout=30)  # aiohttp would wait for a minute
+            assert not any(one.is_running() for one in starting)
+            for visit in visits:
+                await visit.close()
+    assert "Traceback" not in log.read_text()
+    assert "failed to start" not in log.read_text()
 
 
 @asynccontextmanager

@@ -245,11 +245,11 @@ async def test_rates_are_those_of_the_rows(db: Database) -> None:
         series = (await source.overview(timedelta(minutes=5))).series
     finally:
         await source.close()
-    busy = [value for value in series.done if value > 1]
+    busy = [value for value in series.done.curve if value > 1]
     assert busy
     assert all(5 < value < 20 for value in busy[1:-1])
     assert max(series.wait_p95) == pytest.approx(1.0, abs=0.1)
-    assert max(series.sent) > 1
+    assert max(series.sent.curve) > 1
 
 
 # -- how it asks ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import functools
+import math
 import sys
 import types
 import typing as t
@@ -15,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue
 
 from horsies.codec import TaskCodec
 from horsies.errors import TaskDefinitionError
@@ -233,6 +234,30 @@ class TestRefusedFunctions:
         assert "does not name the types in the TaskResult" in refusal(unsaid)
         assert "ValueError, not TaskError" in refusal(wrong_error)
 
+    @pytest.mark.parametrize(
+        ("annotation", "fix"),
+        [
+            (Done | None, "None"), (TaskResult[int, TaskError] | None, "int | None"),
+            (TaskResult[int, TaskError] | TaskResult[str, TaskError], "int | str"),
+            (t.Annotated[TaskResult[int, TaskError], "x"], "int"),
+        ],
+    )  # fmt: skip
+    def test_a_task_result_inside_another_annotation(self, annotation: t.Any, fix: str) -> None:
+        def job() -> None: ...
+
+        job.__annotations__["return"] = annotation
+        told = refusal(job)
+        assert "the return annotation is " in told
+        assert f"fix: write -> TaskResult[{fix}, TaskError]" in told
+
+    @pytest.mark.parametrize("annotation", [Done | None, list[Done], TaskResult, t.Annotated[Done, "x"]])
+    def test_a_task_result_inside_the_type_of_a_parameter(self, annotation: t.Any) -> None:
+        def job(value: t.Any) -> Done: ...
+
+        job.__annotations__["value"] = annotation
+        told = refusal(job)
+        assert "parameter 'value': a TaskResult cannot be a part of another type" in told
+
     def test_generators_lambdas_and_other_callables(self) -> None:
         def generator() -> Done:  # type: ignore[misc]
             yield
@@ -344,3 +369,58 @@ class TestAcceptedDefinitions:
         tree = Tree(children=[Tree(), Tree(children=[Tree()])])
         call = codec.encode_call((tree,), {})
         assert codec.decode_call(None, call.kwargs_json)[1] == {"tree": tree}
+
+
+class Money(BaseModel):
+    amount: int
+
+
+class Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: t.Any = Unset()
+
+
+class TestDefaults:
+    @pytest.mark.parametrize(
+        ("annotation", "default", "words"),
+        [
+            (int, "a", "its default 'a': input should be a valid integer"), (int, True, "True: .*valid integer"),
+            (int, 1.0, "valid integer"), (str, 5, "valid string"), (bool, 0, "valid boolean"), (bytes, "a", "bytes"),
+            (float, "1", "number"), (list[int], 5, "a list or another"), (list[int], ["a"], "valid integer"),
+            (list[int], {1}, "a list or another sequence"), (dict[str, int], [], "dictionary"), (int | str, b"", "str"),
+            (dt.datetime, 5, "a datetime or its ISO 8601 text"), (Colour, "green", "red"), (t.Literal["a"], "b", "'a'"),
+            (Money, "x", "Money"), (int | None, "a", "integer"),
+            (int, Field(5), r"is a pydantic Field, not a value(.|\n)*write value: Annotated\[int, Field"),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_a_default_of_a_wrong_type(self, annotation: t.Any, default: t.Any, words: str) -> None:
+        def job(value: t.Any = default) -> Done: ...
+        def keyword(*, value: t.Any = default) -> Done: ...
+        def unnamed(value: t.Any = default, /) -> Done: ...
+
+        for fn in (job, keyword, unnamed):
+            fn.__annotations__["value"] = annotation
+            with pytest.raises(TaskDefinitionError, match=f"parameter 'value': .*{words}"):
+                TaskCodec.from_function(fn, task_name="job", location=None)
+
+    @pytest.mark.parametrize(
+        ("annotation", "default"),
+        [
+            (int, None), (int, UNSET), (float, 0), (float, math.inf), (float, math.nan), (list[int], ()),
+            (tuple[int, ...], []), (set[str], ()), (dict[str, int], {}), (t.Annotated[int, Field(ge=1)], -1),
+            (t.Annotated[str, Field(min_length=1)], ""), (Colour, Colour.RED), (int, Colour.RED), (t.Any, b"x"),
+            (dt.date, "2026-01-31"), (Money, {"amount": 1}), (Decimal, 1), (int | None, None), (int, Level.LOW),
+            (t.Annotated[int, BeforeValidator(int)], "5"), (t.Literal["a"], "a"), (bool, False),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_a_default_that_may_stand(self, annotation: t.Any, default: t.Any) -> None:
+        def job(other: int, value: t.Any = default) -> Done: ...
+
+        job.__annotations__["value"] = annotation
+        codec = TaskCodec.from_function(job, task_name="job", location=None)
+        assert codec.encode_call((1,), {}).kwargs_json == '{"other":1}'

@@ -9,6 +9,7 @@ import zoneinfo
 from collections import OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -32,6 +33,7 @@ from horsies.codec import (
     DecodeError,
     EncodeError,
     Reason,
+    ResultError,
 )
 from horsies.result import TaskError, TaskResult
 from tests.support.codecs import (
@@ -349,6 +351,54 @@ class TestRoundTrip:
     def test_the_plain_form_of_a_richer_type_is_taken(self, annotation: t.Any, value: t.Any, text: str | None) -> None:
         sent = send(codec_for(annotation), value)
         assert text is None or sent == text
+
+    @pytest.mark.parametrize(
+        "value",
+        [Fraction(1, 2), Decimal("0.5"), Decimal(1), {"a": Fraction(1, 2)}, [Decimal("0.5")]],
+        ids=str,
+    )  # fmt: skip
+    def test_another_number_is_no_float(self, value: t.Any) -> None:
+        annotation: t.Any = {dict: dict[str, float], list: list[float]}.get(type(value), float)
+        for union in (annotation, annotation | None, annotation | bytes):
+            with pytest.raises(EncodeError, match=r"is a (Fraction|Decimal), not a float: it would arrive as"):
+                send(codec_for(union), value)
+
+    def test_another_number_is_no_float_in_a_result(self) -> None:
+        codec = codec_for(int, result=float)
+        for value in (Fraction(1, 2), Decimal("0.5")):
+            with pytest.raises(ResultError, match="valid number"):
+                codec.encode_result(TaskResult(ok=value))
+
+    @pytest.mark.parametrize("annotation", [list[int], list, tuple[int, ...], deque[int], list[int] | dict[str, int]])
+    def test_what_has_no_order_or_is_read_once_is_no_list(self, annotation: t.Any) -> None:
+        codec = codec_for(annotation)
+        for value in ({1, 2}, frozenset({1}), iter([1]), (one for one in [1]), {1: 2}.keys(), {1: 2}.values()):
+            with pytest.raises(EncodeError, match="a list or another sequence, such as a tuple; a set"):
+                send(codec, value)
+        for value in ([1], (1,), deque([1]), range(1, 2)):
+            assert send(codec, value) == "[1]"
+        with pytest.raises(EncodeError, match=r"value\[0\].*a list or another sequence"):
+            send(codec_for(list[list[int]]), [{1}])
+
+    @pytest.mark.parametrize("annotation", [set[int], frozenset[int]])
+    def test_an_iterator_is_no_set(self, annotation: t.Any) -> None:
+        for value in (iter([1]), (one for one in [1]), {2: 1}.values()):
+            with pytest.raises(EncodeError, match="an iterator can be read only once"):
+                send(codec_for(annotation), value)
+        for value in ({1}, frozenset({1}), [1], (1,), {1: 2}.keys()):
+            assert send(codec_for(annotation), value) == "[1]"
+
+    @pytest.mark.parametrize(
+        ("rich", "value"),
+        [
+            (dt.datetime, 5), (dt.datetime, "5"), (dt.date, dt.datetime(2026, 1, 31)), (dt.timedelta, 5),
+            (Decimal, 0.5), (uuid.UUID, b"0" * 16), (Level, True), (Level, 1.0),
+        ],
+    )  # fmt: skip
+    def test_a_union_takes_no_more_than_its_members(self, rich: t.Any, value: t.Any) -> None:
+        for annotation in (rich, rich | None, rich | list[int], list[int] | rich):
+            with pytest.raises(EncodeError):
+                send(codec_for(annotation), value)
 
     def test_the_repeated_hour_of_a_clock_change(self) -> None:
         codec = codec_for(dt.datetime)

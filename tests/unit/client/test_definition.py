@@ -379,6 +379,14 @@ def test_options_that_a_send_by_name_does_not_have(app: Horsies) -> None:
         app.with_options(countdown=5)  # type: ignore[call-arg]
 
 
+def test_options_that_a_get_does_not_have(app: Horsies) -> None:
+    """Those of Celery's."""
+    with pytest.raises(UsageError, match=r"<TaskHandle x>: get does not know timeout .*use timeout_ms="):
+        app.handle("x").get(timeout=5)  # type: ignore[call-arg]
+    with pytest.raises(UsageError, match=r"instead of propagate use result\.unwrap\(\)"):
+        app.handle("x").get(propagate=False)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("wait", [gather, as_completed, as_completed_async])
 def test_only_handles_are_waited_for(app: Horsies, wait: Any) -> None:
     with pytest.raises(UsageError, match=r"takes several handles, not 5: give a list of what send\(\) returned"):

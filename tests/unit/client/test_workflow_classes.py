@@ -290,8 +290,8 @@ def test_options_of_a_wrong_type_are_refused(app: Horsies, number: Any) -> None:
         ])  # fmt: skip
     told = [f"{problem.where}: {problem.why}" for problem in caught.value.problems]
     for wanted in (
-        "node 'text': a quorum of '1' among 1 dependencies cannot be met",
-        "node 'truth': a quorum of True among 1 dependencies cannot be met",
+        "node 'text': a quorum of '1' among 1 dependency cannot be met",
+        "node 'truth': a quorum of True among 1 dependency cannot be met",
         "node 'failed': allow_failed_deps is 'no'",
         "node 'named': parameter 'n' takes the result of 'first', which is not a node",
         "node 'map': items_from takes the result of None, which is not a node",

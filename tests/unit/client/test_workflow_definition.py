@@ -167,14 +167,14 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         "node 'takes': it takes the result of <TaskNode stranger>, which is not in this workflow",
         "node 'both': parameter 'a' is given and injected",
         "node 'unknown': task 'plus' has no parameter 'c'",
-        "node 'quorum': a quorum of 3 among 1 dependencies cannot be met",
+        "node 'quorum': a quorum of 3 among 1 dependency cannot be met",
         "node 'any': join='any' without any dependency",
         "node 'pointless': min_success has no meaning with join='all'",
         "node 'mixed': allow_failed_deps waits for all, join='any' does not",
         "node 'bare': with join='any' an upstream may have failed or not ended, there may be no value",
         "node 'odd': join='some' is unknown",
-        "'nowhere' is not a queue of this app",
-        "is not between 0 and ten years",
+        "node 'queue': queue_name: 'nowhere' is not a queue of this app",
+        "node 'late': good_until: 0:00:00 is not between 0 and ten years",
         "node 'no sources': parameter 'ctx' is a WorkflowContext",
         "node 'no context': workflow_ctx_from is given, and task 'number' has no parameter of type WorkflowContext",
         "node 'positional': task 'only_positional' has no parameter 'a'",
@@ -213,6 +213,8 @@ def test_map_is_checked() -> None:
         [one := number.node(node_id="one")(1), plus.node(node_id="m").map(one)]  # type: ignore[arg-type]
     )[0]  # fmt: skip
     assert "its task takes str" in problems([items, text.node(node_id="m").map(items)])[0]  # type: ignore[arg-type]
+    quorum = number.node(node_id="q", waits_for=[items], join="quorum")(1)
+    assert 'join="quorum" needs min_success, how many of its 1 dependency' in problems([items, quorum])[0]
     assert "max_width is 0" in problems([items, plus.node(node_id="m", max_width=0).map(items)])[0]
 
 

@@ -36,11 +36,13 @@ async def test_counts_are_of_what_is_listed(source: DemoSource) -> None:
 async def test_rates_are_of_what_is_listed(source: DemoSource) -> None:
     found = (await source.overview(HOUR)).series
     rows = [task for task in source.world.tasks.values() if task.ended is not None and task.ended < 3_600]
-    assert sum(found.done) * found.slot_s == pytest.approx(len(rows))
-    assert sum(found.failed) * found.slot_s == pytest.approx(sum(task.status in ("FAILED", "EXPIRED") for task in rows))
-    lately = sum(task.ended is not None and task.ended < found.done_span_s for task in rows)
-    assert found.done_now * found.done_span_s == pytest.approx(lately)
-    assert all(sent or done for sent, done in zip(found.sent[5:], found.done[5:], strict=True))
+    assert sum(found.done.curve) * found.slot_s == pytest.approx(len(rows))
+    assert sum(found.failed.curve) * found.slot_s == pytest.approx(
+        sum(task.status in ("FAILED", "EXPIRED") for task in rows)
+    )
+    lately = sum(task.ended is not None and task.ended < found.done.span_s for task in rows)
+    assert found.done.now * found.done.span_s == pytest.approx(lately)
+    assert all(sent or done for sent, done in zip(found.sent.curve[5:], found.done.curve[5:], strict=True))
 
 
 async def test_times_follow_each_other(source: DemoSource) -> None:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from horsies._checks import shown
-from horsies._hints import HANDLE, missing
+from horsies._hints import HANDLE, known_options, missing
 from horsies._loading import load_verbs
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.ids import is_storable_id
@@ -56,6 +56,7 @@ class Awaited(Generic[T_co]):
     def __hash__(self) -> int:
         return hash(self._id)
 
+    @known_options(timeout="timeout_ms=..., in milliseconds", propagate="result.unwrap(), which raises")
     def get(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
         """Wait for the end and return the result. Never raises for a failure of the task, the run or the database: a
         time-out is an err WAIT_TIMEOUT, also while a run is paused, and a lost database an err BROKER_ERROR. The handle

@@ -87,12 +87,13 @@ def missing(owner: object, name: str, hints: Mapping[str, str], it: str, **words
 
 
 def known_options(**hints: str) -> Callable[[F], F]:
-    """Wrap a method of a task or an app that takes options by name, so that it explains those that it does not have.
+    """Wrap a method of a task, an app or a handle that takes options by name, so that it explains unknown ones.
     `hints`: what to write instead, where that is not what `@app.task` says."""
 
     def wrap(method: F) -> F:
         named = cast("Any", method)
-        known: Mapping[str, Any] = named.__kwdefaults__
+        code = named.__code__
+        known = dict.fromkeys((*code.co_varnames[1 : code.co_argcount], *(named.__kwdefaults__ or ())))
 
         def instead(name: str) -> str | None:
             hint = hints.get(name)

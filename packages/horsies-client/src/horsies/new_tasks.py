@@ -75,8 +75,19 @@ class NewTasks(NamedTuple):
 
 
 def plan(config: "AppConfig", task_name: str, definition: "TaskDefinition | None", options: SendOptions) -> Plan:
-    """Resolve queue, priority and times. `definition` is None for a task that only the worker knows."""
+    """Resolve queue, priority and times for a send. `definition` is None for a task that only the worker knows."""
     checks = Checks(f"send of task {task_name!r}")
+    if (made := checked_plan(config, task_name, definition, options, checks)) is not None:
+        return made
+    raise TaskSendError(
+        SendErrorCode.VALIDATION_FAILED, str(ConfigurationError(checks.problems, subject=checks.subject))
+    )
+
+
+def checked_plan(
+    config: "AppConfig", task_name: str, definition: "TaskDefinition | None", options: SendOptions, checks: Checks
+) -> Plan | None:
+    """The same for a node or a schedule, which tells its problems itself. None when there are some."""
     options.check(checks)
     known = definition.options if definition is not None else TaskOptions()
     queue = _queue(config.queue_names, checks, options.queue_name or known.queue_name)
@@ -85,10 +96,8 @@ def plan(config: "AppConfig", task_name: str, definition: "TaskDefinition | None
         check_good_until(checks, deadline)  # it may have passed since the task was registered
     if not checks.problems:
         _check_order(checks, options, deadline)
-    try:
-        checks.finish()
-    except ConfigurationError as error:
-        raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(error)) from None
+    if checks.problems:
+        return None
     delay = options.delay if options.delay is not None else NO_DELAY
     # A sender by name or by stub does not know the worker's options: the row stores none, and the registration of the
     # worker that claims it decides.

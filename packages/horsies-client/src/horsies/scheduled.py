@@ -14,7 +14,7 @@ from horsies._checks import Checks, shown
 from horsies.codec import EncodeError
 from horsies.errors import ConfigurationError, Problem, TaskSendError
 from horsies.ids import derived_id, new_id
-from horsies.new_tasks import NewTasks, plan
+from horsies.new_tasks import NewTasks, checked_plan
 from horsies.options import SendOptions
 from horsies.schedule import Cron, TaskSchedule
 from horsies.workflow.spec import WorkflowSpec
@@ -131,12 +131,8 @@ def _row(app: "Horsies", schedule: TaskSchedule, task_name: str, checks: Checks)
         return None
     if checks.problems:
         return None  # the plan would only report the queue again
-    try:
-        settled = plan(app.config, task_name, definition, SendOptions(queue_name=schedule.queue_name))
-    except TaskSendError as error:
-        checks.add("task_name", str(error), "see the task's own options")
-        return None
-    return settled.tasks([call])
+    settled = checked_plan(app.config, task_name, definition, SendOptions(queue_name=schedule.queue_name), checks)
+    return None if settled is None else settled.tasks([call])
 
 
 def _check_zone(checks: Checks, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 from horsies._checks import Checks, shown
 from horsies._hints import SENDER, known_options, missing
 from horsies._loading import CODEC, load
-from horsies.errors import ConfigurationError, HorsiesError, SendErrorCode, TaskSendError
+from horsies.errors import ConfigurationError, HorsiesError, SendErrorCode, TaskSendError, UsageError
 from horsies.handle import TaskHandle
 from horsies.new_tasks import NewTasks, Plan, plan
 from horsies.options import SendOptions, check_name
@@ -234,7 +234,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         if isinstance(call, Mapping):
             return (), cast("Mapping[str, Any]", call)
         raise _invalid(
-            f"send_many item {at} is a {type(call).__name__}: give task.call(...), a tuple of positional arguments "
+            f"send_many item {at} is {shown(call)}: give task.call(...), a tuple of positional arguments "
             "or a mapping of keyword arguments"
         )
 
@@ -324,9 +324,14 @@ def changed(options: SendOptions, *, delay: Seconds | timedelta | None, **change
 
 
 def _later(options: SendOptions, when: object) -> SendOptions:
+    if given := [name for name in ("delay", "eta") if getattr(options, name) is not None]:
+        raise UsageError(
+            f"schedule(...) says when the task may start, and so does with_options({given[0]}=...): leave that out, or "
+            "use send(...)"
+        )
     if isinstance(when, datetime):
-        return replace(options, eta=when, delay=None)
-    return replace(options, delay=when if isinstance(when, timedelta) else _seconds(when), eta=None)
+        return replace(options, eta=when)
+    return replace(options, delay=when if isinstance(when, timedelta) else _seconds(when))
 
 
 def _seconds(value: object) -> timedelta:

@@ -123,12 +123,19 @@ class DemoSource:
             if 0 <= age < span_s:
                 now.add(row)
         whole = window.total_seconds()
+
+        def rate(counts: list[int], lately: int) -> models.Rate:
+            return models.Rate(tuple(count / slot_s for count in counts), whole, lately / span_s, span_s)
+
         return models.Series(
-            slot_s, tuple(count / slot_s for count in sent), tuple(one.tasks / slot_s for one in ended),
-            tuple(one.failed / slot_s for one in ended),
-            tuple(one.wait(0.95) for one in ended), whole, whole, whole, span_s, span_s, span_s, now_sent / span_s,
-            now.tasks / span_s, now.failed / span_s, now.wait(0.5), now.wait(0.95),
-        )  # fmt: skip
+            slot_s,
+            sent=rate(sent, now_sent),
+            done=rate([one.tasks for one in ended], now.tasks),
+            failed=rate([one.failed for one in ended], now.failed),
+            wait_p95=tuple(one.wait(0.95) for one in ended),
+            wait_p50_now=now.wait(0.5),
+            wait_p95_now=now.wait(0.95),
+        )
 
     async def tasks(
         self, query: Query, *, since: timedelta | None, after: models.Place | None, limit: int

@@ -6,6 +6,7 @@ its Host header, come from one of its own pages (Origin), and bring the token th
 """
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import re
@@ -39,9 +40,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def serve(arguments: Sequence[str], *, host: str, port: int, allowed_hosts: Collection[str] = ()) -> None:
     """Serve until interrupted."""
-    # textual-serve runs the command by a shell, in an environment with another driver
+    # textual-serve runs the command by a shell, in an environment with another driver. Ctrl+C in the terminal reaches
+    # all processes; a dashboard that is still being imported would tell of it with a traceback.
     driver = "TEXTUAL_DRIVER=horsies_tui.served_driver:ServedDriver"
-    command = "exec " + shlex.join(["env", driver, sys.executable, "-m", "horsies_tui", *arguments])
+    command = "trap '' INT; exec " + shlex.join(["env", driver, sys.executable, "-m", "horsies_tui", *arguments])
     GuardedServer(command, host, port, Guard(host, port, allowed_hosts)).serve()
 
 
@@ -136,7 +138,8 @@ class GuardedServer(Server):
     def __init__(self, command: str, host: str, port: int, guard: Guard) -> None:
         super().__init__(command, host=host, port=port, title="horsies")  # pyright: ignore[reportUnknownMemberType]
         self._guard = guard
-        self._open = set[web.WebSocketResponse]()
+        self._open: dict[web.WebSocketResponse, Any] = {}
+        self._is_ending = False
 
     def initialize_logging(self) -> None:
         """Log without local variables in tracebacks and without request lines: both can contain secrets."""
@@ -157,15 +160,23 @@ class GuardedServer(Server):
         return f"http://{name}:{self.port}/?{TOKEN}={self._guard.token}"
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """Close the visitors' connections, which ends their dashboards; otherwise the end waits a minute for them."""
-        await asyncio.gather(*(socket.close() for socket in self._open))
+        """End the visitors' dashboards and close their connections; otherwise the end waits a minute for them."""
+        self._is_ending = True
+        logging.getLogger("textual-serve").setLevel(logging.CRITICAL)  # it would tell of each that was still starting
+        for service in self._open.values():
+            _end(service)
+        # a visitor may leave at the same moment
+        await asyncio.gather(*(socket.close() for socket in self._open), return_exceptions=True)
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: Any) -> None:
-        self._open.add(websocket)
+        if self._is_ending:  # it was being started
+            _end(app_service)
+            return
+        self._open[websocket] = app_service
         try:
             await super()._process_messages(websocket, app_service)
         finally:
-            self._open.discard(websocket)
+            del self._open[websocket]
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
@@ -206,6 +217,13 @@ class GuardedServer(Server):
             "application": {"name": self.title},
         }
         return aiohttp_jinja2.render_template("app_index.html", request, context)
+
+
+def _end(service: Any) -> None:
+    """End a visitor's dashboard. It reads its input, and so learns that it should quit, only once it has started."""
+    process: asyncio.subprocess.Process = service._process
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
 
 
 def _is_https(request: web.Request) -> bool:

@@ -149,8 +149,9 @@ class Worker:
             if "scheduler" in services:
                 services["scheduler"].cancel()  # a slot is fired whole or not at all; another scheduler fires it
             await self._drain(services["claimer"])
-            # a claim without an answer may still take tasks: then the other workers must find this one dead
-            if self._fatal is None and services["claimer"].done():
+            # a claim without an answer may still take tasks, and a child that cannot be killed may still have one: then
+            # the other workers must find this one dead
+            if self._fatal is None and services["claimer"].done() and not len(self.owned):
                 await self._leave()
         finally:
             for service in services.values():
@@ -276,7 +277,8 @@ class Worker:
         written = asyncio.ensure_future(self.finalizer.drained())
         if not await self._stop.finished(written, until=lambda: deadlines.write_until):
             written.cancel()
-            self._fatal = self._fatal or DatabaseGone(self.told_unwritten())
+            if self.unwritten:
+                self._fatal = self._fatal or DatabaseGone(self.told_unwritten())
             return
         # advance the workflows of tasks that ended here; otherwise the reaper of another worker does it later
         advanced = asyncio.ensure_future(self.advancer.drained())

@@ -35,6 +35,12 @@ _TYPED_DICT: Final = Problem(
 )
 
 
+_RESULT_INSIDE: Final = Problem(
+    "a TaskResult cannot be a part of another type, and needs the type of its value",
+    "annotate it as TaskResult[T, TaskError] alone, to take the result of a workflow's node",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of the JSON object. `key` is its name there, `label` its name in messages."""
@@ -57,6 +63,8 @@ def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse)
         except Exception as error:  # pydantic, and schema hooks of user types
             if getattr(error, "code", None) == "typed-dict-version":
                 refuse(field.label, _TYPED_DICT)
+            if "horsies.result.TaskResult" in str(field.annotation):
+                refuse(field.label, _RESULT_INSIDE)
             told = str(error).split(". ")[0].split("\n")[0]
             refuse(
                 field.label,

@@ -43,7 +43,7 @@ class Fault:
 def type_name(annotation: Any) -> str:
     """An annotation in a message."""
     is_plain = isinstance(annotation, type) and not get_args(annotation)
-    return annotation.__name__ if is_plain else str(annotation)[:200]
+    return annotation.__name__ if is_plain else str(annotation).replace("horsies.result.", "")[:200]
 
 
 def format_path(parts: Sequence[str | int]) -> str:

@@ -9,7 +9,7 @@ Models and pydantic's own dataclasses keep their settings, and a type with a ser
 what it writes for an int may well be text.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set as AbstractSet
 from enum import Enum
 from typing import Any, Final
 
@@ -52,9 +52,26 @@ _FORMS: Final[dict[str, tuple[Any, str]]] = {
 }
 
 
+_NUMBER: Final = "a valid number, and an integer only if a float is equal to it"
+
+_ORDERED: Final = (
+    "a list or another sequence, such as a tuple; a set and a view of a dict have no order to keep, and an iterator "
+    "can be read only once"
+)
+_UNORDERED: Final = "a set, a frozenset or a sequence; an iterator can be read only once"
+#: What is taken for each collection, and how to say that.
+_COLLECTIONS: Final[dict[str, tuple[Any, str]]] = {
+    "list": ((list, tuple, Sequence), _ORDERED),
+    "tuple": ((tuple, list, Sequence), _ORDERED),
+    "deque": ((list, Sequence), _ORDERED),
+    "set": ((set, AbstractSet, Sequence), _UNORDERED),
+    "frozenset": ((frozenset, AbstractSet, Sequence), _UNORDERED),
+}
+
+
 def exact_validator(schema: Any, config: CoreConfig) -> SchemaValidator:
     """The validator of a core schema that takes each type as itself."""
-    return SchemaValidator(_rewritten(schema, _as_itself), config)
+    return SchemaValidator(_rewritten(schema, _as_itself, _of_collections), config)
 
 
 def honest_serializer(schema: Any, config: CoreConfig) -> SchemaSerializer:
@@ -65,8 +82,11 @@ def honest_serializer(schema: Any, config: CoreConfig) -> SchemaSerializer:
     return SchemaSerializer(_rewritten(schema, _as_it_is), config)
 
 
-def _rewritten(schema: Any, change: Callable[[Node], Node | None]) -> Any:
-    """A copy with some nodes changed: the nodes themselves belong to the classes of users too."""
+def _rewritten(
+    schema: Any, change: Callable[[Node], Node | None], wrapped: Callable[[Node], Node] = lambda node: node
+) -> Any:
+    """A copy with some nodes changed: the nodes themselves belong to the classes of users too. `wrapped` gets each
+    other node with what is inside it changed already."""
     reached: dict[str, None] = {}
 
     def copied(node: Node) -> Node:
@@ -78,7 +98,7 @@ def _rewritten(schema: Any, change: Callable[[Node], Node | None]) -> Any:
             return node
         if (changed := change(node)) is not None:
             return changed
-        return {key: value if key in NOT_NODES else inside(value) for key, value in node.items()}
+        return wrapped({key: value if key in NOT_NODES else inside(value) for key, value in node.items()})
 
     def inside(value: Any) -> Any:
         if isinstance(value, dict):
@@ -141,7 +161,8 @@ def _rich(node: Node, form: Any, told: str) -> Node:
         return _named(node, core_schema.json_or_python_schema(formed, _told(either, told)))
     itself: Any = {**bare, "strict": True}
     either = core_schema.union_schema([itself, formed], mode="left_to_right")
-    in_python = core_schema.lax_or_strict_schema(_told(either, told), bare)
+    # a union asks its choices for an exact match first, by the strict branch but without being strict
+    in_python = core_schema.lax_or_strict_schema(_told(either, told), itself)
     return _named(node, core_schema.json_or_python_schema(formed, in_python))
 
 
@@ -151,17 +172,28 @@ def _refuse_rounding(value: Any) -> Any:
     return value
 
 
+def _of_collections(node: Node) -> Node:
+    """In Python only a collection that stands for it; pydantic would read any iterable."""
+    if (given := _COLLECTIONS.get(node["type"])) is None:
+        return node
+    kinds, told = given
+    bare: Any = {key: value for key, value in node.items() if key != "ref"}
+    in_python = core_schema.chain_schema([_told(core_schema.is_instance_schema(kinds), told), bare])
+    return _named(node, core_schema.json_or_python_schema(bare, in_python))
+
+
 def _unrounded(node: Node) -> Node:
     """An integer is taken for a float that is equal to it. Only beyond 2**53 is Python asked: 0.03 µs a number."""
-    strict: Any = {"strict": True, **node}
+    # strict still takes everything with a __float__, such as a Fraction, a Decimal or a numpy.float32
+    float_or_int = _told(core_schema.is_instance_schema((float, int)), _NUMBER)
+    itself: Any = {"strict": True, **node}
     inside = core_schema.float_schema(strict=True, gt=-(2.0**53), lt=2.0**53)
     beyond = core_schema.no_info_before_validator_function(_refuse_rounding, core_schema.float_schema(strict=True))
-    number = _told(
-        core_schema.union_schema([inside, beyond], mode="left_to_right"),
-        "a valid number, and an integer only if a float is equal to it",
-    )
+    number = _told(core_schema.union_schema([inside, beyond], mode="left_to_right"), _NUMBER)
+    is_bare = node.keys() <= {"type", "metadata"}
     return core_schema.json_or_python_schema(  # pyright: ignore[reportReturnType] # an untyped schema
-        number if node.keys() <= {"type", "metadata"} else core_schema.chain_schema([number, strict]), strict
+        number if is_bare else core_schema.chain_schema([number, itself]),
+        core_schema.chain_schema([float_or_int, itself]),
     )
 
 

@@ -8,7 +8,10 @@ find the place and the reason.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -59,6 +62,24 @@ class Record:
         self._lax = adapter.validator.validate_python
         honest = self._traits.has_dataclass
         self._dump = (honest_serializer(adapter.core_schema, CORE_CONFIG) if honest else adapter.serializer).to_json
+
+    def wrong_default(self, key: str, value: object) -> str | None:
+        """Why this default is of another type than its field; None when it may stand.
+
+        Only plain data are judged, and only their type: None, a sentinel object or a member of an enum may mark what is
+        not given, and so may a number beyond a constraint or an infinity. What may be sent may be a default.
+        """
+        if type(value) not in _DATA:
+            return None
+        try:
+            self._validate({key: value})
+        except ValidationError as error:
+            told = [item for item in error.errors(include_url=False, include_input=False) if item["loc"][:1] == (key,)]
+            if told and all(item["type"] in _WRONG_TYPES for item in told):
+                return "; ".join(dict.fromkeys(item["msg"][:1].lower() + item["msg"][1:] for item in told[:3]))
+        except Exception:  # a validator of a user type, which may expect more than a default
+            return None
+        return None
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -245,6 +266,17 @@ _REASONS: Final = {
     "string_sub_type": Reason.SURROGATE,
     "json_invalid": Reason.MALFORMED,
 }
+#: The types of defaults that are judged, and what pydantic says of a value of the wrong type.
+_DATA: Final = frozenset(
+    {bool, int, float, str, bytes, list, tuple, dict, set, frozenset, Decimal, date, datetime, time, timedelta, UUID}
+)
+_WRONG_TYPES: Final = frozenset(
+    {
+        "int_type", "float_type", "string_type", "bool_type", "bytes_type", "list_type", "tuple_type", "dict_type",
+        "set_type", "frozen_set_type", "model_type", "model_attributes_type", "dataclass_type", "none_required",
+        "is_instance_of", "not_exact", "literal_error", "enum",
+    }
+)  # fmt: skip
 _PLAIN_TYPES: Final = frozenset({"int_type", "float_type", "string_type", "bool_type", "bytes_type"})
 #: Messages that offer what is not taken here.
 _LAX_TYPES: Final = frozenset({"decimal_type", "date_from_datetime_inexact"})

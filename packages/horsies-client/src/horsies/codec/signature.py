@@ -5,6 +5,7 @@ A signature that cannot work is refused at import, with the task, the parameter,
 
 import inspect
 import sys
+import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ class Parameter:
     name: str
     annotation: Any
     required: bool
+    default: Any = P.empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def read_signature(fn: Callable[..., Any], *, task_name: str, location: str | No
         if typing.get_origin(annotation) is typing.Unpack:
             refuse(f"parameter {name!r} uses Unpack", "write the keyword parameters out, or take one TypedDict")
         required = raw.default is P.empty and raw.kind not in (P.VAR_POSITIONAL, P.VAR_KEYWORD)
-        groups.setdefault(raw.kind, []).append(Parameter(name, annotation, required))
+        groups.setdefault(raw.kind, []).append(Parameter(name, annotation, required, raw.default))
 
     return TaskSignature(
         task_name=task_name,
@@ -91,12 +93,29 @@ def _result_type(raw: Any, hints: "_Hints", refuse: _Refuse) -> Any:
     annotation = hints.resolve("return", "the return annotation")
     if annotation is TaskResult:
         refuse("the return annotation does not name the types in the TaskResult", fix)
+    members = _members(annotation)
+    if any((typing.get_origin(one) or one) is TaskResult for one in members):
+        told = "Annotated has no meaning around it" if _is_annotated(annotation) else "it must be one TaskResult"
+        values = [typing.get_args(one)[0] if typing.get_origin(one) is TaskResult else one for one in members]
+        union = " | ".join(dict.fromkeys("None" if one in (None, type(None)) else type_name(one) for one in values))
+        refuse(f"the return annotation is {type_name(annotation)}: {told}", f"write -> TaskResult[{union}, TaskError]")
     if typing.get_origin(annotation) is not TaskResult:
         refuse(f"it returns {type_name(annotation)}, not a TaskResult", fix)
     value, error = typing.get_args(annotation)
     if error is not TaskError:
         refuse(f"the error type of its TaskResult is {type_name(error)}, not TaskError", fix)
     return value
+
+
+def _is_annotated(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is typing.Annotated
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """What stands in a union or an Annotated; nothing for any other annotation."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return typing.get_args(annotation)[:1] if _is_annotated(annotation) else ()
 
 
 class _Hints:

@@ -9,11 +9,12 @@ are not written: the worker's default applies. A result is `{"ok": value}` or `{
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, cast
 
+from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
 from horsies.codec.adapter import Field
 from horsies.codec.compare import safe_repr
-from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason, ResultError
+from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason, ResultError, type_name
 from horsies.codec.failure import encode_error, serialization_error
 from horsies.codec.record import Record
 from horsies.codec.schema import Problem
@@ -45,6 +46,7 @@ class TaskCodec:
             extras=None if signature.var_keyword is None else _field(signature.var_keyword),
             refuse=self._refuse_parameter,
         )
+        self._refuse_wrong_defaults()
         ok = Field("ok", "ok", signature.result, required=True)
         self._result = Record(signature.task_name, "result", [ok], extras=None, refuse=self._refuse_result)
 
@@ -55,6 +57,20 @@ class TaskCodec:
 
     def _refuse_parameter(self, name: str, problem: Problem) -> NoReturn:
         self._refuse(f"parameter {name!r}: {problem.why}", problem.fix)
+
+    def _refuse_wrong_defaults(self) -> None:
+        """A default never crosses the wire, so a wrong one would be seen in the worker only, when the code uses it."""
+        signature = self.signature
+        for key, parameter in (
+            *((f"/{one.name}", one) for one in signature.positional_only),
+            *((one.name, one) for one in (*signature.positional_or_keyword, *signature.keyword_only)),
+        ):
+            if isinstance(parameter.default, FieldInfo):
+                fix = f"write {parameter.name}: Annotated[{type_name(parameter.annotation)}, Field(...)] = the default"
+                self._refuse(f"parameter {parameter.name!r}: its default is a pydantic Field, not a value", fix)
+            if (why := self._arguments.wrong_default(key, parameter.default)) is not None:
+                fix = "correct the default, or add its type to the annotation"
+                self._refuse(f"parameter {parameter.name!r}: its default {safe_repr(parameter.default)}: {why}", fix)
 
     def _refuse_result(self, _name: str, problem: Problem) -> NoReturn:
         self._refuse(f"the result type: {problem.why}", problem.fix)

@@ -1,5 +1,6 @@
 """What operators see of tasks, attempts, workers, queues and schedules: plain frozen values."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -187,11 +188,26 @@ class TaskState(FromRow):
             told = f"it belongs to a workflow: retry that, it is {where}"
         if self.root_id is None:
             return told
-        if self.root_status == WorkflowStatus.COMPLETED:
+        if (retried := self.retried_run) is None:
             return f"{told}; the workflow is COMPLETED, start a new run to repeat it"
-        is_live = not WorkflowStatus(self.root_status or "").is_terminal
-        node = f" --node {self.node_id}" if is_live and self.workflow_id == self.root_id else ""
-        return f"{told}; `horsies workflows retry {self.root_id}{node}` runs again what failed in it"
+        return f"{told}; `horsies workflows retry {retried}` runs again what failed in it"
+
+    @property
+    def retried_run(self) -> str | None:
+        """What `horsies workflows retry` needs to run it again; None when no run can do that."""
+        if self.root_id is None or self.root_status is None:
+            return None
+        return retried_run(self.root_id, self.root_status, self.node_id if self.workflow_id == self.root_id else None)
+
+
+def retried_run(root_id: str, root_status: str, node_id: str | None) -> str | None:
+    """The arguments of `horsies workflows retry` for a failed node of an outermost run; `node_id` is None when the node
+    is in a workflow inside it. A live run keeps what failed in it until it ends, unless its node is named. None when
+    the run is COMPLETED, because then a failed node has done no harm."""
+    status = WorkflowStatus(root_status)
+    if status is WorkflowStatus.COMPLETED:
+        return None
+    return root_id if status.is_terminal or node_id is None else f"{root_id} --node {shlex.quote(node_id)}"
 
 
 class RetryResult(StrEnum):

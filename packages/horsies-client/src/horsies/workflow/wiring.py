@@ -10,12 +10,13 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
 
 from horsies._checks import Checks
+from horsies._text import plural
 from horsies.codec import EncodedCall, TaskCodec
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
 from horsies.errors import HorsiesError, Problem
-from horsies.new_tasks import Plan, plan
+from horsies.new_tasks import Plan, checked_plan
 from horsies.options import SendOptions, check_name
 from horsies.result import TaskResult
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
@@ -273,11 +274,11 @@ class Wiring:
     def _plan(self, node: TaskNode[Any], at: str) -> Plan | None:
         options = node.options
         chosen = SendOptions(queue_name=options.queue_name, priority=options.priority, good_until=options.good_until)
-        try:
-            return plan(self._app.config, node.task.name, node.definition, chosen)
-        except HorsiesError as error:
-            self.refuse(at, str(error), "see the line above")
-            return None
+        checks = Checks(at)
+        settled = checked_plan(self._app.config, node.task.name, node.definition, chosen, checks)
+        for problem in checks.problems:
+            self.refuse(at, f"{problem.where.removeprefix(f'{at}.')}: {problem.why}", problem.fix)
+        return settled
 
     # -- edges -----------------------------------------------------------------------------------
 
@@ -314,9 +315,13 @@ class Wiring:
         if not isinstance(cast("object", options.allow_failed_deps), bool):
             self.refuse(at, f"allow_failed_deps is {options.allow_failed_deps!r:.60}", "give True or False")
         if options.join == "quorum":
-            if type(options.min_success) is not int or not 1 <= options.min_success <= count:
-                why = f"a quorum of {options.min_success!r} among {count} dependencies cannot be met"
-                self.refuse(at, why, f"min_success is 1 to {count}" if count else "let it wait for something")
+            among = plural(count, "dependency", "dependencies")
+            if options.min_success is None and count:
+                self.refuse(at, f'join="quorum" needs min_success, how many of its {among} must complete',
+                            f"give min_success=1 to {count}")  # fmt: skip
+            elif count and (type(options.min_success) is not int or not 1 <= options.min_success <= count):
+                why = f"a quorum of {options.min_success!r:.60} among {among} cannot be met"
+                self.refuse(at, why, f"min_success is 1 to {count}")
         elif options.min_success is not None:
             self.refuse(at, f"min_success has no meaning with join={options.join!r}", 'use join="quorum"')
         if options.join != "all":

@@ -59,26 +59,26 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """One rate per second: for each slot, the newest last, and for the newest moments."""
+
+    curve: tuple[float, ...]
+    counted_s: float = 0.0
+    """How far back the slots are counted; older slots are 0 until a later refresh counts them."""
+    now: float = 0.0
+    span_s: float = 60.0
+    """The time up to now that `now` covers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
-    """Rates per second and waits in seconds for each slot, the newest last; and the same for the newest moments."""
+    """The rates of a window, and the waits in seconds, which are counted as far back as the failures."""
 
     slot_s: float
-    sent: tuple[float, ...]
-    done: tuple[float, ...]
-    failed: tuple[float, ...]
+    sent: Rate
+    done: Rate
+    failed: Rate
     wait_p95: tuple[float, ...]
-    sent_counted_s: float = 0.0
-    """How far back the slots of `sent` are counted; older slots are 0 until a later refresh counts them."""
-    done_counted_s: float = 0.0
-    failed_counted_s: float = 0.0
-    """The same for failures and waits."""
-    sent_span_s: float = 60.0
-    """The time up to now that `sent_now` covers."""
-    done_span_s: float = 60.0
-    failed_span_s: float = 60.0
-    sent_now: float = 0.0
-    done_now: float = 0.0
-    failed_now: float = 0.0
     wait_p50_now: float = 0.0
     wait_p95_now: float = 0.0
 

@@ -1,7 +1,7 @@
 """Rates over a window, counted slot by slot and kept.
 
 A slot that has passed does not change, so it is counted once. One refresh reads a bounded number of rows: a long window
-of a busy queue takes several refreshes, the newest slots first, and `Series.*_counted_s` says how far back they have
+of a busy queue takes several refreshes, the newest slots first, and `Rate.counted_s` says how far back they have
 come. Rates are counted, never extrapolated: a batch can write the first forty ends of a slot in one instant.
 """
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from horsies.operate.session import Fetch
-from horsies_tui.data.models import Series
+from horsies_tui.data.models import Rate, Series
 
 SLOTS: Final = 40
 SETTLED: Final = timedelta(seconds=5)
@@ -208,22 +208,19 @@ class Rates:
         sent_s = (now - oldest).total_seconds() if oldest is not None else span_s
         return Series(
             slot_s=self._slot_s,
-            sent=_curve(sent, lambda tally, lasted: tally.tasks / lasted),
-            done=_curve(ended, lambda tally, lasted: tally.tasks / lasted),
-            failed=_curve(failed, lambda tally, lasted: tally.failed / lasted),
+            sent=self._rate(sent, lambda tally: tally.tasks, sends["tasks"], sent_s),
+            done=self._rate(ended, lambda tally: tally.tasks, ends["tasks"], done_s),
+            failed=self._rate(failed, lambda tally: tally.failed, fails["failed"], failed_s),
             wait_p95=_curve(failed, lambda tally, _: tally.wait(0.95)),
-            sent_counted_s=self._slot_s * _counted(sent),
-            done_counted_s=self._slot_s * _counted(ended),
-            failed_counted_s=self._slot_s * _counted(failed),
-            sent_span_s=sent_s,
-            done_span_s=done_s,
-            failed_span_s=failed_s,
-            sent_now=sends["tasks"] / max(sent_s, _SHORTEST_S),
-            done_now=ends["tasks"] / max(done_s, _SHORTEST_S),
-            failed_now=fails["failed"] / max(failed_s, _SHORTEST_S),
             wait_p50_now=fails["p50"] or 0.0,
             wait_p95_now=fails["p95"] or 0.0,
         )
+
+    def _rate(
+        self, tallies: Sequence[tuple[Tally, float] | None], count: Callable[[Tally], int], lately: int, span_s: float
+    ) -> Rate:
+        curve = _curve(tallies, lambda tally, lasted: count(tally) / lasted)
+        return Rate(curve, self._slot_s * _counted(tallies), lately / max(span_s, _SHORTEST_S), span_s)
 
 
 def _curve(tallies: Sequence[tuple[Tally, float] | None], value: Callable[[Tally, float], float]) -> tuple[float, ...]:

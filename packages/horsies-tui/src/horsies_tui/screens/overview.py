@@ -96,17 +96,16 @@ class OverviewScreen(LiveScreen[Overview]):
 
     def _show_cards(self, data: Overview) -> None:
         curves = data.series
-        for name in ("sent", "done", "failed"):
-            curve: tuple[float, ...] = getattr(curves, name)
-            past = self._past(curves, getattr(curves, f"{name}_counted_s"))
+        for name, shown in (("sent", curves.sent), ("done", curves.done), ("failed", curves.failed)):
+            past = self._past(curves, shown.counted_s)
             self.query_one(f"#{name}", MetricCard).show(
-                rate(getattr(curves, f"{name}_now")), curve, f"max {rate(max(curve, default=0))} in {past}",
-                _covers(getattr(curves, f"{name}_span_s")),
+                rate(shown.now), shown.curve, f"max {rate(max(shown.curve, default=0))} in {past}",
+                _covers(shown.span_s),
             )  # fmt: skip
         highest = f", max {_seconds(max(curves.wait_p95, default=0))}" if not self.has_class("-narrow") else ""
         self.query_one("#wait", MetricCard).show(
             _seconds(curves.wait_p95_now), curves.wait_p95, f"p50 {_seconds(curves.wait_p50_now)}{highest}",
-            _covers(curves.failed_span_s),
+            _covers(curves.failed.span_s),
         )  # fmt: skip
 
     def _past(self, curves: Series, counted_s: float) -> str:

@@ -81,11 +81,6 @@ class ChildStats:
 class PoolStats:
     children: tuple[ChildStats, ...]
     template_pid: int | None
-    starts: int
-    """Children that became ready since the pool started."""
-    deaths: int
-    """Children that died without a request to leave."""
-    recycled: int
     start_failures: int
     """Consecutive failures of the starts that are being tried now."""
     output_dropped_bytes: int

@@ -21,6 +21,8 @@ logger = logging.getLogger("horsies.worker.pool")
 _BACKOFF_S: Final = 0.1
 _TEMPLATE_PROVEN_S: Final = 1.0
 """A template that dies sooner counts as a failed start."""
+_SILENT_CHECKS: Final = 3
+"""A template that has not reported the end of a child in this many checks, a second apart, is stopped or stuck."""
 
 
 class ChildStartError(HorsiesError):
@@ -47,8 +49,9 @@ class ChildStarter:
         self._closed_templates: list[Template] = []
         self._preload = spec.preload
         self._is_ended = False
+        self._unreported: dict[int, int] = {}
+        """For each child that has ended: the number of checks since then in which the template had not reported it."""
         self._retry: asyncio.TimerHandle | None = None
-        self.starts = 0
         self.failures = 0
         """Failed starts in a row."""
 
@@ -93,7 +96,6 @@ class ChildStarter:
     def succeeded(self) -> None:
         """A child is ready."""
         self.failures = 0
-        self.starts += 1
         if not self._first_ready.done():
             self._first_ready.set_result(None)
 
@@ -115,6 +117,20 @@ class ChildStarter:
     def _try_again(self) -> None:
         self._retry = None
         self.fill()
+
+    def check_template(self) -> None:
+        """Give up a template that does not report the ends of children, such as one that was stopped by a signal."""
+        ended = [child.number for child in self._children.values() if child.process.is_unreported]
+        self._unreported = {number: self._unreported.get(number, 0) + 1 for number in ended}
+        if any(checks >= _SILENT_CHECKS for checks in self._unreported.values()):
+            self.give_up_template()
+
+    def give_up_template(self) -> None:
+        """Kill a template that does not report, and learn the ends of its children without it."""
+        self._unreported = {}
+        if self._template is not None:
+            text = f"the template process (pid {self._template.pid}) is stopped or stuck, and was killed"
+            self.template_lost(text, was_ready=self._template.ready)
 
     def end(self) -> None:
         """Start no more children."""
@@ -156,7 +172,9 @@ class ChildStarter:
         self._close_template()
         for child in list(self._children.values()):
             child.orphaned()
-        if was_ready and time.monotonic() - self._template_since > _TEMPLATE_PROVEN_S:
+        if self._is_ended:
+            logger.warning("%s", text)
+        elif was_ready and time.monotonic() - self._template_since > _TEMPLATE_PROVEN_S:
             logger.warning("%s; starting another one, its children are replaced as they finish", text)
             self.fill()
         else:

@@ -28,9 +28,9 @@ from horsies_worker.output.stdio import OutputRelay
 logger = logging.getLogger("horsies.worker.pool")
 
 _TICK_S: Final = 1.0
-_LONG_TICK_S: Final = 5.0
-"""Without a limit on the age of children, the tick only repeats what their ends have started already."""
 _KILLED_S: Final = 5.0
+_REPORTED_S: Final = 0.25
+"""At the end of a stop the template may take this long to report that the children were killed."""
 
 
 class ChildPool:
@@ -58,9 +58,7 @@ class ChildPool:
         self._children: dict[int, ChildProcess] = {}
         self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
         self._tick: asyncio.TimerHandle | None = None
-        self._tick_s = _LONG_TICK_S if spec.max_age_s is None else _TICK_S
         self._stopping = self._told_fresh_size = False
-        self._deaths = self._recycled = 0
         self._oom = OomWatch()
         self._memory_limit_kb = memory_limit_kb()
 
@@ -75,7 +73,7 @@ class ChildPool:
         self._hurried = asyncio.Event()
         self._all_gone = asyncio.Event()
         self._relays = [OutputRelay(target) for target in self._output]
-        self._tick = self._loop.call_later(self._tick_s, self._on_tick)
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
         try:
             await self._starter.start((self._relays[0].writer, self._relays[1].writer))
         except BaseException:
@@ -88,8 +86,6 @@ class ChildPool:
         if not self._stopping:
             self._stopping = True
             self._starter.end()
-            if self._tick is not None:
-                self._tick.cancel()
         for child in list(self._children.values()):
             if child.state is State.STARTING:
                 child.process.kill()
@@ -103,7 +99,11 @@ class ChildPool:
                 for child in list(self._children.values()):
                     child.kill_for_shutdown()
                 self._hurried.clear()
-                await self._gone_within(_KILLED_S)
+                if not await self._gone_within(_REPORTED_S):
+                    self._starter.give_up_template()
+                    await self._gone_within(_KILLED_S)
+        if self._tick is not None:
+            self._tick.cancel()
         await self._starter.close()
         for relay in self._relays:
             await relay.close()
@@ -224,9 +224,6 @@ class ChildPool:
                 for child in self._children.values()
             ),
             template_pid=self._starter.template_pid,
-            starts=self._starter.starts,
-            deaths=self._deaths,
-            recycled=self._recycled,
             start_failures=self._starter.failures,
             output_dropped_bytes=sum(relay.dropped_bytes for relay in self._relays),
         )
@@ -325,7 +322,6 @@ class ChildPool:
         if not child.was_ready:
             self._starter.failed(child.start_failure or text)
             return
-        self._deaths += 1
         logger.warning("%s (pid %d): %s", child.name, child.pid, text)
         if child.jobs.total == 0 and not end.killed_by_us:
             # It died before its first job: count that as a failed start, whose wait prevents a busy loop.
@@ -340,12 +336,14 @@ class ChildPool:
                     self._recycle(child)
 
     def _recycle(self, child: ChildProcess) -> None:
-        self._recycled += 1
         child.retire()
         self._starter.fill()
 
     def _on_tick(self) -> None:
-        self._tick = self._loop.call_later(self._tick_s, self._on_tick)
+        self._tick = self._loop.call_later(_TICK_S, self._on_tick)
+        self._starter.check_template()
+        if self._stopping:
+            return
         if self.spec.max_age_s is not None:
             oldest = time.monotonic() - self.spec.max_age_s
             for child in list(self._children.values()):

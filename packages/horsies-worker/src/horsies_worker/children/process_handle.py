@@ -57,6 +57,13 @@ class ProcessHandle:
             return False
         return self._pidfd is None or not readable(self._pidfd)
 
+    @property
+    def is_unreported(self) -> bool:
+        """Whether it has ended, or was killed before it was forked, and the template has still to report that."""
+        if self._gone:
+            return False
+        return readable(self._pidfd) if self._pidfd is not None else self.killed and not self.pid
+
     def when_gone(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Call `callback` when the process ends. Needs a pidfd."""
         if self._pidfd is not None:

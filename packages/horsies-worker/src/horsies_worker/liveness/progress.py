@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 
-from horsies._pg.transient import is_transient
 from horsies_worker.child.jobs import Job
 from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.database.session import Session
+from horsies_worker.database.split_batch import write_or_split
 from horsies_worker.output.log_context import about, log
+
+Reported = tuple[str, int, str]
+"""Task id, claim generation, and the value as JSON text."""
 
 
 class Progress:
@@ -30,15 +33,14 @@ class Progress:
             left = {key: text for key, text in values.items() if key[0] not in written and self._owned.find(*key)}
             self._newest = left | self._newest
 
-    async def _write(self, items: Sequence[tuple[str, int, str]]) -> set[str]:
+    async def _write(self, items: Sequence[Reported]) -> set[str]:
         """Write these. A value that cannot be stored (a number of 200,000 digits) is dropped, alone."""
-        try:
-            return await self._session.run(lambda c: self._session.queries.write_progress(c, items))
-        except Exception as error:
-            if is_transient(error):
-                raise
-            if len(items) == 1:
-                log.warning("task %s: its progress cannot be stored: %s", items[0][0], error, extra=about(items[0][0]))
-                return {items[0][0]}
-        half = len(items) // 2
-        return await self._write(items[:half]) | await self._write(items[half:])
+
+        async def write(part: Sequence[Reported]) -> set[str]:
+            return await self._session.run(lambda c: self._session.queries.write_progress(c, part))
+
+        def drop(item: Reported, error: Exception) -> set[str]:
+            log.warning("task %s: its progress cannot be stored: %s", item[0], error, extra=about(item[0]))
+            return {item[0]}
+
+        return set[str]().union(*await write_or_split(items, write, drop))

@@ -2,13 +2,14 @@
 cannot be processed. The caller's transaction has locked the run."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from horsies._pg.transient import is_from_driver, is_transient
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
-from horsies.status import WorkflowStatus
+from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import lock_tree
 from horsies.workflow.retrying import Tree
 from horsies_worker.database.queries import Queries
@@ -48,6 +49,36 @@ def cases_of(policy: str | None) -> list[list[int]] | None:
     if not _is_list(cases) or not all(_is_list(case) and all(map(_is_index, case)) for case in cases):
         raise BadRow(f"the cases of its success_policy are not lists of node indexes: {policy[:200]}")
     return [list(case) for case in cases]
+
+
+def why_stuck(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """Why the waiting nodes of a run can never run: the first edge that is wrong, or a circle. Takes all its nodes."""
+    by_index = {row["task_index"]: row for row in nodes}
+    waiting = [row for row in nodes if not _has_ended(row)]
+    for row in waiting:
+        name, seen = row["node_id"], set[int | None]()
+        for index in row["dependencies"]:
+            before = by_index.get(index)
+            if before is None:
+                return f"the column dependencies of node {name!r} names node number {index}, which does not exist"
+            if index in seen or row["task_index"] not in before["dependents"]:
+                why = " twice" if index in seen else ", whose column dependents does not name it"
+                return f"node {name!r} waits for node {before['node_id']!r}{why}"
+            seen.add(index)
+    path: list[int] = []
+    at = waiting[0]["task_index"] if waiting else None
+    while at is not None and at not in path:
+        path.append(at)
+        at = next((one for one in by_index[at]["dependencies"] if not _has_ended(by_index[one])), None)
+    if at is None:
+        return "their counters do not agree with what has ended"
+    circle = [*path[path.index(at) :], at]
+    told = [repr(by_index[one]["node_id"]) for one in circle]
+    return "nodes wait for each other: " + " for ".join([*told[:20], "..."] if len(told) > 20 else told)
+
+
+def _has_ended(node: Mapping[str, Any]) -> bool:
+    return NodeStatus(node["status"]).is_terminal
 
 
 def _is_list(value: Any) -> TypeGuard[list[Any]]:

@@ -20,7 +20,7 @@ from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
 from horsies_worker.workflows.failures import INSIDE, LISTED, failure, inside
-from horsies_worker.workflows.halting import BadRow, cases_of, fail_run, is_own_fault, note_inside, pause
+from horsies_worker.workflows.halting import BadRow, cases_of, fail_run, is_own_fault, note_inside, pause, why_stuck
 from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
 
 CHUNK: Final = 1_000
@@ -296,7 +296,10 @@ class _Step:
             case None:
                 return "launched"  # by another step
             case "too wide":
-                return _cannot("the list has more items than its max_width allows")
+                width, limit = rows[0]["width"], rows[0]["max_width"]
+                return _cannot(f"the list has {width:,} items, more than its max_width of {limit:,}")
+            case "no width":
+                return _cannot("its row has no pattern for the items, or the pattern has no max_width")
             case "not a list":
                 return _cannot("the value to map over is not a list")
             case what:
@@ -326,7 +329,7 @@ class _Step:
         decided = {row["task_index"]: readiness(join_of(row)) for row in rows}
         if rows and all(what is Readiness.WAIT for what in decided.values()):
             waiting = f"no node is under way, and none of the {len(rows)} that wait can ever run"
-            raise BadRow(f"{waiting}: their column dependencies names nodes that never end")
+            raise BadRow(f"{waiting}: {why_stuck(await self._fetch('edges'))}")
         skipped = [index for index, what in decided.items() if what is Readiness.SKIP]
         if ready := await self._settle(await self._end(skipped, NodeStatus.SKIPPED, SKIPPED)):
             await self._fetch("mark_ready", [node.index for node in ready])
@@ -335,6 +338,8 @@ class _Step:
     async def _finish(self, workflow: Mapping[str, Any]) -> None:
         error = None
         try:
+            if not workflow["nodes_left"] and (await self._fetch("lacks_nodes"))[0]["lacks_nodes"]:
+                raise BadRow("it has no nodes")
             cases = cases_of(workflow["success_policy"])
             named = sorted({index for case in cases or () for index in case})
             facts = await self._fetch("finish_facts", named, LISTED)

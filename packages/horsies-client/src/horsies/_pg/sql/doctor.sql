@@ -232,10 +232,29 @@ SELECT n.task_name, f.queue_name, coalesce(f.found, 0) AS found, k.known_in, n.l
  ORDER BY was_known DESC, n.missing_since, f.queue_name LIMIT 20;
 
 -- name: unresolved :many
--- Names of tasks that failed within the last day because no worker knew the name.
-SELECT task_name, count(*) AS found FROM horsies_tasks
+-- Names of tasks that failed within the last day because no worker knew the name; `alone` of them belong to no workflow.
+-- A node that was retried has another task since.
+SELECT task_name, count(*) AS found, count(*) FILTER (WHERE NOT is_workflow_task) AS alone FROM horsies_tasks
  WHERE error_code = 'WORKER_RESOLUTION_ERROR' AND terminal_at > statement_timestamp() - interval '1 day'
+   AND former_node_id IS NULL
  GROUP BY task_name ORDER BY 2 DESC LIMIT 20;
+
+-- name: unresolved_runs :many
+-- The outermost runs of the tasks of workflows among those, at most four for each name, the newest first. `node_id` is
+-- NULL when the node is in a workflow inside the run.
+SELECT task_name, root_id, root_status, node_id FROM (
+    SELECT task_name, root_id, root_status, node_id,
+           row_number() OVER (PARTITION BY task_name ORDER BY root_id DESC) AS position
+      FROM (SELECT DISTINCT ON (t.task_name, coalesce(r.id, w.id)) t.task_name, coalesce(r.id, w.id) AS root_id,
+                   coalesce(r.status, w.status) AS root_status, CASE WHEN r.id IS NULL THEN n.node_id END AS node_id
+              FROM horsies_tasks t
+              JOIN horsies_workflow_tasks n ON n.task_id = t.id
+              JOIN horsies_workflows w ON w.id = n.workflow_id
+              LEFT JOIN horsies_workflows r ON r.id = w.root_workflow_id
+             WHERE t.error_code = 'WORKER_RESOLUTION_ERROR' AND t.terminal_at > statement_timestamp() - interval '1 day'
+               AND t.is_workflow_task AND coalesce(r.status, w.status) <> 'COMPLETED'
+             ORDER BY 1, 2, n.task_index) AS run) AS numbered
+ WHERE position <= 4 ORDER BY task_name, position;
 
 -- name: waiting_names :many
 -- The names of the first waiting tasks, to be compared with those of an app.

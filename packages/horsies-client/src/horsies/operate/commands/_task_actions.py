@@ -74,6 +74,10 @@ class Act:
         """Where the list of the filter starts."""
         return None
 
+    async def left_out(self, broker: PostgresBroker, filter: TaskFilter) -> str | None:
+        """What to know about tasks of the filter that `narrowed` leaves out; None when there are none."""
+        return None
+
 
 async def act(desk: Desk, how: Act) -> int:
     """Carry out a verb of `horsies tasks`."""
@@ -123,6 +127,8 @@ async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
             done += some
             left.update(refused)
     _tell(options, how, matched=matched, done=done, ids=first, left=left, at_least=at_least)
+    if not options.json and (told := await how.left_out(broker, filter)) is not None:
+        complain(told)
     return OK if done or (options.dry_run and matched) else PROBLEMS
 
 
@@ -205,6 +211,22 @@ class Retry(Act):
     def start(self) -> TaskCursor | None:
         # the list is ordered by the time of the end, so a time is a cursor
         return None if self._seen_at is None else TaskCursor("", self._seen_at)
+
+    async def left_out(self, broker: PostgresBroker, filter: TaskFilter) -> str | None:
+        try:
+            page = await broker.list_tasks(replace(filter, in_workflow=True), FIRST, self.start)
+        except SlowAnswer:
+            return None
+        states = await broker.get_task_states([task.id for task in page.tasks]) if page.tasks else {}
+        current = [state for state in states.values() if not state.is_replaced]
+        if not current:
+            return None
+        found = f"{'at least ' if page.next is not None else ''}{plural(len(current), 'task')} of workflows"
+        runs = dict.fromkeys(state.retried_run for state in current if state.retried_run is not None)
+        if not runs:
+            return f"{found} left alone: their runs are COMPLETED or gone; start new runs to repeat them"
+        how = " and ".join(f"`horsies workflows retry {one}`" for one in runs)
+        return f"{found} left alone; to run them again: {how}"
 
 
 class Cancel(Act):

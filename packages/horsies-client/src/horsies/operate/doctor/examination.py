@@ -147,7 +147,8 @@ async def _gather(
         "lock_holders": (list(PURPOSES), tasks_table), "unreadable_times": (tasks_table,),
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
         "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "missing_names": (),
-        "unresolved": (), "in_flight_counts": (), "queue_states": (), "waiting_pairs": (QUEUE_BOUND,),
+        "unresolved": (), "unresolved_runs": (), "in_flight_counts": (), "queue_states": (),
+        "waiting_pairs": (QUEUE_BOUND,),
         "worker_snapshots": (SEEN_WITHIN,), "stale_tasks": (timedelta(seconds=1), [], LISTED),
         "schedule_facts": (LISTED_FOR, OVERDUE_AFTER, FORGOTTEN_AFTER),
     }  # fmt: skip

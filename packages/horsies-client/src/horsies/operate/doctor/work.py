@@ -11,7 +11,7 @@ from horsies.operate.doctor.finding import Facts, Finding, Row, Severity
 from horsies.operate.reading import QUEUE_BOUND
 from horsies.operate.schedule_state import LISTED_FOR
 from horsies.operate.stale import StaleKind, StaleRules
-from horsies.operate.views import StaleTask
+from horsies.operate.views import StaleTask, retried_run
 from horsies.status import TaskStatus
 
 OK, WARN, PROBLEM = Severity.OK, Severity.WARN, Severity.PROBLEM
@@ -20,6 +20,8 @@ _LATE = timedelta(minutes=1)
 """A scheduler needs this long to take over the row of another release's scheduler."""
 _MANY = 10
 """The number of findings of one kind that are listed one by one."""
+_RUNS = 3
+"""The number of runs that one remedy names."""
 
 
 def workers(facts: Facts) -> Iterator[Finding]:
@@ -171,8 +173,7 @@ def unknown_names(facts: Facts) -> Iterator[Finding]:
             "unknown-names", WARN,
             f"{plural(row['found'], 'task')} named {row['task_name']!r} failed within a day: no worker knew the name",
             "they were sent, and never run",
-            "deploy the code, then `horsies tasks retry --error-code WORKER_RESOLUTION_ERROR --task "
-            f"{shlex.quote(row['task_name'])}`",
+            f"deploy the code, then {_retried(row, facts.rows('unresolved_runs'))}",
         )  # fmt: skip
     if facts.names is not None:
         strangers = [row for row in facts.rows("waiting_names") if row["task_name"] not in facts.names]
@@ -186,6 +187,22 @@ def unknown_names(facts: Facts) -> Iterator[Finding]:
             )  # fmt: skip
     if good:
         yield Finding("unknown-names", OK, "live workers know the names of all tasks that wait in their queues")
+
+
+def _retried(row: Row, runs: Sequence[Row]) -> str:
+    """How to run the failed tasks of a name again: those of workflows with their runs, the others by themselves."""
+    told: list[str] = []
+    if row["alone"]:
+        name = shlex.quote(row["task_name"])
+        told.append(f"`horsies tasks retry --error-code WORKER_RESOLUTION_ERROR --task {name}`")
+    mine = [one for one in runs if one["task_name"] == row["task_name"]]
+    for one in mine[:_RUNS]:
+        told.append(f"`horsies workflows retry {retried_run(one['root_id'], one['root_status'], one['node_id'])}`")
+    if len(mine) > _RUNS:
+        told.append("the same for the other runs in `horsies workflows list`")
+    if not mine and row["alone"] < row["found"]:
+        told.append("start new runs of their workflows, which have ended COMPLETED or are gone")
+    return " and ".join(told)
 
 
 def _longest(facts: Facts, field: str) -> timedelta:

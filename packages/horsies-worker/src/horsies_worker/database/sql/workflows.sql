@@ -11,6 +11,13 @@
 n.task_index, n.join_type, n.min_success, n.allow_failed_deps, cardinality(n.dependencies) AS total, n.deps_left,
        n.deps_ok, n.kind, n.sub_workflow_id
 
+-- fragment: is_map
+-- Whether the run `w` holds the items of a map: the kind of the node around it says so.
+coalesce((SELECT p.kind = 'map' FROM horsies_workflow_tasks p
+                           WHERE p.workflow_id = w.parent_workflow_id
+                             AND p.task_index BETWEEN w.parent_task_index AND w.parent_task_index
+                           ORDER BY p.task_index LIMIT 1), false)
+
 -- fragment: is_context_open
 -- A source of the node's context has not ended.
 EXISTS (SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
@@ -236,6 +243,17 @@ SELECT task_index, kind, sub_workflow_id FROM horsies_workflow_tasks
 SELECT task_index FROM horsies_workflow_tasks
  WHERE workflow_id = $1 AND status IN ('READY', 'ENQUEUED', 'RUNNING') LIMIT 1;
 
+-- name: lacks_nodes :one
+-- params: id
+-- Whether a run has no nodes although it is not a map: a map over an empty list has none.
+SELECT NOT {{is_map}} AND NOT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id) AS lacks_nodes
+  FROM horsies_workflows w WHERE w.id = $1;
+
+-- name: edges :many
+-- params: id
+SELECT task_index, node_id, status, dependencies, dependents FROM horsies_workflow_tasks
+ WHERE workflow_id = $1 ORDER BY task_index;
+
 -- name: waiting_nodes :many
 -- params: id
 -- Waiting nodes with their counts, for a run in which nothing is under way: then no source of a context is open.
@@ -391,7 +409,8 @@ SELECT child_id, status FROM target;
 -- name: launch_map :many
 -- params: id, index, child_id
 -- One node per item of the upstream's list, in a workflow of their own whose result is the list of their results. The
--- items are cut out of the stored text in the database; the worker does not read them.
+-- items are cut out of the stored text in the database; the worker does not read them. Workers of older releases tell such
+-- a workflow by its definition_key.
 WITH target AS MATERIALIZED (
     SELECT n.id, n.sub_workflow_name, n.kwargs::json -> 'map' AS pattern, d.result FROM horsies_workflow_tasks n
       LEFT JOIN LATERAL (
@@ -427,7 +446,8 @@ WITH target AS MATERIALIZED (
            parameter text)
      CROSS JOIN LATERAL json_array_elements(f.items) WITH ORDINALITY AS x (item, number)
 ), {{launched}}
-SELECT CASE WHEN f.width IS NULL THEN 'not a list' WHEN f.width > (t.pattern ->> 'max_width')::int THEN 'too wide' ELSE 'launched' END AS outcome
+SELECT CASE WHEN t.pattern ->> 'max_width' IS NULL THEN 'no width' WHEN f.width IS NULL THEN 'not a list' WHEN f.width > (t.pattern ->> 'max_width')::int THEN 'too wide' ELSE 'launched' END AS outcome,
+       f.width, (t.pattern ->> 'max_width')::int AS max_width
   FROM target t LEFT JOIN fit f ON f.id = t.id;
 
 -- name: finish_facts :many
@@ -471,7 +491,7 @@ RETURNING w.id;
 -- name: first_failure :many
 -- params: id
 -- The first failed node with its whole error, for the message of the run's error.
-SELECT n.node_id, n.error, w.definition_key IS NOT DISTINCT FROM 'map' AS is_item, n.task_index
+SELECT n.node_id, n.error, {{is_map}} AS is_item, n.task_index
   FROM horsies_workflows w
  CROSS JOIN LATERAL (SELECT n.node_id, n.error, n.task_index FROM horsies_workflow_tasks n
                       WHERE n.workflow_id = w.id AND n.status || '' = 'FAILED' ORDER BY n.task_index LIMIT 1) AS n
@@ -482,7 +502,7 @@ SELECT n.node_id, n.error, w.definition_key IS NOT DISTINCT FROM 'map' AS is_ite
 -- The result is that of the output node. The result of a map is the list of its nodes' values; if one is missing, the map
 -- has no result instead of a shorter list.
 WITH output AS MATERIALIZED (
-    SELECT CASE WHEN w.definition_key = 'map' THEN (
+    SELECT CASE WHEN {{is_map}} THEN (
                      SELECT CASE WHEN bool_and(v.text IS NOT NULL) IS NOT FALSE
                                  THEN '{"ok":[' || coalesce(string_agg(v.text, ',' ORDER BY v.task_index), '') || ']}' END
                        FROM (SELECT n.task_index, CASE WHEN n.result LIKE '{"ok":%'
