@@ -75,6 +75,12 @@ async def test_an_async_job_runs_beside_a_sync_job() -> None:
         assert ok(await harness.outcome(slow)) > 0
 
 
+async def test_an_async_job_leaves_nothing_for_the_garbage_collector() -> None:
+    async with PoolHarness(processes=1) as harness:
+        for _ in range(3):
+            assert ok(await harness.run("async_leftovers")) == 0
+
+
 async def test_current_task_and_progress() -> None:
     async with PoolHarness() as harness:
         job = harness.send(harness.job("who", timeout_ms=60_000))
