@@ -114,6 +114,11 @@ async def test_run_ahead_can_be_switched_off_for_the_worker_and_for_a_job() -> N
         await harness.all_done(jobs)
         assert not harness.pool.is_short("noop")
         assert harness.pool.room().ahead == 0
+    async with PoolHarness(processes=1) as harness:
+        jobs = [harness.job("noop", run_ahead=False) for _ in range(50)]
+        harness.send(*jobs)
+        await harness.all_done(jobs)
+        assert harness.pool.room().ahead == 0  # the claimer takes no more of them than there are idle children
     async with PoolHarness(processes=1, feed=False) as harness:
         for _ in range(50):
             await harness.run("noop")
