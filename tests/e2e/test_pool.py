@@ -75,6 +75,12 @@ async def test_an_async_job_runs_beside_a_sync_job() -> None:
         assert ok(await harness.outcome(slow)) > 0
 
 
+async def test_an_async_job_leaves_nothing_for_the_garbage_collector() -> None:
+    async with PoolHarness(processes=1) as harness:
+        for _ in range(3):
+            assert ok(await harness.run("async_leftovers")) == 0
+
+
 async def test_current_task_and_progress() -> None:
     async with PoolHarness() as harness:
         job = harness.send(harness.job("who", timeout_ms=60_000))
@@ -108,6 +114,11 @@ async def test_run_ahead_can_be_switched_off_for_the_worker_and_for_a_job() -> N
         await harness.all_done(jobs)
         assert not harness.pool.is_short("noop")
         assert harness.pool.room().ahead == 0
+    async with PoolHarness(processes=1) as harness:
+        jobs = [harness.job("noop", run_ahead=False) for _ in range(50)]
+        harness.send(*jobs)
+        await harness.all_done(jobs)
+        assert harness.pool.room().ahead == 0  # the claimer takes no more of them than there are idle children
     async with PoolHarness(processes=1, feed=False) as harness:
         for _ in range(50):
             await harness.run("noop")

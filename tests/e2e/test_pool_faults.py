@@ -298,6 +298,20 @@ async def test_async_timeouts(tmp_path: Path) -> None:
         assert ok(await harness.outcome(other)) == outcome.pid
 
 
+async def test_an_async_job_that_is_stopped_before_its_loop_can_start_it_ends(tmp_path: Path) -> None:
+    async with PoolHarness(processes=1, kill_grace_s=60) as harness:
+        trace, blocked, free = tmp_path / "trace", tmp_path / "blocked", tmp_path / "free"
+        blocking = harness.send(harness.job("async_blocks", path=str(blocked), until=str(free)))
+        await eventually_async(blocked.exists)
+        late = harness.send(harness.job("async_cleans_up", path=str(trace), timeout_ms=20))
+        await asyncio.sleep(0.2)  # until the stop, too, waits for the loop
+        free.touch()
+        assert (await harness.outcome(late)).kind is OutcomeKind.TIMEOUT
+        assert not trace.exists()
+        pid = ok(await harness.outcome(blocking))
+        assert ok(await harness.run("async_sleep", seconds=0)) == pid
+
+
 async def test_an_async_job_that_does_not_end_is_killed_with_its_child(tmp_path: Path) -> None:
     async with PoolHarness(processes=1) as harness:
         trace = tmp_path / "trace"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -339,6 +341,27 @@ async def async_odd(kind: str) -> Result:
 
 async def _exit_soon() -> None:
     raise SystemExit(9)
+
+
+@app.task
+async def async_blocks(path: str, until: str) -> Result:
+    """Block the event loop until a file exists."""
+    note(path, "start")
+    while not Path(until).exists():
+        time.sleep(0.005)  # noqa: ASYNC251
+    return TaskResult(ok=os.getpid())
+
+
+_runs: list[weakref.ref[Any]] = []
+
+
+@app.task
+async def async_leftovers() -> Result:
+    """How many of the earlier runs of this task are still in memory, without help of the garbage collector."""
+    gc.disable()
+    left = sum(run() is not None for run in _runs)
+    _runs.append(weakref.ref(asyncio.current_task()))
+    return TaskResult(ok=left)
 
 
 @app.task

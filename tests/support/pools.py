@@ -18,7 +18,11 @@ from horsies_worker.children.pool import ChildPool
 from tests.support.waiting import eventually_async
 
 APP = "tests.support.pool_apps:app"
-ASYNC_TASKS = frozenset({"async_sleep", "async_cleans_up", "async_stubborn", "async_odd", "async_who"})
+ASYNC_TASKS = frozenset(
+    {
+        "async_sleep", "async_cleans_up", "async_stubborn", "async_odd", "async_who", "async_blocks", "async_leftovers",
+    }
+)  # fmt: skip
 
 
 class PoolHarness:

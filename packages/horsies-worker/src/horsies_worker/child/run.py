@@ -51,6 +51,7 @@ class _Run:
     raised: bool = False
     shielded: bool = False
     task: asyncio.Task[None] | None = None
+    """Of an async attempt, while it runs."""
 
     def stop_asked(self) -> bool:
         return self.stop is not None
@@ -198,7 +199,7 @@ class Runner:
             if kind == FrameType.JOB:
                 run = _Run(*frames.decode_job(frame))
                 self._async_runs[run.seq] = run
-                run.task = self._loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
+                self._loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
             elif kind == FrameType.STOP:
                 self._on_stop(*frames.decode_stop(frame))
 
@@ -206,6 +207,7 @@ class Runner:
         async_run = self._async_runs.get(seq)
         if async_run is not None:
             async_run.stop = stop
+            # A task that is cancelled before its first step never takes it, and could not report its end.
             if interrupt and async_run.task is not None:
                 async_run.task.cancel()
             return
@@ -221,14 +223,18 @@ class Runner:
                 self._stop_sync(run, stop, interrupt)
 
     async def _run_async(self, run: _Run) -> None:
+        run.task = asyncio.current_task()
         enter_task(self._context(run))  # in the context of this asyncio task, so `leave_task` is not needed
         started = time.monotonic()
         outcome: Outcome | None = None
         escaped: BaseException | None = None
-        try:
-            outcome = await self._executor.call_async(run.job)
-        except BaseException as exc:
-            escaped = exc
+        if run.stop is None:
+            try:
+                outcome = await self._executor.call_async(run.job)
+            except BaseException as exc:
+                escaped = exc
+        # The task's context holds the run. Without this line only the garbage collector could free them: 2.7 µs a task.
+        run.task = None
         finished = time.monotonic()
         if run.stop is not None:
             outcome = execute.stopped_outcome(run.stop, outcome, escaped)

@@ -251,7 +251,9 @@ class ChildPool:
 
     def child_finished(self, assigned: AssignedJob, outcome: Outcome, duration: float) -> None:
         job = assigned.job
-        if self.spec.run_ahead and not job.is_async:  # without forecasts, no job waits in a busy child
+        # Without forecasts no job waits in a busy child. With a forecast of jobs that may not wait, the claimer would
+        # take them for room that they do not use, return them, and take them again.
+        if self.spec.run_ahead and job.run_ahead and not job.is_async:
             self._durations.observe(job.task_name, duration)
         if assigned.stop is not None and assigned.stop.code is StopCode.ABANDON:
             return

@@ -256,11 +256,17 @@ class Plan:
             capped_until=answer.sent_at + (1 + CAPPED_REST) * answer.took_s if answer.is_capped else None,
             place_freed=state.place_freed and answer.is_capped,
         )
+        wanted = request.limit
         if isinstance(request, ClaimRequest) and claim.scan is not Scan.HINTED and not state.was_full:
-            state = state._replace(hints=self._learn_kinds(hints, request, rows))
+            hints = self._learn_kinds(hints, request, rows)
+            state = state._replace(hints=hints)
             if not rows:
                 return self._end(state, now, scanned=request)
-        was_full = len(rows) == request.limit
+            # Another scan for the kind that is not there would take as little again, and so would all after it: each
+            # costs the server twice as much as a claim of more tasks like these.
+            if hints.no_sync is not hints.no_async:
+                wanted = min(wanted, request.room_async if hints.no_sync else request.room_sync + request.room_ahead)
+        was_full = len(rows) == wanted
         state = state._replace(was_full=was_full)
         if not was_full:
             # A short answer does not mean empty queues: the hinted pairs may be empty, or others may hold rows.

@@ -149,7 +149,7 @@ class State(NamedTuple):
     is_idle: bool = False
     """The queues were empty, and every kind of task had room."""
     was_full: bool = False
-    """The last claim brought as many tasks as it asked for."""
+    """The last claim brought as many tasks as it asked for, of the kind that is there."""
     sent_at: float = -inf
     """When the last claim was sent."""
     capped_until: float | None = None
