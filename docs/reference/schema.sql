@@ -1,4 +1,4 @@
--- The horsies schema at revision 0017, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0018, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -104,7 +104,13 @@ BEGIN
     ELSIF NEW.status = 'PENDING' THEN
         told := pg_notify('task_new', NEW.id) IS NULL OR pg_notify('task_queue_' || NEW.queue_name, NEW.id) IS NULL;
     ELSE
-        told := pg_notify('task_done', NEW.id) IS NULL;
+        IF TG_NARGS = 0 THEN
+            told := pg_notify('task_done', NEW.id) IS NULL
+                OR pg_notify('task_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+        ELSE
+            told := pg_notify('tasks_ended', NEW.claimed_by_worker_id) IS NULL
+                OR pg_notify('task_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+        END IF;
     END IF;
     RETURN NULL;
 END
@@ -114,8 +120,16 @@ CREATE FUNCTION public.horsies_notify_workflow_changes() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    told boolean;
 BEGIN
-    PERFORM pg_notify('workflow_done', NEW.id);
+    IF TG_NARGS = 0 THEN
+        told := pg_notify('workflow_done', NEW.id) IS NULL
+            OR pg_notify('workflow_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+    ELSE
+        told := pg_notify('workflows_ended', '') IS NULL
+            OR pg_notify('workflow_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -136,6 +150,29 @@ BEGIN
     RETURNING t.id::text, t.terminal_at;
 END
 $$;
+
+CREATE FUNCTION public.horsies_set_public_done(enabled boolean) RETURNS void
+    LANGUAGE plpgsql STRICT
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+    definition text;
+BEGIN
+    FOR definition IN
+        SELECT pg_get_triggerdef(g.oid) FROM pg_trigger g
+          JOIN pg_class t ON t.oid = g.tgrelid JOIN pg_namespace s ON s.oid = t.relnamespace
+         WHERE s.nspname = 'public' AND (t.relname, g.tgname) IN (
+               ('horsies_tasks', 'horsies_task_notify_update_trigger'),
+               ('horsies_workflows', 'horsies_workflow_notify_trigger'))
+           AND enabled = (g.tgnargs > 0)
+         ORDER BY t.relname
+    LOOP
+        EXECUTE regexp_replace(
+            regexp_replace(definition, '^CREATE TRIGGER', 'CREATE OR REPLACE TRIGGER'),
+            '[(][^()]*[)]$', CASE WHEN enabled THEN '()' ELSE '(''without_ids'')' END);
+    END LOOP;
+END
+$_$;
 
 CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
