@@ -246,7 +246,7 @@ async def test_a_reconnect_listens_to_every_bucket_again(db: Database) -> None:
 async def test_a_connection_that_swallows_a_listen_is_replaced(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A half-open connection answers neither a probe nor the LISTEN for a new bucket."""
     monkeypatch.setattr(listener, "PROBE_EVERY_S", 60.0)
-    monkeypatch.setattr(listener, "PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(listener, "LISTEN_TIMEOUT_S", 0.5)
     with ChaosProxy(db.url) as proxy:
         async with async_app_on(db, broker={"direct_url": proxy.url}, resilience=DEAF) as app:
             add_task(app)

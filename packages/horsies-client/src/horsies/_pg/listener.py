@@ -23,6 +23,8 @@ OnNotify = Callable[[str], None]
 # of both values, which is below ten seconds.
 PROBE_EVERY_S = 4.0
 PROBE_TIMEOUT_S = 5.0
+LISTEN_TIMEOUT_S = 10.0
+"""For LISTEN and UNLISTEN, which asyncpg prepares first: two round trips."""
 
 
 class Listener:
@@ -107,9 +109,8 @@ class Listener:
                     raise ConnectionError("the connection was lost")
                 await self._adjust(connection, channels, received, on_added)
                 try:
-                    async with asyncio.timeout(
-                        PROBE_EVERY_S
-                    ):  # wait_for would swallow a cancellation at the moment of the loss
+                    # wait_for would swallow a cancellation at the moment of the loss
+                    async with asyncio.timeout(PROBE_EVERY_S):
                         await self._stirred.wait()
                 except TimeoutError:
                     # the simple query protocol needs one round trip
@@ -129,15 +130,15 @@ class Listener:
     ) -> None:
         """LISTEN to the channels of the mapping and to no other. It may change during each round trip."""
         for channel in [one for one in channels if one not in self._in_force]:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
+            async with asyncio.timeout(LISTEN_TIMEOUT_S):
                 await connection.add_listener(channel, received)
             self._in_force.add(channel)
             if on_added is not None:
                 on_added(channel)
         for channel in [one for one in self._in_force if one not in channels]:
             if channel not in channels:
-                self._in_force.discard(channel)  # first: a waiter that comes during the UNLISTEN must not rely on it
-                async with asyncio.timeout(PROBE_TIMEOUT_S):
+                self._in_force.discard(channel)  # first: from here on it may not be heard
+                async with asyncio.timeout(LISTEN_TIMEOUT_S):
                     await connection.remove_listener(channel, received)
 
 
