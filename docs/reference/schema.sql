@@ -81,12 +81,6 @@ $_$;
 CREATE FUNCTION public.horsies_has_late_task(queues text[], names text[], late_after interval) RETURNS boolean
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET jit TO 'off'
-    SET plan_cache_mode TO 'force_generic_plan'
-    SET enable_seqscan TO 'off'
-    SET enable_bitmapscan TO 'off'
-    SET enable_hashjoin TO 'off'
-    SET enable_mergejoin TO 'off'
     AS $$
 DECLARE
     latest constant timestamptz := clock_timestamp() - late_after;
@@ -125,10 +119,24 @@ BEGIN
             RETURN false;
         END IF;
     END IF;
-    PERFORM pg_advisory_unlock_shared(CASE WHEN is_awake THEN pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', q.name), 0)
-                                           ELSE pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', q.name), 0) END)
+    PERFORM pg_advisory_unlock_shared(CASE WHEN is_awake THEN hashtextextended('horsies awake ' || 'public' || ' ' || q.name, 0)
+                                           ELSE hashtextextended('horsies asleep ' || 'public' || ' ' || q.name, 0) END)
        FROM unnest(queues) AS q (name);
     RETURN true;
+END
+$$;
+
+CREATE FUNCTION public.horsies_notify_sent(queue_name text, task_id text) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    IF pg_try_advisory_lock(hashtextextended('horsies asleep ' || 'public' || ' ' || queue_name, 0)) AND pg_advisory_unlock(hashtextextended('horsies asleep ' || 'public' || ' ' || queue_name, 0))
+        AND NOT (pg_try_advisory_lock(hashtextextended('horsies awake ' || 'public' || ' ' || queue_name, 0)) AND pg_advisory_unlock(hashtextextended('horsies awake ' || 'public' || ' ' || queue_name, 0)))
+    THEN
+        RETURN false;
+    END IF;
+    RETURN pg_notify('task_new', task_id) IS NOT NULL AND pg_notify('task_queue_' || queue_name, task_id) IS NOT NULL;
 END
 $$;
 
@@ -158,7 +166,13 @@ BEGIN
     ELSIF NEW.status = 'PENDING' THEN
         told := pg_notify('task_new', NEW.id) IS NULL OR pg_notify('task_queue_' || NEW.queue_name, NEW.id) IS NULL;
     ELSE
-        told := pg_notify('task_done', NEW.id) IS NULL;
+        IF TG_NARGS = 0 THEN
+            told := pg_notify('task_done', NEW.id) IS NULL
+                OR pg_notify('task_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+        ELSE
+            told := pg_notify('tasks_ended', NEW.claimed_by_worker_id) IS NULL
+                OR pg_notify('task_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+        END IF;
     END IF;
     RETURN NULL;
 END
@@ -168,8 +182,16 @@ CREATE FUNCTION public.horsies_notify_workflow_changes() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    told boolean;
 BEGIN
-    PERFORM pg_notify('workflow_done', NEW.id);
+    IF TG_NARGS = 0 THEN
+        told := pg_notify('workflow_done', NEW.id) IS NULL
+            OR pg_notify('workflow_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+    ELSE
+        told := pg_notify('workflows_ended', '') IS NULL
+            OR pg_notify('workflow_done_' || right(NEW.id, 2), NEW.id) IS NULL;
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -191,28 +213,21 @@ BEGIN
 END
 $$;
 
-CREATE PROCEDURE public.horsies_send_task(IN first_id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text)
+CREATE PROCEDURE public.horsies_send_task(IN id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text)
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    setting text;
+    is_told boolean;
 BEGIN
-    PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
+    setting := pg_catalog.set_config('horsies.notify', 'off', true);
     INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha)
-    VALUES (first_id, task_name, queue_name, priority, args, kwargs, sent_at,
+    VALUES (id, task_name, queue_name, priority, args, kwargs, sent_at,
             coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
             coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
             max_retries, task_options, enqueue_sha);
     COMMIT;
-
-    IF pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
-        AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
-        AND NOT (pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0))
-             AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0)))
-    THEN
-        RETURN;
-    END IF;
-    PERFORM pg_catalog.pg_notify('task_new', first_id),
-            pg_catalog.pg_notify(pg_catalog.concat('task_queue_', queue_name), first_id);
-
+    is_told := public.horsies_notify_sent(queue_name, id);
 END
 $$;
 
@@ -220,9 +235,10 @@ CREATE PROCEDURE public.horsies_send_tasks(IN ids text[], IN args text[], IN kwa
     LANGUAGE plpgsql
     AS $$
 DECLARE
-    first_id constant text := ids[1];
+    setting text;
+    is_told boolean;
 BEGIN
-    PERFORM pg_catalog.set_config('horsies.notify', 'off', true);
+    setting := pg_catalog.set_config('horsies.notify', 'off', true);
     INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha)
     SELECT x.id, task_name, queue_name, priority, x.args, x.kwargs, sent_at,
            coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
@@ -231,41 +247,54 @@ BEGIN
       FROM ROWS FROM (pg_catalog.unnest(ids), pg_catalog.unnest(args), pg_catalog.unnest(kwargs),
                       pg_catalog.unnest(enqueue_shas)) AS x (id, args, kwargs, enqueue_sha);
     COMMIT;
-
-    IF pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
-        AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue_name), 0))
-        AND NOT (pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0))
-             AND pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue_name), 0)))
-    THEN
-        RETURN;
-    END IF;
-    PERFORM pg_catalog.pg_notify('task_new', first_id),
-            pg_catalog.pg_notify(pg_catalog.concat('task_queue_', queue_name), first_id);
-
+    is_told := public.horsies_notify_sent(queue_name, ids[1]);
 END
 $$;
 
 CREATE FUNCTION public.horsies_set_awake(queues text[], is_awake boolean) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
-    SET lock_timeout TO '20ms'
     AS $$
 DECLARE
     queue text;
 BEGIN
+    PERFORM set_config('lock_timeout', '20ms', true);
     FOREACH queue IN ARRAY queues LOOP
         IF is_awake THEN
-            PERFORM pg_advisory_lock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue), 0));
-            PERFORM pg_advisory_unlock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue), 0));
+            PERFORM pg_advisory_lock_shared(hashtextextended('horsies awake ' || 'public' || ' ' || queue, 0));
+            PERFORM pg_advisory_unlock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || queue, 0));
         ELSE
-            PERFORM pg_advisory_lock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue), 0));
-            PERFORM pg_advisory_unlock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies awake ', 'public', ' ', queue), 0));
+            PERFORM pg_advisory_lock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || queue, 0));
+            PERFORM pg_advisory_unlock_shared(hashtextextended('horsies awake ' || 'public' || ' ' || queue, 0));
         END IF;
     END LOOP;
 EXCEPTION WHEN lock_not_available THEN
     NULL;
 END
 $$;
+
+CREATE FUNCTION public.horsies_set_public_done(enabled boolean) RETURNS void
+    LANGUAGE plpgsql STRICT
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+    definition text;
+BEGIN
+    FOR definition IN
+        SELECT pg_get_triggerdef(g.oid) FROM pg_trigger g
+          JOIN pg_class t ON t.oid = g.tgrelid JOIN pg_namespace s ON s.oid = t.relnamespace
+         WHERE s.nspname = 'public' AND (t.relname, g.tgname) IN (
+               ('horsies_tasks', 'horsies_task_notify_update_trigger'),
+               ('horsies_workflows', 'horsies_workflow_notify_trigger'))
+           AND enabled = (g.tgnargs > 0)
+         ORDER BY t.relname
+    LOOP
+        EXECUTE regexp_replace(
+            regexp_replace(definition, '^CREATE TRIGGER', 'CREATE OR REPLACE TRIGGER'),
+            '[(][^()]*[)]$', CASE WHEN enabled THEN '()' ELSE '(''without_ids'')' END);
+    END LOOP;
+END
+$_$;
 
 CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -449,6 +478,11 @@ BEGIN
     COMMIT;
     LOOP
         PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+        -- as in every session of a worker: a plan made on an empty table must walk its index when the table is full
+        PERFORM set_config(x.name, x.value, true)
+           FROM (VALUES ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'), ('enable_seqscan', 'off'),
+                        ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'))
+                AS x (name, value);
         PERFORM set_config('lock_timeout', CASE WHEN is_backup THEN '150ms' ELSE '600ms' END, true);
         BEGIN
             IF is_backup THEN
@@ -484,7 +518,7 @@ BEGIN
             PERFORM set_config('lock_timeout', '20ms', true);
             BEGIN
                 FOREACH queue IN ARRAY queues LOOP
-                    PERFORM pg_advisory_lock_shared(pg_catalog.hashtextextended(pg_catalog.concat('horsies asleep ', 'public', ' ', queue), 0));
+                    PERFORM pg_advisory_lock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || queue, 0));
                 END LOOP;
             EXCEPTION WHEN lock_not_available THEN
                 NULL;  -- a foreign session holds it, so that producers always notify

@@ -529,8 +529,12 @@ def test_the_process_of_a_running_task_is_its_child_or_not_known(db: Database, t
         assert handles[0].get(LONG_MS).is_ok()
 
 
-def test_a_place_under_a_cap_that_another_worker_frees_is_taken_at_once(db: Database, tmp_path: Path) -> None:
+@pytest.mark.parametrize("public", [True, False], ids=["public", "quiet"])
+def test_a_place_under_a_cap_that_another_worker_frees_is_taken_at_once(
+    db: Database, tmp_path: Path, public: bool
+) -> None:
     """The first worker ends its task and leaves; the second would poll a minute later."""
+    db.execute("SELECT horsies_set_public_done(%s)", public)
     config: dict[str, Any] = {"resilience": SLOW_POLL, "queues": {"mail": 1}}
     (tmp_path / "second").mkdir()
     with tasks_on(db, **config) as tasks:

@@ -22,7 +22,7 @@ from horsies import (
     gather,
     gather_async,
 )
-from horsies._pg import waiters as waiters_module
+from horsies._pg import channels, waiters as waiters_module
 from horsies.ids import new_id
 from horsies.tasks import TaskFunction
 from tests.support import factories
@@ -237,7 +237,7 @@ async def test_news_of_others_do_not_put_off_the_poll(db: Database) -> None:
         db.execute("DELETE FROM horsies_tasks WHERE id = %s", silent)
         async with asyncio.timeout(PATIENCE_MS / 1000):
             while not results[0].done():
-                db.execute("SELECT pg_notify('task_done', %s)", loud)
+                db.execute("SELECT pg_notify(%s, %s)", channels.task_done(loud), loud)
                 await asyncio.wait(results[:1], timeout=0.05)
         assert code_of(await results[0]) is RetrievalCode.TASK_NOT_FOUND
         factories.finish(db, loud, 3)
@@ -483,9 +483,10 @@ async def test_closing_races_with_the_last_result(db: Database) -> None:
 
 async def listening(db: Database, app: Horsies, monkeypatch: pytest.MonkeyPatch) -> None:
     """LISTEN is in force, and whatever is sent from here on counts as just sent, however slow this machine is."""
-    assert (await app.handle(factories.task(db, "COMPLETED")).get_async(PATIENCE_MS)).is_ok()
+    ended = factories.task(db, "COMPLETED")
+    assert (await app.handle(ended).get_async(PATIENCE_MS)).is_ok()
     # the server's word is not enough: until the client knows it too, it reads once more
-    await eventually_async(lambda: app.database.here().waiters.is_listening)
+    await eventually_async(lambda: app.database.here().waiters.is_listening_to(ended))
     monkeypatch.setattr(waiters_module, "JUST_SENT_MS", 60_000)
 
 

@@ -68,6 +68,8 @@ class ChaosProxy:
         """Connections that clients opened so far."""
         self.cuts = 0
         """How often a trap (`cut_at`, `cut_after_bytes`) has closed."""
+        self.notifications = 0
+        """Notifications that were passed on to clients so far."""
         self.trap: _Trap | None = None
         self.bytes_left: int | None = None
         self.url = ""
@@ -205,11 +207,13 @@ class _Link:
     async def to_client(self) -> None:
         answer = _Messages(has_type=True)
         while chunk := await self.server.read(65_536):
+            kinds = [kind for kind, _, _ in answer.feed(chunk if chunk != b"N" else b"")]  # no to an SSLRequest
             if self.is_muted:
-                if any(kind == b"Z" for kind, _, _ in answer.feed(chunk)):  # ReadyForQuery: it is done
+                if b"Z" in kinds:  # ReadyForQuery: it is done
                     return self.abort()
                 continue
             if await self._may_pass():
+                self.proxy.notifications += kinds.count(b"A")
                 self.client_writer.write(chunk)
                 await self.client_writer.drain()
         return self.client_writer.close()

@@ -3,6 +3,7 @@
 import re
 
 import psycopg
+import pytest
 from textual.widgets import Input
 
 from horsies_tui.app import Dashboard
@@ -37,8 +38,10 @@ HOSTILE = (
 ALL = "".join(HOSTILE)
 
 
-async def test_a_send_is_seen_at_once_and_an_end_too(db: Database) -> None:
+@pytest.mark.parametrize("public", [True, False], ids=["public", "quiet"])
+async def test_a_send_is_seen_at_once_and_an_end_too(db: Database, public: bool) -> None:
     """The poll is an hour away: what is seen was notified."""
+    db.execute("SELECT horsies_set_public_done(%s)", public)
     async with on_database(db, refresh_s=3_600) as (app, pilot):
         await go(app, pilot, "2")
         await shows(app, pilot, "● live")

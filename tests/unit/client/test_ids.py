@@ -1,6 +1,9 @@
 """Ids sort by the time of their making, also within one millisecond, one process and many threads."""
 
 import os
+import re
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -36,7 +39,39 @@ def test_the_random_part_is_random() -> None:
     tails = [text[19:] for text in new_ids(10_000)]
     assert len(set(tails)) == 10_000
     assert {text[0] for text in tails} == set("89ab")
-    assert {text[-1] for text in tails} == set("0123456789abcdef")
+    assert {text[-3] for text in tails} == set("0123456789abcdef")
+
+
+def test_all_ids_of_a_process_end_alike() -> None:
+    """Their ends are announced on one channel; those of other processes nearly always on others."""
+    make = "from horsies.ids import new_id, new_ids; print(*{text[-2:] for text in [new_id(), *new_ids(99), new_id()]})"
+    runs = [subprocess.Popen([sys.executable, "-c", make], stdout=subprocess.PIPE, text=True) for _ in range(5)]
+    found = {new_id()[-2:]}
+    for run in runs:
+        (bucket,) = run.communicate(timeout=60)[0].split()
+        assert re.fullmatch("[0-9a-f]{2}", bucket)
+        found.add(bucket)
+    assert len(found) > 1
+    assert {text[-2:] for text in new_ids(100)} == {new_id()[-2:]}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads: the child only makes ids
+def test_a_forked_child_draws_another_bucket() -> None:
+    found = {new_id()[-2:]}
+    for _ in range(5):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.write(writing, " ".join({text[-2:] for text in (new_id(), *new_ids(9))}).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            (bucket,) = pipe.read().split()
+        found.add(bucket)
+    assert len(found) > 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads: the child only makes ids

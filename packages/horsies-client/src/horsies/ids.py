@@ -1,4 +1,8 @@
-"""Task ids: UUIDv7 as text. The sender makes them before the row exists, so that a send can be repeated safely."""
+"""Task ids: UUIDv7 as text. The sender makes them before the row exists, so that a send can be repeated safely.
+
+The last byte of an id is its bucket. A process draws one byte and gives it to all its ids, so that their ends are
+announced on one channel, which other processes need not listen to (`_pg/channels.py`).
+"""
 
 import os
 import struct
@@ -11,6 +15,7 @@ from horsies._checks import shown
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of their fraction
+_bucket = os.urandom(1)[0]  # the last byte of every id of this process
 _tails: list[int] = []  # random, and not yet used
 _DRAW: Final = 64
 """Random tails per call of os.urandom: a call for each id was half of the id's cost."""
@@ -52,7 +57,8 @@ def _random(count: int) -> tuple[int, ...]:
 def _text(leading: int, tail: int) -> str:
     # %-formatting takes 1.0 µs, an f-string 1.6
     return "%08x-%04x-7%03x-%04x-%012x" % (  # noqa: UP031
-        leading >> 28, leading >> 12 & 0xFFFF, leading & 0xFFF, 0x8000 | tail >> 50, tail & 0xFFFF_FFFF_FFFF,
+        leading >> 28, leading >> 12 & 0xFFFF, leading & 0xFFF, 0x8000 | tail >> 50,
+        tail & 0xFFFF_FFFF_FF00 | _bucket,
     )  # fmt: skip
 
 
@@ -106,7 +112,9 @@ def is_storable_id(task_id: object) -> bool:
 
 
 def _after_fork() -> None:
+    global _bucket
     _tails.clear()  # the parent uses them
+    _bucket = os.urandom(1)[0]
 
 
 os.register_at_fork(after_in_child=_after_fork)

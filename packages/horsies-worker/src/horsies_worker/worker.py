@@ -244,6 +244,7 @@ class Worker:
         }
         if self._has_caps:
             heard[channels.TASK_DONE] = self._on_task_done
+            heard[channels.TASKS_ENDED] = self._on_tasks_ended
         optional: dict[str, Coroutine[Any, Any, None]] = {}
         if self.scheduler is not None:
             optional |= {"scheduler": self.scheduler.run(), "schedule news": self._hear_of_schedules(self.scheduler)}
@@ -405,6 +406,11 @@ class Worker:
     def _on_task_done(self, task_id: str) -> None:
         """A task ended in another worker; `_on_done` handles this worker's own."""
         if self.owned.get(task_id) is None and task_id not in self._ended_here:
+            self.claimer.on_place_freed()
+
+    def _on_tasks_ended(self, worker_id: str) -> None:
+        """The same where the owner of the database has switched off `task_done`: some tasks of that worker ended."""
+        if worker_id != self.identity.worker_id:
             self.claimer.on_place_freed()
 
     def _on_declared_dead(self) -> None:

@@ -2,7 +2,8 @@
 
 Used by the client's waiters and by the worker. Notifications are lost while the connection is down, so `on_live` is
 called after every (re)connect, once LISTEN is active, and the caller reads the tables. A read before that would miss
-changes between the read and the LISTEN.
+changes between the read and the LISTEN. The same holds for a channel that is added while the connection is live, for
+which `on_added` is called.
 """
 
 import asyncio
@@ -22,10 +23,13 @@ OnNotify = Callable[[str], None]
 # of both values, which is below ten seconds.
 PROBE_EVERY_S = 4.0
 PROBE_TIMEOUT_S = 5.0
+LISTEN_TIMEOUT_S = 10.0
+"""For LISTEN and UNLISTEN, which asyncpg prepares first: two round trips."""
 
 
 class Listener:
-    """Listens to channels while `run` runs."""
+    """Listens to channels while `run` runs. The owner of the mapping of channels may change it meanwhile, and calls
+    `follow`."""
 
     def __init__(
         self,
@@ -37,31 +41,47 @@ class Listener:
         self._connect = connect
         self._backoff = Backoff(resilience)
         self._redact = redact
+        self._stirred = asyncio.Event()
+        """The connection was lost, or the channels have changed."""
+        self._in_force: set[str] = set()
         self.is_live = False
+
+    def hears(self, channel: str) -> bool:
+        """LISTEN is active for this channel."""
+        return channel in self._in_force
+
+    def follow(self) -> None:
+        """LISTEN to the channels that were added to the mapping, and UNLISTEN those that were removed from it."""
+        self._stirred.set()
 
     async def run(
         self,
         channels: Mapping[str, OnNotify],
         *,
         on_live: Callable[[Any], Awaitable[None] | None],
+        on_added: Callable[[str], None] | None = None,
         on_down: Callable[[], None] | None = None,
     ) -> None:
         """Listen until cancelled; reconnects with backoff."""
         while True:
             try:
-                await self._session(channels, on_live)
+                await self._session(channels, on_live, on_added)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 log.warning("listener: %s", self._redact(worded(error)))
             finally:
                 self.is_live = False
+                self._in_force.clear()
                 if on_down is not None:
                     on_down()
             await asyncio.sleep(self._backoff.next())
 
     async def _session(
-        self, channels: Mapping[str, OnNotify], on_live: Callable[[Any], Awaitable[None] | None]
+        self,
+        channels: Mapping[str, OnNotify],
+        on_live: Callable[[Any], Awaitable[None] | None],
+        on_added: Callable[[str], None] | None,
     ) -> None:
         connection = await self._connect()
         lost = asyncio.Event()
@@ -69,34 +89,57 @@ class Listener:
 
             def ended(_connection: object) -> None:
                 lost.set()
-
-            connection.add_termination_listener(ended)
+                self._stirred.set()
 
             def received(_connection: object, _pid: int, channel: str, payload: object) -> None:
-                channels[channel](str(payload))
+                on_notify = channels.get(channel)  # a removed channel is heard until UNLISTEN is active
+                if on_notify is not None:
+                    on_notify(str(payload))
 
-            for channel in channels:
-                await connection.add_listener(channel, received)
+            connection.add_termination_listener(ended)
+            await self._adjust(connection, channels, received)
             self.is_live = True
             self._backoff.reset()
             told = on_live(connection)
             if told is not None:
                 await told
-            while not lost.is_set():
+            while True:
+                self._stirred.clear()
+                if lost.is_set():
+                    raise ConnectionError("the connection was lost")
+                await self._adjust(connection, channels, received, on_added)
                 try:
-                    async with asyncio.timeout(
-                        PROBE_EVERY_S
-                    ):  # wait_for would swallow a cancellation at the moment of the loss
-                        await lost.wait()
+                    # wait_for would swallow a cancellation at the moment of the loss
+                    async with asyncio.timeout(PROBE_EVERY_S):
+                        await self._stirred.wait()
                 except TimeoutError:
                     # the simple query protocol needs one round trip
                     await connection.execute("SELECT 1", timeout=PROBE_TIMEOUT_S)
-            raise ConnectionError("the connection was lost")
         except (asyncio.CancelledError, TimeoutError):
             connection.terminate()  # close() would wait for a server that may not answer
             raise
         finally:
             await _close(connection)
+
+    async def _adjust(
+        self,
+        connection: Any,
+        channels: Mapping[str, OnNotify],
+        received: Callable[..., None],
+        on_added: Callable[[str], None] | None = None,
+    ) -> None:
+        """LISTEN to the channels of the mapping and to no other. It may change during each round trip."""
+        for channel in [one for one in channels if one not in self._in_force]:
+            async with asyncio.timeout(LISTEN_TIMEOUT_S):
+                await connection.add_listener(channel, received)
+            self._in_force.add(channel)
+            if on_added is not None:
+                on_added(channel)
+        for channel in [one for one in self._in_force if one not in channels]:
+            if channel not in channels:
+                self._in_force.discard(channel)  # first: from here on it may not be heard
+                async with asyncio.timeout(LISTEN_TIMEOUT_S):
+                    await connection.remove_listener(channel, received)
 
 
 async def _close(connection: Any) -> None:

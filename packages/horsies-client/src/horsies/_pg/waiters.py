@@ -2,8 +2,11 @@
 
 LISTEN starts first, then the row is read, then the waiter waits: a task that ended before the read is seen by the read,
 a task that ends later sends a notification later. So each id is read at once, again whenever LISTEN (re)starts, on its
-own notification, and at every poll interval in case a notification was lost. LISTEN is held only while a waiter exists,
-and a little longer, because `task_done` reaches every listening process.
+own notification, and at every poll interval in case a notification was lost.
+
+The end of a task is announced on the channel of its bucket (`channels.task_done`). The ids of this process share one
+bucket; an id of another process adds that one's. LISTEN is held only for buckets with a waiter, and a little longer:
+the server wakes every listening session for every notification, and sends on those of its channels.
 
 A task that was sent a moment ago has not ended: while LISTEN is active its first read is delayed, and the notification
 usually comes first.
@@ -13,12 +16,12 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from horsies._pg import channels
 from horsies._pg.backoff import Backoff
-from horsies._pg.listener import Listener
+from horsies._pg.listener import Listener, OnNotify
 from horsies._pg.statements import load
 from horsies._pg.transient import is_transient
 from horsies.config.resilience import ResilienceConfig
@@ -29,7 +32,7 @@ from horsies.status import TaskStatus, WorkflowStatus
 R = TypeVar("R")
 
 LINGER_S = 30.0
-"""How long LISTEN continues after the last waiter: the next request of a web app waits again."""
+"""How long LISTEN continues after the last waiter of a bucket: the next request of a web app waits again."""
 JUST_SENT_MS = 3
 """The first read of a task that is younger than this is delayed."""
 FIRST_READ_S = 0.050
@@ -45,6 +48,24 @@ class Seen:
     result: str | None
     definition_key: str | None = None
     """The shape that a workflow was started with."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The ids that are waited for on one channel, and how many wait for each."""
+
+    ids: dict[str, int] = field(default_factory=dict[str, int])
+    quiet_since: float = 0.0
+    """When the last waiter left."""
+
+    def enter(self, task_id: str) -> None:
+        self.ids[task_id] = self.ids.get(task_id, 0) + 1
+
+    def leave(self, task_id: str) -> None:
+        self.ids[task_id] -= 1
+        if not self.ids[task_id]:
+            del self.ids[task_id]
+            self.quiet_since = time.monotonic()
 
 
 class _Host(Protocol):
@@ -66,20 +87,22 @@ class Waiters:
         self._waiting: dict[str, set[asyncio.Future[Seen | None]]] = {}
         self._workflows: set[str] = set()
         """The ids that are workflows; all others are tasks."""
+        self._buckets: dict[str, _Bucket] = {}
+        """By channel, also those without a waiter until `LINGER_S` is over."""
+        self._heard: dict[str, OnNotify] = {}
+        """The same channels, for the listener."""
         self._due: set[str] = set()
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._poll_at = 0.0
-        self._quiet_since = 0.0
         self._service: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
         self.last_error: BaseException | None = None
         self._era = 0
 
-    @property
-    def is_listening(self) -> bool:
-        """LISTEN is active: the end of a task will be announced to this process."""
-        return self._listener is not None and self._listener.is_live
+    def is_listening_to(self, task_id: str, *, is_workflow: bool = False) -> bool:
+        """LISTEN is active for its bucket: the end of this task will be announced to this process."""
+        return self._listener is not None and self._listener.hears(_channel(task_id, is_workflow))
 
     async def wait(self, task_id: str, *, is_workflow: bool = False) -> Seen | None:
         """Wait for the end of a task or a workflow, without a bound: callers cancel at their own time-out."""
@@ -91,7 +114,10 @@ class Waiters:
             self._workflows.add(task_id)
         future: asyncio.Future[Seen | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(task_id, set()).add(future)
-        if self.is_listening and is_younger_than(task_id, JUST_SENT_MS):
+        channel = _channel(task_id, is_workflow)
+        bucket = self._listen_to(channel)
+        bucket.enter(task_id)
+        if self._listener is not None and self._listener.hears(channel) and is_younger_than(task_id, JUST_SENT_MS):
             future.get_loop().call_later(FIRST_READ_S, self._read_if_waiting, task_id)
         else:
             self._read_soon((task_id,))
@@ -100,14 +126,13 @@ class Waiters:
         try:
             return await future
         finally:
+            bucket.leave(task_id)
             group = self._waiting.get(task_id)
             if group is not None:
                 group.discard(future)
                 if not group:
                     del self._waiting[task_id]
                     self._workflows.discard(task_id)
-                    if not self._waiting:
-                        self._quiet_since = time.monotonic()
 
     async def look(self, task_id: str, *, is_workflow: bool = False) -> Seen | None:
         """Read the row once, without waiting."""
@@ -130,13 +155,39 @@ class Waiters:
         if task_id in self._waiting:
             self._read_soon((task_id,))
 
+    def _read_bucket(self, channel: str) -> None:
+        """LISTEN has become active for it: what ended before that is read now."""
+        if channel in self._buckets:
+            self._read_soon(self._buckets[channel].ids)
+
+    def _listen_to(self, channel: str) -> _Bucket:
+        bucket = self._buckets.get(channel)
+        if bucket is None:
+            bucket = self._buckets[channel] = _Bucket()
+            self._heard[channel] = self._read_if_waiting
+            if self._listener is not None:
+                self._listener.follow()
+        return bucket
+
+    def _leave_quiet_buckets(self, now: float) -> None:
+        quiet = [
+            channel
+            for channel, bucket in self._buckets.items()
+            if not bucket.ids and now >= bucket.quiet_since + LINGER_S
+        ]
+        for channel in quiet:
+            del self._buckets[channel], self._heard[channel]
+        if quiet and self._listener is not None:
+            self._listener.follow()
+
     async def _serve(self) -> None:
         while True:
             self._listener = self._host.listener()
             listening = asyncio.create_task(
                 self._listener.run(
-                    {channels.TASK_DONE: self._read_if_waiting, channels.WORKFLOW_DONE: self._read_if_waiting},
+                    self._heard,
                     on_live=lambda _connection: self._read_soon(self._waiting),
+                    on_added=self._read_bucket,
                 ),
                 name="horsies-listener",
             )
@@ -151,16 +202,15 @@ class Waiters:
                 return
 
     async def _read_until_idle(self) -> None:
-        """Read until there has been no waiter for `LINGER_S`. Polls have a timer of their own: a time-out around each
+        """Read until no bucket has had a waiter for `LINGER_S`. Polls have a timer of their own: a time-out around each
         wait would cost 40 µs per round trip, and a notification for one id would delay the poll for all others."""
         backoff = Backoff(self._resilience)
-        self._quiet_since = time.monotonic()
-        self._poll_at = self._quiet_since + self._poll_s
+        self._poll_at = time.monotonic() + self._poll_s
         self._tick()
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if not self._waiting and time.monotonic() >= self._quiet_since + LINGER_S:
+            if not self._buckets:
                 return
             # ids that arrive during this read go into the next one: batches grow under load, without a timer
             batch = [task_id for task_id in self._due if task_id in self._waiting]
@@ -188,7 +238,8 @@ class Waiters:
         if now >= self._poll_at:
             self._read_soon(self._waiting)
             self._poll_at = now + self._poll_s * random.uniform(0.8, 1.2)
-        if not self._waiting and now >= self._quiet_since + LINGER_S:
+        self._leave_quiet_buckets(now)
+        if not self._buckets:
             self._wake.set()
         self._timer = asyncio.get_running_loop().call_later(min(self._poll_at - now, LINGER_S), self._tick)
 
@@ -228,3 +279,7 @@ class Waiters:
             for future in self._waiting.get(task_id, ()):
                 if not future.done():
                     future.set_exception(error)
+
+
+def _channel(task_id: str, is_workflow: bool) -> str:
+    return channels.workflow_done(task_id) if is_workflow else channels.task_done(task_id)

@@ -47,8 +47,9 @@ _FILES: Final = (
     "tasks.sql", "facets.sql", "overview.sql", "workers.sql", "stale.sql", "workflows.sql", "session.sql",
 )  # fmt: skip
 _CHANNELS: Final = {
-    channels.TASK_NEW: "tasks", channels.TASK_DONE: "tasks", channels.QUEUE_STATE: "queues",
-    channels.WORKFLOW_DONE: "workflows", channels.WORKFLOW_STEP: "workflows",
+    channels.TASK_NEW: "tasks", channels.TASK_DONE: "tasks", channels.TASKS_ENDED: "tasks",
+    channels.QUEUE_STATE: "queues", channels.WORKFLOW_DONE: "workflows", channels.WORKFLOWS_ENDED: "workflows",
+    channels.WORKFLOW_STEP: "workflows",
     channels.SCHEDULE_STATE: "schedules",
 }  # fmt: skip
 

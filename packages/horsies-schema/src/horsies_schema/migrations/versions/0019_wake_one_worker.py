@@ -14,7 +14,7 @@ They name the schema of everything they use instead. docs/decisions/0013-fleet.m
 from alembic import op
 
 revision = "0019"
-down_revision = "0017"
+down_revision = "0018"
 branch_labels = None
 depends_on = None
 
