@@ -78,12 +78,25 @@ BEGIN
 END
 $_$;
 
-CREATE FUNCTION public.horsies_has_late_task(queues text[], names text[], late_after interval) RETURNS boolean
+CREATE FUNCTION public.horsies_fall_asleep(queues text[]) RETURNS void
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    setting constant text := set_config('lock_timeout', '20ms', true);
+BEGIN
+    PERFORM pg_advisory_lock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || q.name, 0)) FROM unnest(queues) AS q (name);
+EXCEPTION WHEN lock_not_available THEN
+    NULL;
+END
+$$;
+
+CREATE FUNCTION public.horsies_has_late_task(queues text[], names text[], slower integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
-    latest constant timestamptz := clock_timestamp() - late_after;
+    latest constant timestamptz := clock_timestamp() - slower * interval '80 ms';
 BEGIN
     RETURN EXISTS (
         WITH RECURSIVE found AS (
@@ -255,21 +268,14 @@ CREATE FUNCTION public.horsies_set_awake(queues text[], is_awake boolean) RETURN
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-DECLARE
-    queue text;
 BEGIN
-    PERFORM set_config('lock_timeout', '20ms', true);
-    FOREACH queue IN ARRAY queues LOOP
-        IF is_awake THEN
-            PERFORM pg_advisory_lock_shared(hashtextextended('horsies awake ' || 'public' || ' ' || queue, 0));
-            PERFORM pg_advisory_unlock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || queue, 0));
-        ELSE
-            PERFORM pg_advisory_lock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || queue, 0));
-            PERFORM pg_advisory_unlock_shared(hashtextextended('horsies awake ' || 'public' || ' ' || queue, 0));
-        END IF;
-    END LOOP;
-EXCEPTION WHEN lock_not_available THEN
-    NULL;
+    IF is_awake THEN
+        PERFORM pg_try_advisory_lock_shared(hashtextextended('horsies awake ' || 'public' || ' ' || q.name, 0)) FROM unnest(queues) AS q (name);
+        PERFORM pg_advisory_unlock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || q.name, 0)) FROM unnest(queues) AS q (name);
+    ELSE
+        PERFORM public.horsies_fall_asleep(queues);
+        PERFORM pg_advisory_unlock_shared(hashtextextended('horsies awake ' || 'public' || ' ' || q.name, 0)) FROM unnest(queues) AS q (name);
+    END IF;
 END
 $$;
 
@@ -468,61 +474,50 @@ CREATE PROCEDURE public.horsies_wait_for_duty(IN group_key bigint, IN place inte
     AS $$
 DECLARE
     give_up constant timestamptz := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) patience;
+    place_key constant bigint := group_key OPERATOR(pg_catalog.+) place;
     next_look timestamptz := pg_catalog.clock_timestamp();
     began timestamptz;
+    setting text;
     channel text;
-    queue text;
 BEGIN
     answer := '';
     UNLISTEN *;
     COMMIT;
     LOOP
-        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-        -- as in every session of a worker: a plan made on an empty table must walk its index when the table is full
-        PERFORM set_config(x.name, x.value, true)
-           FROM (VALUES ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'), ('enable_seqscan', 'off'),
-                        ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'))
-                AS x (name, value);
-        PERFORM set_config('lock_timeout', CASE WHEN is_backup THEN '150ms' ELSE '600ms' END, true);
+        setting := pg_catalog.set_config('lock_timeout', CASE WHEN is_backup THEN '150ms' ELSE '900ms' END, true);
         BEGIN
             IF is_backup THEN
-                PERFORM pg_advisory_lock(group_key);
+                PERFORM pg_catalog.pg_advisory_lock(group_key);
                 answer := 'duty';
-            ELSIF pg_try_advisory_lock(group_key) THEN
+            ELSIF pg_catalog.pg_try_advisory_lock(group_key) THEN
                 answer := 'duty';
             ELSE
-                PERFORM pg_advisory_lock(group_key + place);
+                PERFORM pg_catalog.pg_advisory_lock(place_key);
                 is_backup := true;
             END IF;
         EXCEPTION WHEN lock_not_available THEN
             NULL;
         END;
-        began := clock_timestamp();
-        IF answer = 'duty' THEN
+        IF answer OPERATOR(pg_catalog.=) 'duty' THEN
             IF is_backup THEN
-                PERFORM pg_advisory_unlock(group_key + place);
-                is_backup := false;
+                is_backup := NOT pg_catalog.pg_advisory_unlock(place_key);
             END IF;
-        ELSIF began >= next_look THEN
-            IF public.horsies_has_late_task(
-                    queues, names, slower * CASE WHEN is_backup THEN interval '80 ms' ELSE interval '250 ms' END) THEN
-                answer := 'late';
+        ELSE
+            began := pg_catalog.clock_timestamp();
+            IF began OPERATOR(pg_catalog.>=) next_look THEN
+                IF public.horsies_has_late_task(queues, names, slower) THEN
+                    answer := 'late';
+                END IF;
+                -- a look that must pass many dead entries gets a twentieth of the time
+                next_look := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (20 OPERATOR(pg_catalog.*)
+                    (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) began));
             END IF;
-            -- a look that must pass many dead entries gets a twentieth of the time
-            next_look := clock_timestamp() + 20 * (clock_timestamp() - began);
         END IF;
-        IF answer <> '' THEN
+        IF answer OPERATOR(pg_catalog.<>) '' THEN
             FOREACH channel IN ARRAY channels LOOP
-                EXECUTE format('LISTEN %I', channel);
+                EXECUTE pg_catalog.concat('LISTEN ', pg_catalog.quote_ident(channel));
             END LOOP;
-            PERFORM set_config('lock_timeout', '20ms', true);
-            BEGIN
-                FOREACH queue IN ARRAY queues LOOP
-                    PERFORM pg_advisory_lock_shared(hashtextextended('horsies asleep ' || 'public' || ' ' || queue, 0));
-                END LOOP;
-            EXCEPTION WHEN lock_not_available THEN
-                NULL;  -- a foreign session holds it, so that producers always notify
-            END;
+            PERFORM public.horsies_fall_asleep(queues);
         END IF;
         COMMIT;
         EXIT WHEN answer OPERATOR(pg_catalog.<>) '' OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;

@@ -204,7 +204,7 @@ async def test_with_every_backup_frozen_the_others_find_it(db: Database) -> None
 async def test_what_no_worker_should_have_taken_is_not_late(db: Database, columns: dict[str, Any]) -> None:
     factories.insert(db, "horsies_queue_state", queue_name="paused", paused_at=NOW)
     factories.task(db, **{"enqueued_at": ago(seconds=1), **columns})
-    late = "SELECT horsies_has_late_task('{default,paused}', '{add}', '80 ms')"
+    late = "SELECT horsies_has_late_task('{default,paused}', '{add}', 1)"
     assert not db.execute(late)[0][0]
     factories.task(db, enqueued_at=ago(seconds=1), priority=99)
     assert db.execute(late)[0][0]

@@ -68,7 +68,8 @@ SEND: Final = (
 )
 DUTY: Final = (
     "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",
-    "horsies_has_late_task(text[], text[], interval)",
+    "horsies_has_late_task(text[], text[], int)",
+    "horsies_fall_asleep(text[])",
     "horsies_leave_duty(bigint, text[], boolean, boolean, boolean)",
     "horsies_set_awake(text[], boolean)",
 )

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from horsies._pg.listener import PROBE_EVERY_S, PROBE_TIMEOUT_S, Listener, OnNotify
 from horsies._pg.refusals import worded
 from horsies_worker.database.queries import Queries
+from horsies_worker.database.settings import CLAIM_SETTINGS
 from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
 
@@ -34,9 +35,11 @@ MAX_SLOWER: Final = 32
 RESIGN_S: Final = 1.0
 OVERLAP_S: Final = 0.1
 """A worker that left listens for this long, until the next one surely does: a step of a workflow is announced once."""
-# A role's limits are meant for other statements than one that waits. A backend that waits for a lock notices the death
-# of its client only when it is told to look.
-_SETTINGS: Final = "SET statement_timeout = 0; SET lock_timeout = 0"
+# The limits of a role are not meant for a statement that waits. A backend that waits for a lock notices the death of
+# its client only when it is told to look.
+_SETTINGS: Final = "; ".join(
+    f"SET {name} = '{value}'" for name, value in {**CLAIM_SETTINGS, "statement_timeout": 0, "lock_timeout": 0}.items()
+)
 _NOTICE_DEATH: Final = "SET client_connection_check_interval = 500"
 
 

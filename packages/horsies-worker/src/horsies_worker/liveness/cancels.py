@@ -63,7 +63,7 @@ class CancelRequests(Service):
             self._polled_at = now
 
     def pause_s(self) -> float:
-        return min(self._interval_s, DEAF_POLL_S)
+        return min(self._interval_s, DEAF_POLL_S if self._pool.running() else 2 * DEAF_POLL_S)
 
     def _stop(self, requested: list[tuple[str, int]]) -> None:
         self._stopping &= {(job.task_id, job.generation) for job in self._pool.running()}

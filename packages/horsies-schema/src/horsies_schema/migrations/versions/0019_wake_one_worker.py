@@ -26,10 +26,11 @@ AWAKE = "hashtextextended('horsies awake ' || @name@ || ' ' || {queue}, 0)"
 # Whether a task waits that a healthy worker on duty would have claimed. Only tasks that became ready a short time ago
 # count: older ones wait for another reason, such as a cap. It needs the planner settings of the caller.
 HAS_LATE_TASK = """
-CREATE OR REPLACE FUNCTION @schema@.horsies_has_late_task(queues text[], names text[], late_after interval)
+CREATE OR REPLACE FUNCTION @schema@.horsies_has_late_task(
+    queues text[], names text[], slower int)
 RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
-    latest constant timestamptz := clock_timestamp() - late_after;
+    latest constant timestamptz := clock_timestamp() - slower * interval '80 ms';
 BEGIN
     RETURN EXISTS (
         WITH RECURSIVE found AS (
@@ -60,68 +61,57 @@ $function$
 # is short and then repeated, because a blocked statement holds back vacuum; below a second `log_lock_waits` is silent.
 # Answers: 'duty'; 'late', with which the caller acts for the worker on duty; '' when `patience` is over: the client
 # then knows that its connection works, and calls again.
-WAIT_FOR_DUTY = f"""
+WAIT_FOR_DUTY = """
 CREATE OR REPLACE PROCEDURE @schema@.horsies_wait_for_duty(
     group_key bigint, place int, channels text[], queues text[], names text[], slower int, patience interval,
     INOUT is_backup boolean, INOUT answer text)
 LANGUAGE plpgsql AS $procedure$
 DECLARE
     give_up constant timestamptz := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) patience;
+    place_key constant bigint := group_key OPERATOR(pg_catalog.+) place;
     next_look timestamptz := pg_catalog.clock_timestamp();
     began timestamptz;
+    setting text;
     channel text;
-    queue text;
 BEGIN
     answer := '';
     UNLISTEN *;
     COMMIT;
     LOOP
-        PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-        -- as in every session of a worker: a plan made on an empty table must walk its index when the table is full
-        PERFORM set_config(x.name, x.value, true)
-           FROM (VALUES ('jit', 'off'), ('plan_cache_mode', 'force_generic_plan'), ('enable_seqscan', 'off'),
-                        ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off'))
-                AS x (name, value);
-        PERFORM set_config('lock_timeout', CASE WHEN is_backup THEN '150ms' ELSE '600ms' END, true);
+        setting := pg_catalog.set_config('lock_timeout', CASE WHEN is_backup THEN '150ms' ELSE '900ms' END, true);
         BEGIN
             IF is_backup THEN
-                PERFORM pg_advisory_lock(group_key);
+                PERFORM pg_catalog.pg_advisory_lock(group_key);
                 answer := 'duty';
-            ELSIF pg_try_advisory_lock(group_key) THEN
+            ELSIF pg_catalog.pg_try_advisory_lock(group_key) THEN
                 answer := 'duty';
             ELSE
-                PERFORM pg_advisory_lock(group_key + place);
+                PERFORM pg_catalog.pg_advisory_lock(place_key);
                 is_backup := true;
             END IF;
         EXCEPTION WHEN lock_not_available THEN
             NULL;
         END;
-        began := clock_timestamp();
-        IF answer = 'duty' THEN
+        IF answer OPERATOR(pg_catalog.=) 'duty' THEN
             IF is_backup THEN
-                PERFORM pg_advisory_unlock(group_key + place);
-                is_backup := false;
+                is_backup := NOT pg_catalog.pg_advisory_unlock(place_key);
             END IF;
-        ELSIF began >= next_look THEN
-            IF @schema@.horsies_has_late_task(
-                    queues, names, slower * CASE WHEN is_backup THEN interval '80 ms' ELSE interval '250 ms' END) THEN
-                answer := 'late';
+        ELSE
+            began := pg_catalog.clock_timestamp();
+            IF began OPERATOR(pg_catalog.>=) next_look THEN
+                IF @schema@.horsies_has_late_task(queues, names, slower) THEN
+                    answer := 'late';
+                END IF;
+                -- a look that must pass many dead entries gets a twentieth of the time
+                next_look := pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) (20 OPERATOR(pg_catalog.*)
+                    (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) began));
             END IF;
-            -- a look that must pass many dead entries gets a twentieth of the time
-            next_look := clock_timestamp() + 20 * (clock_timestamp() - began);
         END IF;
-        IF answer <> '' THEN
+        IF answer OPERATOR(pg_catalog.<>) '' THEN
             FOREACH channel IN ARRAY channels LOOP
-                EXECUTE format('LISTEN %I', channel);
+                EXECUTE pg_catalog.concat('LISTEN ', pg_catalog.quote_ident(channel));
             END LOOP;
-            PERFORM set_config('lock_timeout', '20ms', true);
-            BEGIN
-                FOREACH queue IN ARRAY queues LOOP
-                    PERFORM pg_advisory_lock_shared({ASLEEP.format(queue="queue")});
-                END LOOP;
-            EXCEPTION WHEN lock_not_available THEN
-                NULL;  -- a foreign session holds it, so that producers always notify
-            END;
+            PERFORM @schema@.horsies_fall_asleep(queues);
         END IF;
         COMMIT;
         EXIT WHEN answer OPERATOR(pg_catalog.<>) '' OR pg_catalog.clock_timestamp() OPERATOR(pg_catalog.>=) give_up;
@@ -152,26 +142,31 @@ END
 $function$
 """
 
-# A worker on duty tells producers whether it needs notifications. It holds one of the two locks at any time. Where a
-# foreign session holds `asleep`, producers always notify.
+# A worker on duty tells producers whether it needs notifications. It holds one of the two locks of each queue at any
+# time. Where a foreign session holds one of them, it goes on without: producers then notify more often.
+FALL_ASLEEP = f"""
+CREATE OR REPLACE FUNCTION @schema@.horsies_fall_asleep(queues text[])
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
+DECLARE
+    setting constant text := set_config('lock_timeout', '20ms', true);
+BEGIN
+    PERFORM pg_advisory_lock_shared({ASLEEP.format(queue="q.name")}) FROM unnest(queues) AS q (name);
+EXCEPTION WHEN lock_not_available THEN
+    NULL;
+END
+$function$
+"""
 SET_AWAKE = f"""
 CREATE OR REPLACE FUNCTION @schema@.horsies_set_awake(queues text[], is_awake boolean)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $function$
-DECLARE
-    queue text;
 BEGIN
-    PERFORM set_config('lock_timeout', '20ms', true);
-    FOREACH queue IN ARRAY queues LOOP
-        IF is_awake THEN
-            PERFORM pg_advisory_lock_shared({AWAKE.format(queue="queue")});
-            PERFORM pg_advisory_unlock_shared({ASLEEP.format(queue="queue")});
-        ELSE
-            PERFORM pg_advisory_lock_shared({ASLEEP.format(queue="queue")});
-            PERFORM pg_advisory_unlock_shared({AWAKE.format(queue="queue")});
-        END IF;
-    END LOOP;
-EXCEPTION WHEN lock_not_available THEN
-    NULL;
+    IF is_awake THEN
+        PERFORM pg_try_advisory_lock_shared({AWAKE.format(queue="q.name")}) FROM unnest(queues) AS q (name);
+        PERFORM pg_advisory_unlock_shared({ASLEEP.format(queue="q.name")}) FROM unnest(queues) AS q (name);
+    ELSE
+        PERFORM @schema@.horsies_fall_asleep(queues);
+        PERFORM pg_advisory_unlock_shared({AWAKE.format(queue="q.name")}) FROM unnest(queues) AS q (name);
+    END IF;
 END
 $function$
 """
@@ -245,7 +240,8 @@ $procedure$
 """
 
 ARGUMENTS = {
-    "horsies_has_late_task": "text[], text[], interval",
+    "horsies_has_late_task": "text[], text[], int",
+    "horsies_fall_asleep": "text[]",
     "horsies_wait_for_duty": "bigint, int, text[], text[], text[], int, interval, boolean, text",
     "horsies_leave_duty": "bigint, text[], boolean, boolean, boolean",
     "horsies_set_awake": "text[], boolean",
@@ -258,7 +254,7 @@ ARGUMENTS = {
 
 
 def upgrade() -> None:
-    for text in (HAS_LATE_TASK, WAIT_FOR_DUTY, LEAVE_DUTY, SET_AWAKE, NOTIFY_SENT, SEND_TASK, SEND_TASKS):
+    for text in (HAS_LATE_TASK, WAIT_FOR_DUTY, LEAVE_DUTY, FALL_ASLEEP, SET_AWAKE, NOTIFY_SENT, SEND_TASK, SEND_TASKS):
         op.execute(_in_this_schema(text))
     for name, arguments in ARGUMENTS.items():
         op.execute(_owned_like_the_tables(f"{name}({arguments})"))
