@@ -28,9 +28,9 @@ from horsies_worker.syncpoints import reached
 BATCH: Final = 500
 DEFAULT_GRACE: Final = timedelta(minutes=1)
 """The grace of workflows where the setting is 0."""
-LOOK_S: Final = 1.0
+LOOK_S: Final = 2.0
 """The longest time of a statement of a look: heartbeats wait for it."""
-SLOW_S: Final = 0.25
+SLOW_S: Final = 0.5
 """After a statement that took longer, the next sweep is made on the reaper's own connection from its beginning."""
 _OVERDUE, _CLAIMS, _RUNNING, _WORKFLOWS = _PARTS = (
     "overdue tasks", "stale claims", "stale running tasks", "halted workflows",
