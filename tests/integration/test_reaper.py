@@ -19,7 +19,6 @@ from horsies_worker.database.lock_watch import REFUSALS
 from horsies_worker.database.queries import EXPIRED_RESULT, Queries
 from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
-from horsies_worker.liveness import reaper as reaper_module
 from horsies_worker.liveness.reaper import BATCH, Reaper
 from horsies_worker.liveness.recovery import Recovery
 from tests.support import factories
@@ -466,22 +465,6 @@ async def test_a_lock_on_a_table_does_not_keep_the_shared_connection(db: Databas
         await sweep
         assert backends(db)["shared"] == shared
     assert status(db, task) == "FAILED"
-
-
-async def test_after_a_slow_look_the_reaper_uses_its_own_connection_until_it_is_quick(
-    db: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with reaping(db) as reaper:
-        with monkeypatch.context() as strict:
-            strict.setattr(reaper_module, "SLOW_S", 0.0)
-            await reaper.run_once()
-            assert backends(db).keys() == {"shared"}
-        await reaper.run_once()
-        (own,) = backends(db).keys() - {"shared"}
-        db.execute("SELECT pg_terminate_backend(%s)", backends(db)[own])
-        await eventually_async(lambda: backends(db).keys() == {"shared"})
-        await reaper.run_once()
-        assert backends(db).keys() == {"shared"}
 
 
 # -- failures --------------------------------------------------------------------------------------------------

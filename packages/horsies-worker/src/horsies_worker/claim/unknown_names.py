@@ -20,6 +20,7 @@ from horsies.config import AppConfig
 from horsies.errors import OperationalErrorCode
 from horsies.result import TaskError
 from horsies_worker.claim.name_grace import Graces, MissingName, Span, how_to_fix, ready_before, why_failed
+from horsies_worker.database.checks import Checks
 from horsies_worker.database.session import Session
 from horsies_worker.output.log_context import log
 from horsies_worker.service import Service
@@ -74,7 +75,7 @@ class TaskNames(Service):
         interval_s = min(config.recovery.check_interval_ms / 1000, max(MIN_INTERVAL_S, shortest_s / 4))
         super().__init__(session, config.resilience, interval_s)
         self._ask = session.ask
-        self._check = (checks or session).ask
+        self._check = Checks(checks, session).ask
         self._identity = session.queries.identity
         self._tasks_ended = tasks_ended
         self._logged: set[tuple[str, str]] = set()

@@ -74,6 +74,8 @@ class Session:
         self._closing: asyncio.Future[None] | None = None
         self._lender = lender
         self._was_in_the_way = False
+        self._failed_to_open: tuple[int, Exception | None] = (0, None)
+        """How often that happened, and with which error the last time."""
         self.patience = 1
         """Factor on the usual timeouts: on a line with 3 s round trips, a retry with the same one would fail again."""
 
@@ -87,8 +89,14 @@ class Session:
                 self._was_in_the_way = lender.is_wanted
         self._was_in_the_way = False
         self._wanted += 1
+        failures = self._failed_to_open[0]
         try:
             async with self._lock:
+                count, error = self._failed_to_open
+                if error is not None and count > failures:
+                    # It was tried while this action waited for its turn. With a try for each of those that wait, and
+                    # a silent network, heartbeats would not learn for minutes that they have no contact.
+                    raise error.with_traceback(None)
                 return await self._run(action)
         finally:
             self._wanted -= 1
@@ -96,9 +104,8 @@ class Session:
 
     async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await self._open()
-                self._close_when_idle()
+            if not self._is_open:
+                await self._open_or_note()
             return await action(self._connection)
         except BaseException as error:
             if isinstance(error, TimeoutError):
@@ -109,6 +116,15 @@ class Session:
                 # A cancelled service must end, even if an error replaced its cancellation.
                 raise asyncio.CancelledError from error
             raise
+
+    async def _open_or_note(self) -> None:
+        try:
+            self._connection = await self._open()
+        except Exception as error:
+            self._failed_to_open = (self._failed_to_open[0] + 1, error)
+            raise
+        self._failed_to_open = (self._failed_to_open[0], None)
+        self._close_when_idle()
 
     @property
     def _is_open(self) -> bool:

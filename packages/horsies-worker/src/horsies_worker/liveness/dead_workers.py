@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from horsies.config import AppConfig
+from horsies_worker.database.checks import Checks
 from horsies_worker.database.session import Session
 from horsies_worker.liveness.missed_beats import Instance, MissedBeats
 from horsies_worker.liveness.recovery import Recovery
@@ -44,8 +45,7 @@ class DeadWorkers(Service):
         # By then the reporter has called `wake`, unless its heartbeat failed.
         super().__init__(session, config.resilience, 1.1 * period_s + 1.0)
         self._longest_delay_s = self._interval_s
-        self._checks = checks or session
-        self._bound_s = max(1.0, period_s)
+        self._checks = Checks(checks, session)
         self._on_dead = on_dead
         self._with_claims = config.recovery.auto_requeue_stale_claimed
         self._recovery = recovery
@@ -79,8 +79,7 @@ class DeadWorkers(Service):
 
     async def _read(self, connection: Any) -> list[Instance]:
         self._connection = connection  # kept, so that another one cannot have the same id()
-        bound = self._bound_s * self._checks.patience
-        rows = await connection.fetch(self._queries.sql("open_instances"), timeout=bound)
+        rows = await connection.fetch(self._queries.sql("open_instances"))
         return [Instance(*row) for row in rows]
 
     async def _declare_dead(self, connection: Any, suspect: Instance) -> bool:

@@ -4,7 +4,7 @@ One reaper sweeps at a time, by a transaction lock. It calls tasks stale only af
 the database for as long as the threshold: during an outage no worker could write heartbeats.
 
 Most sweeps find nothing. So each begins with a look at one task of each kind, on a connection that is open anyway; the
-reaper opens its own when the look finds a task, or takes too long.
+reaper opens its own when the look finds a task.
 """
 
 import time
@@ -17,6 +17,7 @@ from horsies._pg.locks import REAPER_LOCK
 from horsies._pg.transient import is_from_driver, is_transient
 from horsies.config import AppConfig, RecoveryConfig
 from horsies.operate.stale import StaleKind, threshold_of
+from horsies_worker.database.checks import Checks
 from horsies_worker.database.lock_watch import LockWatch
 from horsies_worker.database.queries import EXPIRED_RESULT
 from horsies_worker.database.session import Session
@@ -28,10 +29,6 @@ from horsies_worker.syncpoints import reached
 BATCH: Final = 500
 DEFAULT_GRACE: Final = timedelta(minutes=1)
 """The grace of workflows where the setting is 0."""
-LOOK_S: Final = 1.0
-"""The longest time of a statement of a look: heartbeats wait for it."""
-SLOW_S: Final = 0.25
-"""After a statement that took longer, the next sweep is made on the reaper's own connection from its beginning."""
 _OVERDUE, _CLAIMS, _RUNNING, _WORKFLOWS = _PARTS = (
     "overdue tasks", "stale claims", "stale running tasks", "halted workflows",
 )  # fmt: skip
@@ -83,9 +80,7 @@ class Reaper(Service):
     ) -> None:
         """`checks`: a session whose connection is open anyway, for the first look of a sweep."""
         super().__init__(session, config.resilience, config.recovery.check_interval_ms / 1000)
-        self._checks = checks
-        self._was_slow = False
-        self._bound_s: float | None = None
+        self._checks = Checks(checks, session)
         self._check_workflows = check_workflows
         self._settings = config.recovery
         self._recovery = recovery
@@ -102,7 +97,7 @@ class Reaper(Service):
     async def run_once(self) -> None:
         try:
             try:
-                has_more = await self._look()
+                has_more = await self._checks.run(self._look)
                 while has_more:
                     has_more = await self._session.run(self._sweep)
             except Exception as error:
@@ -117,20 +112,12 @@ class Reaper(Service):
         else:
             await self._watch.refused()
 
-    async def _look(self) -> bool:
-        """Whether a sweep has something to do, or this cannot be found out quickly."""
-        if self._checks is None or self._was_slow:
-            return await self._session.run(self._sweep)
-        try:
-            return await self._checks.run(self._look_on)
-        except TimeoutError:
-            return True
-
-    async def _look_on(self, connection: Any) -> bool:
+    async def _look(self, connection: Any) -> bool:
+        """Whether a sweep has something to do, or has to wait to find out."""
         try:
             return await self._sweep(connection, is_look=True)
         except Exception as error:
-            if getattr(error, "sqlstate", None) == "55P03":  # lock_not_available, told here: the connection is sound
+            if getattr(error, "sqlstate", None) == "55P03":  # lock_not_available, caught here: the connection is sound
                 return True
             raise
 
@@ -148,12 +135,10 @@ class Reaper(Service):
     async def _fetch(self, connection: Any, name: str, *values: Any) -> list[Any]:
         began = time.monotonic()
         try:
-            rows = await connection.fetch(self._queries.sql(name), *values, timeout=self._bound_s)
+            return await connection.fetch(self._queries.sql(name), *values)
         finally:
-            now = time.monotonic()
-            self._was_slow = self._was_slow or now - began > SLOW_S
-        self.contact.answered(began, now)
-        return rows
+            # also for a statement that was given up: it took at least this long
+            self.contact.answered(began, time.monotonic())
 
     def _has_contact_for(self, threshold_ms: int) -> bool:
         return self.contact.lasts(threshold_ms, time.monotonic())
@@ -162,8 +147,7 @@ class Reaper(Service):
         """One short transaction; True when there may be more to do, because a batch was full. `is_look`: neither wait
         for locks of the tables nor end running tasks, and take one task of the other kinds."""
         settings = self._settings
-        limit, self._bound_s = (1, LOOK_S) if is_look else (BATCH, None)
-        self._was_slow = False
+        limit = 1 if is_look else BATCH
         async with self._session.transaction(connection):
             await self._fetch(connection, "require_writable" if is_look else "wait_until_writable")
             (is_active,) = await self._fetch(connection, "try_reaper_lock", REAPER_LOCK)
