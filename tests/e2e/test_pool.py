@@ -66,6 +66,22 @@ async def test_async_concurrency_is_respected() -> None:
         assert most <= 5
 
 
+async def test_short_async_jobs_wait_for_a_place_and_each_ends_once() -> None:
+    async with PoolHarness(processes=2, async_concurrency=5) as harness:
+        await harness.prove_short("async_sleep", seconds=0)
+        assert harness.pool.room().asynchronous > 10
+        jobs = [harness.job("async_sleep", seconds=0) for _ in range(3000)]
+        harness.send(*jobs)
+        assert len(harness.pool.running()) > 10
+        assert all(child.running <= 5 for child in harness.pool.stats().children)
+        await harness.all_done(jobs)
+        assert set(harness.kinds()) == {OutcomeKind.OK}
+        assert not harness.pool.running()
+        # a long one shows that the next may be long as well
+        await harness.run("async_sleep", seconds=0.05)
+        assert harness.pool.room().asynchronous == 10
+
+
 async def test_an_async_job_runs_beside_a_sync_job() -> None:
     async with PoolHarness(processes=1) as harness:
         slow = harness.send(harness.job("sleep", seconds=1.0))

@@ -7,11 +7,14 @@ import random
 import resource
 import signal
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from horsies_worker.child.jobs import Job
 from horsies_worker.child.outcome import OutcomeKind
+from horsies_worker.children import async_line
 from tests.support.pools import PoolHarness, err, freeze, is_running, ok
 from tests.support.waiting import eventually_async
 
@@ -296,6 +299,69 @@ async def test_async_timeouts(tmp_path: Path) -> None:
         assert outcome.kind is OutcomeKind.TIMEOUT
         assert trace.read_text() == "start\ncleanup\n"
         assert ok(await harness.outcome(other)) == outcome.pid
+
+
+@contextlib.asynccontextmanager
+async def blocked_line(tmp_path: Path) -> AsyncIterator[tuple[PoolHarness, list[Job], list[Job]]]:
+    """Two async jobs in a child with two places, of which the first blocks the loop, and four short jobs that wait."""
+    free, trace = tmp_path / "free", tmp_path / "trace"
+    free.touch()
+    options = {"path": str(trace), "until": str(free)}
+    async with PoolHarness(processes=1, async_concurrency=2, feed=False) as harness:
+        await harness.prove_short("async_blocks", **options)
+        free.unlink()
+        trace.unlink()
+        jobs = [harness.job("async_blocks", **options) for _ in range(6)]
+        harness.send(*jobs)
+        assert len(harness.pool.running()) == 6
+        await eventually_async(trace.exists)
+        yield harness, jobs[:2], jobs[2:]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs in the line wait for as long as the test takes."""
+    monkeypatch.setattr(async_line, "MAX_WAIT_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_async_jobs_that_wait_survive_the_death_of_the_child(tmp_path: Path) -> None:
+    async with blocked_line(tmp_path) as (harness, running, waiting):
+        (pid,) = harness.pids()
+        os.kill(pid, signal.SIGKILL)
+        (tmp_path / "free").touch()
+        assert {outcome.kind for outcome in await harness.all_done(running)} == {OutcomeKind.CRASHED}
+        assert pid not in {ok(outcome) for outcome in await harness.all_done(waiting)}
+
+
+@pytest.mark.usefixtures("patient")
+async def test_an_async_job_that_waits_can_be_cancelled(tmp_path: Path) -> None:
+    async with blocked_line(tmp_path) as (harness, running, waiting):
+        cancelled = waiting.pop(1)
+        harness.pool.cancel(cancelled.task_id, cancelled.generation)
+        assert harness.unstarted == [cancelled]  # the statement that returns it to the queue sees the request
+        (tmp_path / "free").touch()
+        await harness.all_done([*running, *waiting])
+        assert cancelled.task_id not in harness.outcomes
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_stop_returns_the_async_jobs_that_wait(tmp_path: Path) -> None:
+    async with blocked_line(tmp_path) as (harness, running, waiting):
+        (tmp_path / "free").touch()
+        await harness.pool.stop(20)
+        assert harness.unstarted == waiting
+        assert {outcome.kind for outcome in await harness.all_done(running)} == {OutcomeKind.OK}
+
+
+async def test_async_jobs_that_wait_behind_one_that_blocks_go_back(tmp_path: Path) -> None:
+    async with blocked_line(tmp_path) as (harness, running, waiting):
+        await eventually_async(lambda: harness.unstarted == waiting)
+        assert harness.pool.room().asynchronous == 0
+        (tmp_path / "free").touch()
+        await harness.all_done(running)
+        assert (tmp_path / "trace").read_text() == "start\n" * 2
+        assert harness.pool.room().asynchronous == 2  # the name has to prove itself again
 
 
 async def test_an_async_job_that_is_stopped_before_its_loop_can_start_it_ends(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ async def test_it_writes_what_a_whole_claim_writes(db: Database) -> None:
         (whole,) = await hands.claim(1)
         (row,) = await more(hands)
     assert (whole["id"], row["id"]) == (one, two)
-    assert list(whole.keys()) == list(row.keys())
+    assert set(whole.keys()) - set(row.keys()) == {"enqueued_at"}  # a whole claim is sorted by it
     given = {"status", "claim_generation", "queue_name", "priority", "retry_count", "max_retries", "is_workflow_task"}
     assert {name: row[name] for name in given} == {name: whole[name] for name in given}
     own = {"id", "kwargs", "sent_at", "enqueued_at", "created_at", "claimed_at", "started_at", "updated_at"}
@@ -45,7 +45,7 @@ async def test_the_oldest_come_first_and_the_hint_moves_on(db: Database) -> None
     async with Hands.on(db) as hands:
         rows = await more(hands, 2)
         assert [row["id"] for row in rows] == ["3", "2"]
-        assert {row["since"] for row in rows} == {rows[0]["enqueued_at"]}
+        assert {row["since"] for row in rows} == {factories.read(db, "3")["enqueued_at"]}
         assert [row["id"] for row in await more(hands, 2, since=rows[0]["since"])] == ["1"]
         assert await more(hands, 2, since=rows[0]["since"]) == []
 

@@ -91,6 +91,12 @@ class PoolHarness:
         job = self.send(self.job(name, **options))
         return await self.outcome(job, timeout=timeout)
 
+    async def prove_short(self, name: str, **options: Any) -> None:
+        """Run an async job until the pool takes more of them than it has places for."""
+        places = self.pool.spec.processes * self.pool.spec.async_concurrency
+        while self.pool.room().asynchronous <= places:
+            await self.run(name, **options)
+
     async def outcome(self, job: Job, *, timeout: float = 20) -> Outcome:
         await self.all_done([job], timeout=timeout)
         assert len(self.outcomes[job.task_id]) == 1

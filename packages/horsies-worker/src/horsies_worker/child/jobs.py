@@ -32,7 +32,7 @@ class Room:
     ahead: int
     """Very short jobs (`ChildPool.is_short`) that busy children may queue, beyond `sync`."""
     asynchronous: int
-    """Jobs that the children's event loops still have places for."""
+    """Async jobs: free places of the children's event loops, and more while only short ones run (`async_line.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,17 @@ the pipe has not, and the parent can take it back at any moment. The second thre
 """
 
 import asyncio
+import inspect
 import os
 import signal
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final, cast
 
 from horsies.app import Horsies
 from horsies.context import StopReason, TaskContext, TaskStopped, enter_task, leave_task
@@ -51,7 +53,7 @@ class _Run:
     raised: bool = False
     shielded: bool = False
     task: asyncio.Task[None] | None = None
-    """Of an async attempt, while it runs."""
+    """Of an async attempt, until its end."""
 
     def stop_asked(self) -> bool:
         return self.stop is not None
@@ -199,7 +201,7 @@ class Runner:
             if kind == FrameType.JOB:
                 run = _Run(*frames.decode_job(frame))
                 self._async_runs[run.seq] = run
-                self._loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
+                run.task = self._loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
             elif kind == FrameType.STOP:
                 self._on_stop(*frames.decode_stop(frame))
 
@@ -207,8 +209,7 @@ class Runner:
         async_run = self._async_runs.get(seq)
         if async_run is not None:
             async_run.stop = stop
-            # A task that is cancelled before its first step never takes it, and could not report its end.
-            if interrupt and async_run.task is not None:
+            if interrupt and async_run.task is not None and _has_begun(async_run.task):
                 async_run.task.cancel()
             return
         run = self._running
@@ -223,7 +224,6 @@ class Runner:
                 self._stop_sync(run, stop, interrupt)
 
     async def _run_async(self, run: _Run) -> None:
-        run.task = asyncio.current_task()
         enter_task(self._context(run))  # in the context of this asyncio task, so `leave_task` is not needed
         started = time.monotonic()
         outcome: Outcome | None = None
@@ -295,3 +295,9 @@ class Runner:
         # turn finished work into a crash.
         with self._reporting:
             self._jobs.sendall(frame)
+
+
+def _has_begun(task: asyncio.Task[None]) -> bool:
+    """A task that is cancelled before its first step never takes it, and could not report its end."""
+    coroutine = cast("Coroutine[Any, Any, None]", task.get_coro())
+    return inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED

@@ -17,6 +17,7 @@ from horsies_worker.child.jobs import ChildSpec, ChildStats, Job, PoolStats, Roo
 from horsies_worker.child.outcome import Outcome
 from horsies_worker.children.assigned_jobs import AssignedJob
 from horsies_worker.children.assignment import Assignment
+from horsies_worker.children.async_line import AsyncLine
 from horsies_worker.children.child_process import ChildProcess, State
 from horsies_worker.children.child_starter import ChildStarter
 from horsies_worker.children.durations import Durations
@@ -54,7 +55,8 @@ class ChildPool:
         self._output = output
         self._relays: list[OutputRelay] = []
         self._durations = Durations()
-        self._assignment = Assignment(spec, self._durations)
+        self._line = AsyncLine(spec, self._give_back_jobs)
+        self._assignment = Assignment(spec, self._durations, self._line)
         self._children: dict[int, ChildProcess] = {}
         self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
         self._tick: asyncio.TimerHandle | None = None
@@ -86,6 +88,7 @@ class ChildPool:
         if not self._stopping:
             self._stopping = True
             self._starter.end()
+            self._line.clear()
         for child in list(self._children.values()):
             if child.state is State.STARTING:
                 child.process.kill()
@@ -136,8 +139,9 @@ class ChildPool:
             self._give_back_jobs(jobs)
             return
         rest = self._assign([job for job in jobs if not job.is_async], queue=True)
-        rest += self._assign_async([job for job in jobs if job.is_async])
         self._give_back_jobs(rest)
+        if asynchronous := [job for job in jobs if job.is_async]:
+            self._assign_async(self._line.add(asynchronous, self._async_places()))
 
     def _assign(self, jobs: Sequence[Job], *, queue: bool) -> list[Job]:
         """Assign synchronous jobs; returns those without a place."""
@@ -150,14 +154,15 @@ class ChildPool:
         self._recycle_spent(plans)
         return rest
 
-    def _assign_async(self, jobs: Sequence[Job]) -> list[Job]:
-        if not jobs:
-            return []
+    def _async_places(self) -> int:
+        return self._assignment.async_places(self._children.values())
+
+    def _assign_async(self, jobs: Sequence[Job]) -> None:
         plans, rest = self._assignment.plan_async(self._children.values(), jobs)
         for child, plan in plans.items():
             child.assign_async(plan)
         self._recycle_spent(plans)
-        return rest
+        self._give_back_jobs(rest)
 
     def is_short(self, task_name: str) -> bool:
         """Whether recent runs of this name all took less than 2 ms, so that its jobs may wait in a busy child."""
@@ -183,6 +188,8 @@ class ChildPool:
 
     def _withdraw_or_stop(self, task_id: str, generation: int, code: StopCode) -> tuple[ChildProcess, Job] | None:
         """Return the child and the job if it was taken back in time. Ignores an unknown attempt."""
+        if self._line.withdraw(task_id, generation):
+            return None
         for child in self._children.values():
             assigned = child.jobs.find(task_id, generation)
             if assigned is not None:
@@ -194,13 +201,12 @@ class ChildPool:
 
     def alive(self) -> Collection[Job]:
         """Return the jobs of children whose processes exist at this moment, for heartbeats."""
-        return [
-            assigned.job for child in self._children.values() if child.process.is_alive() for assigned in child.jobs
-        ]
+        children = [child for child in self._children.values() if child.process.is_alive()]
+        return [*self._line, *(assigned.job for child in children for assigned in child.jobs)]
 
     def running(self) -> Collection[Job]:
-        """Return all jobs that children have, started or not."""
-        return [assigned.job for child in self._children.values() for assigned in child.jobs]
+        """Return all jobs that the pool has, started or not."""
+        return [*self._line, *(assigned.job for child in self._children.values() for assigned in child.jobs)]
 
     def places(self) -> dict[tuple[str, int], tuple[int, str]]:
         """Return pid and name of the child by (task id, generation)."""
@@ -253,7 +259,9 @@ class ChildPool:
         job = assigned.job
         # Without forecasts no job waits in a busy child. With a forecast of jobs that may not wait, the claimer would
         # take them for room that they do not use, return them, and take them again.
-        if self.spec.run_ahead and job.run_ahead and not job.is_async:
+        if job.is_async:
+            self._line.observe(job, duration)
+        elif self.spec.run_ahead and job.run_ahead:
             self._durations.observe(job.task_name, duration)
         if assigned.stop is not None and assigned.stop.code is StopCode.ABANDON:
             return
@@ -282,6 +290,9 @@ class ChildPool:
         if child.state is State.RETIRING:
             child.retire()
         if not self._stopping:
+            # Half of the places at once: each message to a child costs this process as much as several jobs in it.
+            if self._line and 2 * len(child.jobs.asynchronous) <= self.spec.async_concurrency:
+                self._assign_async(self._line.take(self._async_places()))
             self._call(self._on_room)
 
     def child_ready(self, child: ChildProcess) -> None:
