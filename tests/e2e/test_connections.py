@@ -80,6 +80,7 @@ def most_of(count: Callable[[], int]) -> Iterator[list[int]]:
 
 def test_a_worker_holds_three_while_it_is_idle(db: Database, tmp_path: Path) -> None:
     with tasks_on(db) as tasks, worker(db, folder=tmp_path) as process:
+        later = tasks.add.schedule(3_600, 1)  # a task that waits is looked at again and again
         eventually(lambda: of_workers(db) == sum(IDLE))
         with most_of(lambda: of_workers(db)) as single:
             for number in range(5):
@@ -93,6 +94,7 @@ def test_a_worker_holds_three_while_it_is_idle(db: Database, tmp_path: Path) -> 
         eventually(lambda: of_workers(db) == sum(IDLE), timeout=CLOSED_S)
         assert tasks.add.send(1, 2).get(LONG_MS).ok == 3
         assert "unexpectedly" not in process.log
+        later.cancel()
     check_invariants(db)
 
 

@@ -85,6 +85,15 @@ async def test_a_session_that_is_closed_or_lost_leaves_no_timer_behind(db: Datab
         assert opened(db) == set()
 
 
+async def test_the_connection_after_one_that_the_server_ended_is_closed_as_well(db: Database) -> None:
+    async with session_on(db, "rare", idle_s=IDLE_S) as session:
+        first = await session.run(lambda connection: connection.fetchval("SELECT pg_backend_pid()"))
+        db.execute("SELECT pg_terminate_backend(%s)", first)
+        await eventually_async(lambda: not session.is_free)
+        assert await purpose_of(session) == "rare"
+        await eventually_async(lambda: opened(db) == set())
+
+
 # -- lent ------------------------------------------------------------------------------------------------------
 
 

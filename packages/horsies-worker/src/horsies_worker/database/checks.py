@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 LIMIT_S: Final = 2.0
 """The longest time that a check may keep the shared connection."""
-SLOW_S: Final = 0.5
+SLOW_S: Final = 1.0
 """After a check that took longer, the next one is made on the service's own connection."""
 
 

@@ -124,7 +124,8 @@ class Session:
             self._failed_to_open = (self._failed_to_open[0] + 1, error)
             raise
         self._failed_to_open = (self._failed_to_open[0], None)
-        self._close_when_idle()
+        if self._idle_s is not None:
+            self._close_in(self._idle_s, self._idle_s)
 
     @property
     def _is_open(self) -> bool:
@@ -167,21 +168,23 @@ class Session:
 
     def _forget(self) -> Any:
         connection, self._connection = self._connection, None
+        self._stop_timer()
+        return connection
+
+    def _stop_timer(self) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
-        return connection
 
-    def _close_when_idle(self, after_s: float | None = None) -> None:
+    def _close_in(self, seconds: float, idle_s: float) -> None:
         """One timer for as long as the connection is open: a timer per statement would cost more than it is worth."""
-        if self._idle_s is not None:
-            wait_s = self._idle_s if after_s is None else after_s
-            self._idle_timer = asyncio.get_running_loop().call_later(wait_s, self._close_if_idle, self._idle_s)
+        self._stop_timer()
+        self._idle_timer = asyncio.get_running_loop().call_later(seconds, self._close_if_idle, idle_s)
 
     def _close_if_idle(self, idle_s: float) -> None:
         left_s = idle_s if self.is_wanted else self._used_at + idle_s - time.monotonic()
         if left_s > 0:
-            self._close_when_idle(left_s)
+            self._close_in(left_s, idle_s)
         else:
             self._closing = asyncio.ensure_future(close(self._forget()))
 
