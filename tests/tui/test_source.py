@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -11,7 +11,7 @@ import pytest
 import horsies_schema
 from horsies import TaskStatus
 from horsies._pg.statements import Statement
-from horsies.ids import new_id
+from horsies.ids import derived_id
 from horsies.operate.stale import StaleKind
 from horsies_tui.data import facets
 from horsies_tui.data.filters import Query
@@ -238,7 +238,7 @@ async def test_rates_are_those_of_the_rows(db: Database) -> None:
                                               started_at, claimed_at, claimed_by_worker_id, worker_pid)
                    VALUES (%s, 'a', 'COMPLETED', now(), now() - %s * interval '1 second', '{}',
                            now() - interval '60 seconds', now() - interval '59 seconds', now(), 'w', 1)""",
-                (new_id(), n / 10),
+                (derived_id(datetime.now(UTC) - timedelta(seconds=n / 10), str(n)), n / 10),
             )
     source = source_on(db.url)
     try:

@@ -6,7 +6,6 @@ beside: heartbeats, cancel requests, reaper, dead workers, unknown names, report
 
 import asyncio
 import logging
-import math
 import random
 import time
 from collections import deque
@@ -52,13 +51,12 @@ from horsies_worker.options import WorkerOptions
 from horsies_worker.output.log_context import about, log
 from horsies_worker.retention.pruner import Pruner
 from horsies_worker.stop import Stop
+from horsies_worker.turns import Turns
 from horsies_worker.workflows.advance import Advancer
 
 if TYPE_CHECKING:
     from horsies_worker.scheduler.scheduler import Scheduler
 
-HALTED_EVERY_S = 10.0
-"""A worker whose turn it is looks for halted workflows at most this often."""
 LAST_STEPS_S = 5.0
 """The longest wait of a stop for the last steps of workflows, and for the last write to this worker's row."""
 
@@ -84,7 +82,6 @@ class Worker:
         self._listen_test = ListenTest(self.identity.worker_id)
         self._is_up = False
         self._ended_here = deque[str](maxlen=100)
-        self._halted_checked_at = -math.inf
         self.is_declared_dead = False
         """Other workers have declared this one dead and taken its tasks: the process continues as another worker."""
         self._broker = app.config.broker
@@ -247,12 +244,14 @@ class Worker:
             heard[channels.TASKS_ENDED] = self._on_tasks_ended
         optional: dict[str, Coroutine[Any, Any, None]] = {}
         if self.scheduler is not None:
-            optional |= {"scheduler": self.scheduler.run(), "schedule news": self._hear_of_schedules(self.scheduler)}
+            # on a connection of its own: a worker that waits for the duty hears nothing
+            heard_of = self.scheduler.hear(self._broker, "worker schedules")
+            optional |= {"scheduler": self.scheduler.run(), "schedule news": heard_of}
         if self.app.config.recovery.auto_fail_stale_running:  # declaring a worker dead fails its running tasks
             optional["dead workers"] = self.dead_workers.run()
         return {
             **optional,
-            "duty": self.duty.run(heard, self, self._prepare_duty),
+            "duty": self.duty.run(heard, Turns(self.claimer, self.cancels, self.reaper), self._prepare_duty),
             "claimer": self.claimer.run(),
             "finalizer": self.finalizer.run(),
             "workflows": self.advancer.run(),
@@ -336,31 +335,6 @@ class Worker:
         await self.instance.take_lock(connection)
         self.reporter.wake()  # publishes the lock, and finds out at once if this worker was declared dead meanwhile
         return True
-
-    async def _hear_of_schedules(self, scheduler: "Scheduler") -> None:
-        """On a connection of its own: a worker that waits for the duty hears nothing."""
-        listener = Listener(
-            partial(connect_listener, self._broker, "scheduler"), self.app.config.resilience, redact=self._broker.redact
-        )
-        await listener.run({channels.SCHEDULE_STATE: scheduler.on_news}, on_live=lambda _: scheduler.wake())
-
-    # -- the duty to listen ----------------------------------------------------------------------
-
-    def on_duty(self) -> None:
-        """This worker hears every notification from now on: catch up with what was announced before."""
-        self.claimer.on_duty()
-        self.cancels.poll()
-        if time.monotonic() >= self._halted_checked_at + HALTED_EVERY_S:
-            # a worker that died on duty may have heard of a step and not taken it
-            self._halted_checked_at = time.monotonic()
-            self.reaper.find_halted_workflows()
-
-    def off_duty(self) -> None:
-        self.claimer.off_duty()
-
-    @property
-    def was_useful(self) -> bool:
-        return self.claimer.was_useful
 
     # -- what the pool reports -------------------------------------------------------------------
 

@@ -75,11 +75,6 @@ class Claimer:
         """Another worker hears of new tasks from now on."""
         self._change(self.state.without_duty())
 
-    @property
-    def was_useful(self) -> bool:
-        """It has taken tasks since it went on duty."""
-        return self.state.duty_taken > 0
-
     def stop(self) -> None:
         """Claim nothing more; `run` ends after the claim that may be in flight."""
         self._change(self.state.with_stop())

@@ -6,12 +6,10 @@ import os
 import socket
 from functools import partial
 
-from horsies._pg import channels
 from horsies._pg.embedded import resolve_async
-from horsies._pg.listener import Listener
 from horsies.app import Horsies
 from horsies_worker import signals
-from horsies_worker.database.connect import DatabaseGone, connect_listener, connect_ready
+from horsies_worker.database.connect import DatabaseGone, connect_ready
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session, close
 from horsies_worker.exit_codes import ExitCode
@@ -48,10 +46,7 @@ async def _work(app: Horsies, options: SchedulerOptions) -> None:
     await close(connection)
     session = Session(broker, "scheduler", Queries(app.schema, Identity()))
     scheduler = Scheduler(session, app, settled_schedules(app), on_contact=options.touch_health_file)
-    listener = Listener(partial(connect_listener, broker, "scheduler"), app.config.resilience, redact=broker.redact)
-    # waking the scheduler finds requests that were made before LISTEN was in force
-    heard = listener.run({channels.SCHEDULE_STATE: scheduler.on_news}, on_live=lambda _: scheduler.wake())
-    services = {asyncio.create_task(scheduler.run()), asyncio.create_task(heard)}
+    services = {asyncio.create_task(scheduler.run()), asyncio.create_task(scheduler.hear(broker, "scheduler"))}
     _log.info("scheduler is up")
     try:
         ended, _ = await asyncio.wait(services, return_when=asyncio.FIRST_COMPLETED)

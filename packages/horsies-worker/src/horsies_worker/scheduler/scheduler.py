@@ -14,10 +14,14 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+from horsies._pg import channels
+from horsies._pg.listener import Listener
 from horsies._text import plural
 from horsies.app import Horsies
+from horsies.config import PostgresConfig
 from horsies.operate.schedule_state import LISTED_EVERY
 from horsies.scheduled import ScheduledTask, settle_schedules
+from horsies_worker.database.connect import connect_listener
 from horsies_worker.database.session import Session
 from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.output.log_context import about
@@ -63,6 +67,7 @@ class Scheduler(Service):
     ) -> None:
         resilience = app.config.resilience
         super().__init__(session, resilience, resilience.notify_poll_interval_ms / 1000)
+        self._resilience = resilience
         self._tasks = {task.name: task for task in tasks}
         self._slots: dict[str, Slots] = {task.name: slots_of(task.schedule) for task in tasks}
         self._state = ScheduleState(session.queries, tasks)
@@ -72,6 +77,11 @@ class Scheduler(Service):
         self._outlook_mono = 0.0
         self._idle_fires = 0
         self._confirm_mono = 0.0
+
+    async def hear(self, broker: PostgresConfig, who: str) -> None:
+        """Listen to operators' requests until cancelled. Waking the scheduler finds those from before LISTEN."""
+        listener = Listener(partial(connect_listener, broker, who), self._resilience, redact=broker.redact)
+        await listener.run({channels.SCHEDULE_STATE: self.on_news}, on_live=lambda _: self.wake())
 
     def on_news(self, _name: str) -> None:
         """A schedule was paused, resumed or asked to run."""
