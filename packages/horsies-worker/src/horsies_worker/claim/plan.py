@@ -53,12 +53,14 @@ CAPPED_REST: Final = 10
 end is announced, and each such claim counts the tasks under the one lock of the caps."""
 BLOCKED_S: Final = 0.1
 """Wait this long when another session holds the row of a buffered task."""
-TURN_S: Final = 1.0
-"""A worker that took tasks offers the duty to the next one after this time: otherwise one would get all the work."""
+TURN_S: Final = 10.0
+"""A worker that took tasks offers the duty to the next one after this time: otherwise one would get all the work. It
+hands over sooner when it has no room. A turn of 1 s kept no worker warm: 32 of them opened a connection for each."""
 FULL_S: Final = 0.020
 """A worker without room keeps the duty for this long, unless it hears of another task: short tasks end sooner."""
 OFFER_EVERY_S: Final = 0.1
-"""A worker without room offers the duty this often, while no other worker waits for it."""
+"""A worker without room offers the duty this often, while no other worker waits for it; one that has room for some
+kinds of task ten times less often."""
 STREAK: Final = 3
 """After this many claims in a row that took several tasks, the worker stays awake: producers leave out notifications,
 which cost them more than the three statements cost this worker."""
@@ -378,7 +380,7 @@ class Plan:
             state = state.without_duty()
         else:
             is_full = state.full_since is not None
-            pause_s = OFFER_EVERY_S if is_full else TURN_S
+            pause_s = OFFER_EVERY_S if is_full else 10 * OFFER_EVERY_S
             state = state._replace(leave_after=now.time + pause_s, duty_since=now.time, duty_taken=0)
             if is_full and not state.is_awake:
                 return state, StayAwake()  # it cannot take what would be announced
