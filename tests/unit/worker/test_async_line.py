@@ -32,6 +32,7 @@ class Line(AsyncLine):
     def prove(self, name: str = "short", seconds: float = SHORT_S, *, run_ahead: bool = True) -> None:
         for _ in range(20):
             self.observe(job(name, run_ahead=run_ahead), seconds)
+        self.room(running(), 0)  # as before each claim
 
 
 async def test_while_short_jobs_run_more_may_come_than_there_are_places() -> None:
@@ -97,6 +98,17 @@ async def test_jobs_that_may_not_wait_get_the_first_places_or_go_back() -> None:
     line.clear()
     assert line.returned == [more[1], short[2]]
     assert not line
+
+
+async def test_a_job_waits_although_its_name_was_slow_since_the_claim() -> None:
+    line = Line()
+    line.prove()
+    line.observe(job(), LONG_S)
+    jobs = [job(), job()]
+    assert line.add(jobs, 1) == jobs[:1]
+    assert line.returned == []
+    assert line.room(running(), 3) == 2
+    line.clear()
 
 
 async def test_one_job_can_be_withdrawn() -> None:

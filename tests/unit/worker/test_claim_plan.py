@@ -11,9 +11,10 @@ from functools import partial
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from horsies_worker.claim.hints import Scan
 from horsies_worker.claim.plan import CALM_S, FULL_S, OFFER_EVERY_S, TURN_S
 from horsies_worker.claim.settings import ClaimSettings
-from horsies_worker.claim.state import AskDue, GoToSleep, LeaveDuty, StayAwake, Stop, Wait
+from horsies_worker.claim.state import AskDue, Claim, GoToSleep, LeaveDuty, StayAwake, Stop, Wait
 from tests.support.claim_model import QUEUES, STATEMENT_S, World
 
 POLL_S = 60.0
@@ -288,3 +289,15 @@ def test_off_duty_a_worker_waits_for_no_delayed_task() -> None:
     world.run(10 * POLL_S)
     assert not any(isinstance(move, AskDue | LeaveDuty) for move in world.moves[before:])
     assert world.statements <= 10 / 0.8 + 5
+
+
+@pytest.mark.parametrize("name", ["add", "poll"])
+def test_a_scan_that_fills_the_places_of_one_kind_is_not_repeated_for_the_other(name: str) -> None:
+    world = world_of((4, 4, SETTINGS), task_s=STATEMENT_S)
+    world.run(0.1)
+    before = len(world.moves)
+    world.send(name, copies=40)
+    world.run(0.18)
+    claims = [move for move in world.moves[before:] if isinstance(move, Claim)]
+    assert len(claims) > 5
+    assert [move.scan for move in claims].count(Scan.FULL) == 1

@@ -32,6 +32,8 @@ class AsyncLine:
         self._jobs: deque[tuple[Job, float]] = deque()
         """With the time at which each came."""
         self._last_name = ""
+        self._may_wait: frozenset[str] = frozenset()
+        """The names that were short when `room` last counted the line."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -59,15 +61,19 @@ class AsyncLine:
         is_short = self._durations.is_short
         # Of other jobs, those beyond the places would be claimed only to go back. The next are probably like these.
         is_usual = is_short(self._last_name) and all(is_short(one.job.task_name) for jobs in assigned for one in jobs)
-        return left + room if is_usual else left
+        if not is_usual:
+            return left
+        self._may_wait = self._durations.short_names()
+        return left + room
 
     def add(self, jobs: Sequence[Job], free: int) -> list[Job]:
         """Return the jobs that get the `free` places now. Those that may not wait come first, and go back to the queue
-        when they get none."""
+        when they get none. A job was claimed for the line as `room` counted it: it waits even if its name has been slow
+        since."""
         now = time.monotonic()
         urgent: list[Job] = []
         for job in jobs:
-            if job.run_ahead and self._durations.is_short(job.task_name):
+            if job.run_ahead and job.task_name in self._may_wait:
                 self._jobs.append((job, now))
             else:
                 urgent.append(job)
