@@ -65,9 +65,7 @@ async def prepare():
 
 
 def commands(processes, slots):
-    # 300 async tasks at once in a child: pgqueuer, which this is compared with, has no such limit
-    worker = [sys.executable, "-m", "horsies_worker", "on_horsies:app", "--processes", str(processes)]
-    return [[*worker, "--async-concurrency", "300"]]
+    return [[sys.executable, "-m", "horsies_worker", "on_horsies:app", "--processes", str(processes)]]
 
 
 @asynccontextmanager
