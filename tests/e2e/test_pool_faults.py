@@ -187,7 +187,7 @@ async def test_a_crash_is_reported_beside_a_stopped_template(tmp_path: Path) -> 
         await freeze(template)
         os.kill(pid, signal.SIGKILL)
         assert (await harness.outcome(job)).kind is OutcomeKind.CRASHED
-        assert not is_running(template)
+        await eventually_async(lambda: not is_running(template))
         assert ok(await harness.run("add", a=1, b=1)) == 2
 
 
@@ -203,7 +203,7 @@ async def test_a_stopped_template_is_replaced() -> None:
         os.kill(child, signal.SIGKILL)
         await eventually_async(lambda: not is_running(child))
         assert ok(await harness.run("add", a=1, b=1)) == 2
-        assert not is_running(template)
+        await eventually_async(lambda: not is_running(template))
 
 
 async def test_out_of_descriptors_backs_off_and_recovers() -> None:
