@@ -210,8 +210,8 @@ async def test_backends_that_were_terminated_while_idle(db: Database) -> None:
         add = add_task(app)
         await asyncio.gather(*(add.send_async(number) for number in range(5)))
         db.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'horsies'"
-            " AND datname = current_database()"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'horsies' AND datname = current_database()"
         )
         await asyncio.gather(*(add.send_async(number) for number in range(5)))
     assert factories.count(db) == 10
@@ -316,8 +316,10 @@ async def test_a_session_that_was_ended_in_the_middle_says_unknown(db: Database)
         other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         async with async_app_on(db, resilience={"send_attempts": 1}) as app:
             sending = asyncio.create_task(add_task(app).send_async(1))
-            await eventually_async(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted") == 1)
-            db.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
+            # of this database: other tests wait for locks on purpose
+            waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            await eventually_async(lambda: db.value(f"SELECT count(*) {waiting}") == 1)
+            db.execute(f"SELECT pg_terminate_backend(pid) {waiting}")
             with pytest.raises(TaskSendError, match=UNKNOWN):
                 await sending
 

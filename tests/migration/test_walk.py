@@ -230,7 +230,10 @@ def test_a_waiting_migration_lets_the_fleet_pass(db: Database, monkeypatch: pyte
         writer.execute("LOCK TABLE horsies_tasks IN ROW EXCLUSIVE MODE")  # as an open claim does
         migration = threading.Thread(target=horsies_schema.upgrade, args=(db.url,))
         migration.start()
-        waiting = "SELECT 1 FROM pg_locks WHERE relation = 'horsies_tasks'::regclass AND NOT granted"
+        waiting = (
+            "SELECT 1 FROM pg_locks WHERE relation = 'horsies_tasks'::regclass AND NOT granted"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
         # the first slice is waited out and given up (the waiter disappears), then tried again
         eventually(lambda: claimer.execute(waiting).fetchall(), describe="the migration waits for the table")
         claimer.execute("SET lock_timeout = '10s'")
@@ -283,7 +286,10 @@ def test_a_killed_migration_leaves_a_whole_revision(empty_db: Database) -> None:
         # 0002 adds a foreign key to the task table and has to wait here
         blocker.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         run = subprocess.Popen([sys.executable, "-m", "horsies_schema.cli", "up", "--url", empty_db.url])
-        waiting = "SELECT 1 FROM pg_locks WHERE relation = 'horsies_tasks'::regclass AND NOT granted"
+        waiting = (
+            "SELECT 1 FROM pg_locks WHERE relation = 'horsies_tasks'::regclass AND NOT granted"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
         eventually(lambda: empty_db.execute(waiting), describe="the migration waits")
         run.send_signal(signal.SIGKILL)
         run.wait()
