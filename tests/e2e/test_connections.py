@@ -183,8 +183,8 @@ def test_the_formula_follows_from_the_table() -> None:
     none: Mapping[str, int] = {"W": 0, "P": 0, "S": 0, "D": 0}
 
     def each(title: str, setting: str) -> dict[str, int]:
-        nobody = needed(title, setting, **one, **none)
-        return {name: needed(title, setting, **{**one, **none, name: 1}) - nobody for name in none}
+        base = needed(title, setting, **one, **none)
+        return {name: needed(title, setting, **{**one, **none, name: 1}) - base for name in none}
 
     table = {"W": MOST, "P": WEB, "S": SCHEDULER, "D": DASHBOARD}
     assert each("Without a pooler", "max_connections") == {name: sum(counts) for name, counts in table.items()}

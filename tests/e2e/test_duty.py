@@ -92,7 +92,7 @@ def test_frozen_workers_on_duty_do_not_hold_tasks_up(db: Database, frozen: int) 
         assert tasks.add.send(5, 5).get(LATE_MS).ok == 10
 
 
-def test_a_burst_is_shared_by_all_workers(db: Database, tmp_path: Path) -> None:
+def test_a_burst_is_shared_by_all_workers(db: Database) -> None:
     with fleet(db, 3) as workers, tasks_on(db, **CONFIG) as tasks:
         handles = tasks.sleep.send_many([tasks.sleep.call(1.0) for _ in range(3)])
         assert all(handle.get(LATE_MS).is_ok() for handle in handles)
@@ -114,7 +114,7 @@ def test_a_worker_without_room_hands_over_and_comes_back(db: Database, tmp_path:
 
 
 def test_a_running_task_of_a_worker_that_does_not_listen_is_cancelled_soon(db: Database, tmp_path: Path) -> None:
-    with fleet(db, 2) as workers, tasks_on(db, **CONFIG) as tasks:
+    with fleet(db, 2), tasks_on(db, **CONFIG) as tasks:
         path = tmp_path / "started"
         handle = tasks.cooperative.send(str(path))
         eventually(path.exists)
@@ -125,7 +125,6 @@ def test_a_running_task_of_a_worker_that_does_not_listen_is_cancelled_soon(db: D
         assert on_duty(db) != owner
         assert handle.cancel()
         assert handle.get(LATE_MS).err.error_code == "TASK_CANCELLED"
-        assert len(workers) == 2
 
 
 def test_a_worker_that_stops_hands_over_while_it_drains(db: Database, tmp_path: Path) -> None:
@@ -153,8 +152,7 @@ def test_a_delayed_task_and_a_resumed_queue_wake_the_worker_on_duty(db: Database
         assert handle.get(LATE_MS).ok == 4
 
 
-def test_a_thousand_tasks_are_each_run_once_while_workers_are_killed(db: Database, tmp_path: Path) -> None:
-    """Turns change hands all the time."""
+def test_every_task_is_run_at_most_once_while_a_worker_is_killed(db: Database) -> None:
     with fleet(db, 3) as workers, tasks_on(db, **CONFIG) as tasks:
         handles = [tasks.add.send(number, 0) for number in range(150)]
         workers[0].kill_all()
@@ -162,4 +160,7 @@ def test_a_thousand_tasks_are_each_run_once_while_workers_are_killed(db: Databas
         ended = [handle.get(60_000) for handle in handles]
         lost = [result for result in ended if not result.is_ok()]
         assert all(result.err.error_code == "WORKER_CRASHED" for result in lost), json.dumps([str(one) for one in lost])
-        assert len(lost) <= 64
+        assert len(lost) < len(ended)
+        assert db.execute(
+            "SELECT max(n) FROM (SELECT count(*) AS n FROM horsies_task_attempts GROUP BY task_id) x"
+        ) == [(1,)]

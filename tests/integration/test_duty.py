@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -126,7 +126,7 @@ async def test_a_worker_that_leaves_wakes_exactly_one_other(db: Database) -> Non
             task.cancel()
 
 
-async def test_a_worker_whom_nobody_waits_for_keeps_the_duty(db: Database) -> None:
+async def test_without_a_worker_in_line_the_duty_is_kept(db: Database) -> None:
     async with members(db, 2) as (first, second):
         assert await first.wait() == "duty"
         assert not await first.leave()
@@ -180,7 +180,7 @@ async def test_a_task_that_the_worker_on_duty_leaves_is_found_by_a_backup(db: Da
 
 
 async def test_with_every_backup_frozen_the_others_find_it(db: Database) -> None:
-    """Frozen: on duty, or a backup whose answer nobody reads."""
+    """The worker on duty does not claim, and the backups do not look."""
     async with members(db, 3 + BACKUPS) as (frozen, *others, producer):
         await frozen.wait()
         backups = [asyncio.ensure_future(other.wait(slower=1_000)) for other in others[:BACKUPS]]
@@ -213,11 +213,11 @@ async def test_what_no_worker_should_have_taken_is_not_late(db: Database, column
 # -- whether a producer notifies -------------------------------------------------------------------------------
 
 
-async def test_producers_notify_who_sleeps_and_nobody_who_is_awake(db: Database) -> None:
+async def test_producers_notify_a_worker_that_sleeps_and_none_that_is_awake(db: Database) -> None:
     async with members(db, 3) as (worker, producer, other):
         await other.connection.execute("LISTEN task_new")
         sent = await send(producer.connection)
-        assert await other.hears(), "without a worker, for whoever listens"
+        assert await other.hears(), "without a worker on duty other listeners are notified"
         other.heard.clear()
         await worker.wait()
         sent = await send(producer.connection)
@@ -263,9 +263,6 @@ async def test_a_foreign_session_that_holds_the_locks_costs_notifications_only(d
         worker.heard.clear()
         await send(producer.connection)
         assert await worker.hears()
-
-
-Step = Callable[[], Awaitable[None]]
 
 
 def orders(*sequences: Sequence[str]) -> list[tuple[str, ...]]:

@@ -31,8 +31,8 @@ def task_queue(queue_name: str) -> str:
 def task_done(task_id: str) -> str:
     """The task with this id, or another one of its bucket, reached a terminal state; the payload is its id.
 
-    The bucket is the last two characters of the id, whatever they are: `horsies.ids` makes them, and ids of other
-    origin, also those that are no UUIDs, have some too. The trigger names the channel by the same rule.
+    The bucket is the last two characters of the id. `horsies.ids` gives all ids of a process the same ones; ids of
+    another origin, also those that are no UUIDs, end in any characters. The trigger names the channel by the same rule.
     """
     return f"task_done_{task_id[-2:]}"
 

@@ -3,7 +3,7 @@
 A statement costs nearly the same whether it claims a hundred tasks or four hundred, and short tasks leave the places of
 two children within milliseconds. While the children run only short async jobs, the pool therefore takes more than it
 has places for: as with synchronous ones, 10 ms of work for each child by forecast. They wait here and not in a child,
-where async jobs start on arrival: a job in this line has not started, whatever happens to the children.
+where async jobs start on arrival: a job in this line has not started, so the death of a child does not touch it.
 """
 
 import asyncio

@@ -13,8 +13,8 @@ from horsies_worker.output.log_context import about, log
 from horsies_worker.service import Service
 
 DEAF_POLL_S: Final = 0.5
-"""The poll interval of a worker that hears no notifications and runs tasks. To listen would cost its server as much as
-this poll at 10 notifications per second, whatever they are about."""
+"""The poll interval of a worker that hears no notifications and runs tasks. LISTEN would cost the server as much as
+this poll as soon as 10 notifications per second are sent in the database, on any channel."""
 
 
 class CancelRequests(Service):
