@@ -1,4 +1,4 @@
--- The horsies schema at revision 0019, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0020, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -226,7 +226,7 @@ BEGIN
 END
 $$;
 
-CREATE PROCEDURE public.horsies_send_task(IN id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text)
+CREATE PROCEDURE public.horsies_send_task(IN id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text, IN metadata jsonb DEFAULT NULL::jsonb)
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -234,17 +234,17 @@ DECLARE
     is_told boolean;
 BEGIN
     setting := pg_catalog.set_config('horsies.notify', 'off', true);
-    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha)
+    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha, metadata)
     VALUES (id, task_name, queue_name, priority, args, kwargs, sent_at,
             coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
             coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
-            max_retries, task_options, enqueue_sha);
+            max_retries, task_options, enqueue_sha, metadata);
     COMMIT;
     is_told := public.horsies_notify_sent(queue_name, id);
 END
 $$;
 
-CREATE PROCEDURE public.horsies_send_tasks(IN ids text[], IN args text[], IN kwargs text[], IN enqueue_shas text[], IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text)
+CREATE PROCEDURE public.horsies_send_tasks(IN ids text[], IN args text[], IN kwargs text[], IN enqueue_shas text[], IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text, IN metadata jsonb DEFAULT NULL::jsonb)
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -252,11 +252,11 @@ DECLARE
     is_told boolean;
 BEGIN
     setting := pg_catalog.set_config('horsies.notify', 'off', true);
-    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha)
+    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha, metadata)
     SELECT x.id, task_name, queue_name, priority, x.args, x.kwargs, sent_at,
            coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
            coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
-           max_retries, task_options, x.enqueue_sha
+           max_retries, task_options, x.enqueue_sha, metadata
       FROM ROWS FROM (pg_catalog.unnest(ids), pg_catalog.unnest(args), pg_catalog.unnest(kwargs),
                       pg_catalog.unnest(enqueue_shas)) AS x (id, args, kwargs, enqueue_sha);
     COMMIT;
@@ -309,10 +309,11 @@ CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
 BEGIN
     RETURN QUERY WITH fresh AS (
         INSERT INTO public.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,
-                                                definition_key, enqueue_sha, sent_at, started_at, nodes_left)
+                                                definition_key, enqueue_sha, sent_at, started_at, nodes_left, metadata)
         VALUES (run ->> 'id', run ->> 'name', 'RUNNING', run ->> 'on_error', (run ->> 'output')::int,
                 nullif(run -> 'success_policy', 'null'), run ->> 'definition_key', run ->> 'enqueue_sha',
-                (run ->> 'sent_at')::timestamptz, statement_timestamp(), jsonb_array_length(run -> 'nodes'))
+                (run ->> 'sent_at')::timestamptz, statement_timestamp(), jsonb_array_length(run -> 'nodes'),
+                nullif(run -> 'metadata', 'null'))
         ON CONFLICT DO NOTHING
         RETURNING id
     ), given AS MATERIALIZED (
@@ -322,29 +323,34 @@ BEGIN
                id text, node_id text, task_name text, args text, kwargs text, queue_name text, priority int,
                dependencies int[], dependents int[], args_from jsonb, ctx_from varchar[], join_type text,
                min_success int, allow_failed boolean, task_options text, max_retries int, good_until timestamptz,
-               ttl float8, sub_name text, kind text, task_id text, first_kwargs text)) WITH ORDINALITY
+               ttl float8, sub_name text, kind text, task_id text, first_kwargs text, metadata jsonb)) WITH ORDINALITY
                AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
                      ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl,
-                     sub_name, kind, task_id, first_kwargs, number)
+                     sub_name, kind, task_id, first_kwargs, metadata, number)
     ), node AS (
         INSERT INTO public.horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs,
                queue_name, priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success,
                allow_failed_deps, task_options, max_retries, good_until, ttl, kind, sub_workflow_name,
-               deps_left, status, task_id)
+               deps_left, status, task_id, metadata)
         SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name,
                g.priority, g.dependencies, g.dependents, g.args_from, g.ctx_from, g.join_type, g.min_success,
                g.allow_failed, g.task_options, g.max_retries, g.good_until, make_interval(secs => g.ttl),
                coalesce(g.kind, CASE WHEN g.sub_name IS NULL THEN 'task' WHEN g.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), g.sub_name, cardinality(g.dependencies),
                CASE WHEN g.is_enqueued THEN 'ENQUEUED' WHEN g.is_first THEN 'READY' ELSE 'PENDING' END,
-               CASE WHEN g.is_enqueued THEN g.task_id END
+               CASE WHEN g.is_enqueued THEN g.task_id END,
+               nullif(g.metadata, 'null')
           FROM given g
     ), task AS (
         INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at,
-                                            good_until, max_retries, task_options, is_workflow_task)
+                                            good_until, max_retries, task_options, is_workflow_task, metadata)
         SELECT g.task_id, g.task_name, g.queue_name, g.priority, g.args, coalesce(g.first_kwargs, g.kwargs),
                (run ->> 'sent_at')::timestamptz, statement_timestamp(),
                coalesce(g.good_until, statement_timestamp() + make_interval(secs => g.ttl)), g.max_retries,
-               g.task_options, true
+               g.task_options, true,
+               nullif(coalesce(nullif(g.metadata, 'null'), '{}')
+                   || coalesce(nullif(run -> 'metadata', 'null'), '{}')
+                   || CASE WHEN run -> 'metadata' ? 'horsies.trace' THEN jsonb_build_object(
+                      'horsies.workflow', g.workflow_id, 'horsies.node', g.node_id) ELSE '{}' END, '{}')
           FROM given g WHERE g.is_enqueued
     ), told AS MATERIALIZED (
         SELECT pg_notify('workflow_step', 'w:' || fresh.id) FROM fresh
@@ -665,6 +671,13 @@ CREATE TABLE public.horsies_tasks (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     former_node_id character varying(36),
     withdrawn boolean DEFAULT false NOT NULL,
+    metadata jsonb,
+    group_key character varying(255),
+    keep_until timestamp with time zone,
+    snoozes smallint DEFAULT 0 NOT NULL,
+    crash_count smallint DEFAULT 0 NOT NULL,
+    store_result boolean DEFAULT true NOT NULL,
+    CONSTRAINT ck_horsies_tasks_limits CHECK ((((metadata IS NULL) OR ((jsonb_typeof(metadata) = 'object'::text) AND (octet_length((metadata)::text) <= 65536))) AND (snoozes >= 0) AND (crash_count >= 0) AND ((keep_until >= to_timestamp((0)::double precision)) AND (keep_until <= to_timestamp(('221845392000'::bigint)::double precision))))),
     CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
@@ -757,6 +770,7 @@ CREATE TABLE public.horsies_workflow_tasks (
     deps_left integer DEFAULT 0 NOT NULL,
     deps_ok integer DEFAULT 0 NOT NULL,
     kind character varying(20) DEFAULT 'task'::character varying NOT NULL,
+    metadata jsonb,
     CONSTRAINT ck_horsies_workflow_tasks_graph CHECK (((task_index >= 0) AND (task_index <> ALL (dependencies)))),
     CONSTRAINT ck_horsies_workflow_tasks_join CHECK ((((join_type)::text = ANY ((ARRAY['all'::character varying, 'any'::character varying, 'quorum'::character varying])::text[])) AND (((join_type)::text = 'quorum'::text) = (min_success IS NOT NULL)) AND (min_success >= 1))),
     CONSTRAINT ck_horsies_workflow_tasks_kind CHECK (((kind)::text = ANY ((ARRAY['task'::character varying, 'workflow'::character varying, 'map'::character varying])::text[]))),
@@ -788,7 +802,9 @@ CREATE TABLE public.horsies_workflows (
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
     nodes_left integer DEFAULT 0 NOT NULL,
     paused_inside boolean DEFAULT false NOT NULL,
+    metadata jsonb,
     CONSTRAINT ck_horsies_workflows_completed_at CHECK (((completed_at IS NOT NULL) = ((status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))),
+    CONSTRAINT ck_horsies_workflows_metadata CHECK (((metadata IS NULL) OR ((jsonb_typeof(metadata) = 'object'::text) AND (octet_length((metadata)::text) <= 65536)))),
     CONSTRAINT ck_horsies_workflows_on_error CHECK (((on_error)::text = ANY ((ARRAY['fail'::character varying, 'pause'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflows_parent CHECK ((((parent_workflow_id IS NULL) = (parent_task_index IS NULL)) AND ((parent_workflow_id IS NULL) = (depth = 0)) AND (depth >= 0))),
     CONSTRAINT ck_horsies_workflows_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'RUNNING'::character varying, 'PAUSED'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[]))),

@@ -12,6 +12,7 @@ import horsies
 PUBLIC = [
     "Cron", "Daily", "Hourly", "Interval", "Monthly", "Overlap", "ScheduleConfig", "ScheduleInfo", "SkippedTime",
     "TaskSchedule", "Weekday", "Weekly",
+    "AttemptEnd", "Lifespan", "Middleware", "Outgoing",
     "AppConfig", "AsyncTaskFunction", "AttemptOutcome", "BrokerError", "CancelResult", "ConfigurationError",
     "ContractCode", "CustomQueueConfig", "ExpiredTask", "Finding", "Heartbeat", "Horsies", "HorsiesError", "Jitter",
     "MapNode", "NODE_TERMINAL_STATES", "NodeKey", "NodeStatus", "OperationalErrorCode", "OutcomeCode",

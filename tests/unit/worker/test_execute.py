@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
+from horsies import AppConfig, Horsies, PostgresConfig, TaskContext, TaskError, TaskResult
 from horsies.ids import new_id
 from horsies_worker.child.execute import Executor
 from horsies_worker.child.jobs import Job
@@ -36,9 +36,13 @@ def job(name: str, kwargs: str) -> Job:
 
 def call(app: Horsies, name: str, kwargs: str) -> Outcome:
     executor = Executor(app)
+    context = TaskContext(
+        task_id="t", task_name=name, attempt=1, deadline=None, fencing_token=1, emit_progress=lambda _: None,
+        stop_asked=lambda: False,
+    )  # fmt: skip
     if name.endswith("_async"):
-        return asyncio.run(executor.call_async(job(name, kwargs)))
-    return executor.call(job(name, kwargs))
+        return asyncio.run(executor.call_async(job(name, kwargs), context))
+    return executor.call(job(name, kwargs), context)
 
 
 @pytest.mark.parametrize("code", ["TASK_CANCELLED", "WORKER_CRASHED", "TASK_TIMEOUT", "RESERVED_ERROR_CODE"])

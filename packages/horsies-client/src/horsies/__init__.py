@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         gather as gather,
         gather_async as gather_async,
     )
+    from horsies.lifespan import Lifespan as Lifespan
+    from horsies.middleware import AttemptEnd as AttemptEnd, Middleware as Middleware, Outgoing as Outgoing
     from horsies.operate.broker import PostgresBroker as PostgresBroker
     from horsies.operate.doctor import Finding as Finding, Severity as Severity
     from horsies.operate.filters import TaskCursor as TaskCursor, TaskFilter as TaskFilter
@@ -140,6 +142,8 @@ _HOMES = {
         "TaskDetail", "TaskInfo", "TaskPage", "TaskState", "TaskSummary", "WorkerLiveness", "WorkerStats",
         "WorkerStatus",
     ),
+    "lifespan": ("Lifespan",),
+    "middleware": ("AttemptEnd", "Middleware", "Outgoing"),
     "result": ("TaskError", "TaskFailed", "TaskResult"),
     "retry": ("Jitter", "RetryPolicy"),
     "schedule": (

@@ -1,8 +1,9 @@
 """`Horsies`: the app. It registers tasks and workflows, sends by name, and starts workers and schedulers."""
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from horsies._checks import Checks, shown
@@ -11,7 +12,9 @@ from horsies._runtime import AppRuntime
 from horsies._text import plural, short
 from horsies.config import AppConfig, QueueMode
 from horsies.errors import ConfigurationError, TaskDefinitionError, UsageError
+from horsies.events import Event
 from horsies.handle import TaskHandle
+from horsies.lifespan import Lifespan
 from horsies.options import SendOptions, TaskOptions, check_name
 from horsies.registry import TaskDefinition
 from horsies.result import TaskError, TaskResult
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+Handler = TypeVar("Handler", bound=Callable[[Any], object])
 Hook = TypeVar("Hook", bound=Callable[[], None])
 
 
@@ -56,6 +61,8 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
     def __init__(self, config: AppConfig | None = None) -> None:
         super().__init__(config)
         self.child_start_hooks: list[Callable[[], None]] = []
+        self.lifespans: list[Lifespan[Any]] = []
+        self.event_handlers: list[tuple[type[Event], Callable[[Any], object]]] = []
 
     def __repr__(self) -> str:
         return f"<Horsies {plural(len(self.registry), 'task')}, {self.config.broker!r}>"
@@ -78,12 +85,14 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
         priority: int | None = None,
         good_until: datetime | timedelta | None = None,
         run_ahead: bool = True,
+        metadata: Mapping[str, Any] | None = None,
     ) -> TaskDecorator:
         """Register a function under a name. It returns `TaskResult[T, TaskError]`. Its annotations type sends and
         results; a definition that cannot work is refused at import, with file and line."""
         _refuse_no_name("task", name)
         options = TaskOptions(queue_name=queue_name, retry_policy=retry_policy, timeout_ms=timeout_ms,
-                              priority=priority, good_until=good_until, run_ahead=run_ahead)  # fmt: skip
+                              priority=priority, good_until=good_until, run_ahead=run_ahead,
+                              metadata=metadata)  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Any:
             definition = self._define(name, fn, options, is_stub=False)
@@ -100,11 +109,12 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
         queue_name: str | None = None,
         priority: int | None = None,
         good_until: datetime | timedelta | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> StubDecorator:
         """Declare a task that another code base runs, by the signature of a stub. The worker's registration decides
         retries and time-outs."""
         _refuse_no_name("declare", name)
-        options = TaskOptions(queue_name=queue_name, priority=priority, good_until=good_until)
+        options = TaskOptions(queue_name=queue_name, priority=priority, good_until=good_until, metadata=metadata)
 
         def register(fn: Callable[..., Any]) -> Any:
             return TaskStub[..., Any](self, self._define(name, fn, options, is_stub=True))
@@ -163,6 +173,35 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
         """Run `hook()` in every child process of a worker before its first task: open pools, warm caches."""
         self.child_start_hooks.append(hook)
         return hook
+
+    @overload
+    def lifespan(self, function: Callable[[], AsyncIterator[T]], /) -> Lifespan[T]: ...
+    @overload
+    def lifespan(self, function: Callable[[], Iterator[T]], /) -> Lifespan[T]: ...
+    def lifespan(self, function: Callable[[], Any], /) -> Lifespan[Any]:
+        """Decorate a generator that opens what tasks need, yields it once, and closes it. It runs in each child process
+        of a worker: up to its `yield` before the first task, the rest after the last, in reverse order. Tasks read
+        `.value` of the decorated function. An async generator is for `async def` tasks."""
+        lifespan = Lifespan[Any](function, _location(function))
+        self.lifespans.append(lifespan)
+        return lifespan
+
+    @overload
+    def on_event(self, kind: type[E], handler: Callable[[E], object]) -> Callable[[E], object]: ...
+    @overload
+    def on_event(self, kind: type[E], handler: None = None) -> Callable[[Handler], Handler]: ...
+    def on_event(self, kind: type[Event], handler: Callable[[Any], object] | None = None) -> Any:
+        """Call `handler(event)` in every worker for each event of this class (`horsies.events`), on one thread beside
+        the worker's own work. When handlers cannot keep up, events are dropped and counted. Without a handler it is a
+        decorator."""
+        if not isinstance(kind, type) or not issubclass(kind, Event):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"on_event takes a class of horsies.events, such as AttemptFailed, not {shown(kind)}")
+        if handler is None:
+            return partial(self.on_event, kind)
+        if not callable(handler):
+            raise UsageError(f"on_event takes a function of one event, not {shown(handler)}")
+        self.event_handlers.append((kind, handler))
+        return handler
 
     def _define(self, name: str, fn: Callable[..., Any], options: TaskOptions, *, is_stub: bool) -> TaskDefinition:
         from horsies.codec import TaskCodec

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from horsies._checks import Checks
 from horsies.errors import ConfigurationError, HorsiesError
+from horsies.middleware import check_kinds
 from horsies.schedule import Cron, Hourly, Interval
 
 if TYPE_CHECKING:
@@ -91,6 +93,10 @@ def check_app(app: "Horsies") -> Iterator[Finding]:
                 f"task {task.name!r} ({task.location}): its good_until {deadline.isoformat()} has passed, "
                 "every send is refused"
             )
+    checks = Checks("AppConfig")
+    check_kinds(checks, app.config.middleware, {task.is_async for task in app.registry if not task.is_stub})
+    for problem in checks.problems:
+        yield _problem(str(problem))
     yield from _check_schedules(app)
     yield from check_workflows(app)
     if not is_embedded(app.config.broker.url):

@@ -5,12 +5,13 @@ I/O.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from datetime import datetime
 from typing import Any, Literal
 
 from horsies.errors import UsageError
+from horsies.metadata import decode
 
 StopReason = Literal["cancelled", "timeout", "shutdown"]
 
@@ -31,7 +32,10 @@ class TaskStopped(BaseException):
 class TaskContext:
     """The running attempt. Get it with `current_task()`."""
 
-    __slots__ = ("_emit_progress", "_stop_asked", "attempt", "deadline", "fencing_token", "task_id", "task_name")
+    __slots__ = (
+        "_emit_progress", "_metadata", "_metadata_json", "_stop_asked", "attempt", "deadline", "fencing_token",
+        "queue_name", "ready_at", "task_id", "task_name",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,6 +47,9 @@ class TaskContext:
         fencing_token: int,
         emit_progress: Callable[[str], None],
         stop_asked: Callable[[], bool],
+        queue_name: str = "default",
+        ready_at: float = 0.0,
+        metadata_json: str | None = None,
     ) -> None:
         self.task_id = task_id
         self.task_name = task_name
@@ -52,8 +59,21 @@ class TaskContext:
         self.fencing_token = fencing_token
         """Grows with every claim of this task. Pass it to systems that can refuse an older token: a worker that lost
         the database may still run the task while another worker runs the next attempt."""
+        self.queue_name = queue_name
+        self.ready_at = ready_at
+        """When the task could have started, in seconds since 1970 on the database's clock: the time of the send, or the
+        end of its delay or of the wait before a retry."""
+        self._metadata_json = metadata_json
+        self._metadata: Mapping[str, Any] | None = None
         self._emit_progress = emit_progress
         self._stop_asked = stop_asked
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The task's metadata: of its registration, of the send, and what it inherited. Read-only."""
+        if self._metadata is None:
+            self._metadata = decode(self._metadata_json)
+        return self._metadata
 
     def report_progress(self, value: Any) -> None:
         """Set the task's progress to a JSON value. Cheap to call; the worker writes only the latest value."""

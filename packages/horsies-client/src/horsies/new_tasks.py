@@ -7,15 +7,16 @@ The same fingerprint under the same id is success, another one is PAYLOAD_MISMAT
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from horsies._checks import Checks
 from horsies._text import short
 from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError
 from horsies.ids import new_id, new_ids
+from horsies.metadata import NOTHING
 from horsies.options import SendOptions, TaskOptions, check_good_until
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class Plan:
     unique_key: str | None
     task_id: str | None
     fingerprint: str
+    metadata: Mapping[str, Any]
+    """Of this send."""
+    default_metadata: Mapping[str, Any]
+    """Of the registration."""
 
     def tasks(self, calls: "Sequence[EncodedCall]") -> "NewTasks":
         return NewTasks(
@@ -72,6 +77,8 @@ class NewTasks(NamedTuple):
     kwargs: list[str | None]
     shas: list[str]
     sent_at: datetime
+    metadata: str | None = None
+    """JSON, the same for all."""
 
 
 def plan(config: "AppConfig", task_name: str, definition: "TaskDefinition | None", options: SendOptions) -> Plan:
@@ -122,6 +129,8 @@ def checked_plan(
         unique_key=options.unique_key,
         task_id=options.task_id,
         fingerprint=json.dumps(identity),
+        metadata=options.metadata or NOTHING,
+        default_metadata=known.metadata or NOTHING,
     )
 
 

@@ -1,11 +1,13 @@
 """The options of a registered task, and those of a send."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from horsies._checks import Checks, shown
+from horsies.metadata import RESERVED, encode
 from horsies.retry import RetryPolicy
 
 MAX_TIMEOUT_MS: Final = 7 * 24 * 3_600_000
@@ -24,6 +26,8 @@ class TaskOptions:
     run_ahead: bool = True
     """Whether a worker may assign the task to a busy child ahead of time when it is very short. Turn it off if a
     failure without a run, after the loss of a whole worker, is worse for this task than a lower speed."""
+    metadata: Mapping[str, Any] | None = None
+    """What every send of the task starts with; stored in the row by itself."""
 
     def check(self, checks: Checks) -> None:
         """Add all problems of these options."""
@@ -34,6 +38,7 @@ class TaskOptions:
         if self.retry_policy is not None and not isinstance(self.retry_policy, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]
             checks.add("retry_policy", "is not a RetryPolicy", "use RetryPolicy.fixed, .exponential or .intervals")
         check_good_until(checks, self.good_until)
+        check_metadata(checks, self.metadata)
 
     @property
     def max_retries(self) -> int:
@@ -81,6 +86,7 @@ class SendOptions:
     unique_key: str | None = None
     task_id: str | None = None
     connection: Any = None
+    metadata: Mapping[str, Any] | None = None
 
     def check(self, checks: Checks) -> None:
         """Add all problems of these options."""
@@ -98,6 +104,7 @@ class SendOptions:
             _check_key(checks, self.unique_key)
         if self.task_id is not None and (why := id_problem(self.task_id)):
             checks.add("task_id", why, ID_FIX)
+        check_metadata(checks, self.metadata)
 
 
 def check_name(checks: Checks, field: str, name: object, *, is_sent: bool = False) -> None:
@@ -140,6 +147,26 @@ def check_delay(checks: Checks, value: object) -> None:
         checks.add("delay", f"is a {type(value).__name__}", "give a timedelta")
     elif not timedelta(0) <= value <= MAX_DELAY:
         checks.add("delay", f"{value} is not between 0 and ten years", "give a timedelta in that range")
+
+
+def check_metadata(checks: Checks, value: object) -> None:
+    """The rule for the metadata of tasks, sends and starts of workflows."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping):
+        checks.add("metadata", f"must be a mapping, got {shown(value)}", 'write {"tenant": "acme"}')
+        return
+    entries = cast("Mapping[object, object]", value)
+    for key in entries:
+        if not isinstance(key, str) or not key:
+            checks.add("metadata", f"the key {shown(key)} is not a text", "name every value by a short text")
+            return
+        if key.startswith(RESERVED):
+            checks.add("metadata", f"the key {key!r} is reserved for horsies itself", "choose another name")
+    try:
+        encode(cast("Mapping[str, Any]", value))
+    except ValueError as error:
+        checks.add("metadata", str(error), "give small JSON values: texts, numbers, booleans, lists and objects")
 
 
 def _check_moment(checks: Checks, name: str, value: object) -> None:

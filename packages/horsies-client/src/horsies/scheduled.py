@@ -112,7 +112,7 @@ def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks)
         return None
     found = cast("WorkflowSpec[Any]", spec)
     try:
-        found.start_statement(new_id())
+        found.prepared_start(new_id()).statement()
     except TaskSendError as error:
         checks.add("workflow", str(error), "see its definition")
         return None

@@ -5,14 +5,17 @@
 """
 
 from abc import abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horsies._pg import enqueue, foreign
 from horsies._pg.refusals import and_remedy, worded
 from horsies._pg.transient import Doubt, is_from_driver, is_transient, sqlstate
+from horsies.context import find_current_task
 from horsies.errors import HorsiesError, SendErrorCode, TaskSendError
 from horsies.handle import TaskHandle
+from horsies.metadata import NOTHING, encode, inherited
+from horsies.middleware import Outgoing, announce, tell_sent
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -23,12 +26,46 @@ H = TypeVar("H")
 T = TypeVar("T")
 
 
+def outgoing(
+    app: "AppRuntime",
+    name: str,
+    ids: Sequence[str],
+    defaults: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    queue_name: str | None,
+    is_workflow: bool = False,
+    schedule: str | None = None,
+) -> tuple[str | None, Outgoing | None]:
+    """Call `on_send` of the app's middleware. Return the metadata of the rows as JSON, and what `on_sent` gets later;
+    None without middleware."""
+    middleware, task = app.config.middleware, find_current_task()
+    if not (middleware or task or defaults or given):
+        return None, None
+    passed_on = inherited(task.metadata, app.config.propagate_metadata) if task is not None else NOTHING
+    metadata = {**defaults, **passed_on, **given}
+    announced: Outgoing | None = None
+    if middleware:
+        announced = Outgoing(name, ids, queue_name, metadata, is_workflow, schedule, task)
+        announce(middleware, announced)
+        metadata = announced.metadata
+    try:
+        return encode(metadata), announced
+    except ValueError as error:
+        error_ = TaskSendError(SendErrorCode.VALIDATION_FAILED, f"send of {name!r}: metadata {error}")
+        if announced is not None:
+            tell_sent(middleware, announced, error_)
+        raise error_ from None
+
+
 class Send(Generic[H]):
     """A send that is ready to go, and can be repeated: its ids stay the same. `verb` names the method of the caller."""
 
-    __slots__ = ("app", "connection", "doubt", "ids", "verb")
+    __slots__ = ("app", "connection", "doubt", "ids", "outgoing", "verb")
 
     def __init__(self, app: "AppRuntime", verb: str, connection: Any, ids: Sequence[str]) -> None:
+        self.outgoing: Outgoing | None = None
+        """What the middleware's `on_sent` gets; None without middleware."""
         self.app = app
         self.verb = verb
         self.connection = connection
@@ -50,14 +87,36 @@ class Send(Generic[H]):
 
     def send(self) -> H:
         """Send from synchronous code."""
+        if self.outgoing is None:
+            return self._send_blocking()
+        try:
+            sent = self._send_blocking()
+        except BaseException as error:
+            tell_sent(self.app.config.middleware, self.outgoing, error)
+            raise
+        tell_sent(self.app.config.middleware, self.outgoing, None)
+        return sent
+
+    async def send_async(self) -> H:
+        """Send from a coroutine."""
+        if self.outgoing is None:
+            return await self._send_awaiting()
+        try:
+            sent = await self._send_awaiting()
+        except BaseException as error:
+            tell_sent(self.app.config.middleware, self.outgoing, error)
+            raise
+        tell_sent(self.app.config.middleware, self.outgoing, None)
+        return sent
+
+    def _send_blocking(self) -> H:
         if self.connection is None:
-            return self.app.run_sync(self.verb, self.send_async)
+            return self.app.run_sync(self.verb, self._send_awaiting)
         caller = foreign.adapt(self.connection)
         execute = foreign.require_sync(caller, self.verb)
         return enqueue.at_once(lambda answered: self._send(caller.library, answered), execute)
 
-    async def send_async(self) -> H:
-        """Send from a coroutine."""
+    async def _send_awaiting(self) -> H:
         if self.connection is None:
             return await self._send(None, None)
         caller = foreign.adapt(self.connection)
@@ -120,7 +179,11 @@ class TaskSend(Send[H]):
         connection: Any,
     ) -> None:
         super().__init__(app, verb, connection, tasks.ids)
-        self.tasks = tasks
+        plan = tasks.plan
+        metadata, self.outgoing = outgoing(
+            app, plan.task_name, tasks.ids, plan.default_metadata, plan.metadata, queue_name=plan.queue_name
+        )
+        self.tasks = tasks if metadata is None else tasks._replace(metadata=metadata)
         self.definition = definition
         self._is_fresh = tasks.plan.task_id is None
 

@@ -70,16 +70,19 @@ class WithOptions(Generic[S]):
         unique_key: str | None = None,
         task_id: str | None = None,
         connection: Any = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> S:
         """A sender of the same task, or for `app.send` of any task, with these options.
 
         `unique_key`: while a task of this name with that key has not ended, another send returns its handle.
         `task_id`: an id of your own, for a send that you may repeat: a UUID in its canonical form, such as
         `str(uuid.uuid5(namespace, key))`. `connection`: your own connection or session; the task exists if and only if
-        your transaction commits.
+        your transaction commits. `metadata`: small JSON values beside the arguments, such as the tenant; the task finds
+        them in `current_task().metadata`.
         """
         return self._changed(priority=priority, queue_name=queue_name, good_until=good_until, delay=delay, eta=eta,
-                             unique_key=unique_key, task_id=task_id, connection=connection)  # fmt: skip
+                             unique_key=unique_key, task_id=task_id, connection=connection,
+                             metadata=metadata)  # fmt: skip
 
 
 class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):

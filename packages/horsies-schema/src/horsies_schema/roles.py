@@ -11,18 +11,28 @@ from horsies_schema.revisions import head
 # either. A hash of arguments is no secret's cover: few values are tried quickly.
 PRIVATE: Final = {
     "horsies_tasks": frozenset(
-        {"args", "kwargs", "result", "progress", "task_options", "failed_reason", "unique_key", "enqueue_sha"}
+        {
+            "args",
+            "kwargs",
+            "result",
+            "progress",
+            "task_options",
+            "failed_reason",
+            "unique_key",
+            "enqueue_sha",
+            "metadata",
+        }
     ),
     "horsies_task_attempts": frozenset({"error_message", "failed_reason"}),
-    "horsies_workflow_tasks": frozenset({"args", "kwargs", "args_from", "result", "error", "task_options"}),
-    "horsies_workflows": frozenset({"result", "error", "enqueue_sha", "success_policy"}),
+    "horsies_workflow_tasks": frozenset({"args", "kwargs", "args_from", "result", "error", "task_options", "metadata"}),
+    "horsies_workflows": frozenset({"result", "error", "enqueue_sha", "success_policy", "metadata"}),
     "horsies_schedule_state": frozenset({"config_hash"}),
 }
 
 # What describes a new task. Its state, owner and outcome have defaults, which a producer cannot override.
 SENT_COLUMNS: Final = (
     "id", "task_name", "queue_name", "priority", "args", "kwargs", "sent_at", "enqueued_at", "good_until",
-    "max_retries", "task_options", "unique_key", "enqueue_sha",
+    "max_retries", "task_options", "unique_key", "enqueue_sha", "metadata",
 )  # fmt: skip
 
 # What the operator's verbs write. Not among them: what a task is and was given, the claim's generation, which fences
@@ -60,7 +70,7 @@ PURGE: Final = "horsies_purge_tasks(text[])"
 STOP: Final = "horsies_stop_workflows(text[], text, text, text, text)"
 
 # They run with the rights of their caller, and PUBLIC may execute them; a database may have taken that away.
-_SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text"
+_SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text, jsonb"
 SEND: Final = (
     f"horsies_send_task(text, text, text, varchar, {_SENT})",
     f"horsies_send_tasks(text[], text[], text[], text[], {_SENT})",

@@ -9,6 +9,7 @@ from horsies._checks import MANY, Checks
 from horsies._text import short
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
+from horsies.middleware import check_kinds
 from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.health import HealthFile, default_health_file, is_other_than_file
 
@@ -129,6 +130,8 @@ class WorkerOptions(ProcessOptions):
         checks = self.values(app)
         if not any(not task.is_stub for task in app.registry):
             checks.add("app", "no task with a body is registered", "import the modules with your @app.task functions")
+        kinds = {task.is_async for task in app.registry if not task.is_stub}
+        check_kinds(checks, app.config.middleware, kinds)
         if self.with_scheduler:
             check_schedules(app, checks)
         checks.finish()

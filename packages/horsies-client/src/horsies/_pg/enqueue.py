@@ -45,7 +45,7 @@ async def write_task(
         return Written(task_id, False)
     values = (
         task_id, plan.task_name, plan.queue_name, plan.priority, tasks.args[0], tasks.kwargs[0], tasks.sent_at,
-        plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, sha,
+        plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, sha, tasks.metadata,
     )  # fmt: skip
     if fresh and plan.unique_key is None:
         await execute(statements["insert_fresh_task"].sql, *values)
@@ -111,7 +111,7 @@ def _shared_values(tasks: NewTasks) -> tuple[Any, ...]:
     plan = tasks.plan
     return (
         plan.task_name, plan.queue_name, plan.priority, tasks.sent_at, plan.eta, plan.delay, plan.good_until, plan.ttl,
-        plan.max_retries, plan.task_options,
+        plan.max_retries, plan.task_options, tasks.metadata,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueCo
 from horsies.config.recovery import RecoveryConfig, check_two_beats
 from horsies.config.resilience import ResilienceConfig
 from horsies.errors import BUILT_IN_CODES, OperationalErrorCode
+from horsies.metadata import RESERVED
+from horsies.middleware import Middleware, check_middleware
 from horsies.schedule import ScheduleConfig
 
 _HOUR_MS = 3_600_000
@@ -67,6 +69,12 @@ class AppConfig:
     payload_max_bytes: int = 8_388_608
     """Arguments or results above this size are refused."""
 
+    middleware: Sequence[Middleware] = field(default=(), hash=False)
+    """Code around every send and every attempt; the first is the outermost."""
+
+    propagate_metadata: Sequence[str] = ()
+    """The keys of metadata that a task sent from inside a task inherits, such as `tenant`."""
+
     auto_migrate: bool = True
     """Whether a worker upgrades the schema when it starts. The client never runs DDL."""
 
@@ -99,6 +107,12 @@ class AppConfig:
                 f"lower it to {self.payload_max_bytes:_} or less, or raise payload_max_bytes to"
                 f" {self.payload_warn_bytes:_}",
             )
+        object.__setattr__(self, "middleware", check_middleware(checks, self.middleware))
+        keys = checks.listed("propagate_metadata", self.propagate_metadata, 'give a list of keys, such as ["tenant"]')
+        for key in keys or ():
+            if not isinstance(key, str) or not key or key.startswith(RESERVED):
+                checks.add("propagate_metadata", f"{shown(key)} is not a key of your metadata", "name your own keys")
+        object.__setattr__(self, "propagate_metadata", tuple(keys or ()))
         checks.boolean("auto_migrate", self.auto_migrate)
         checks.integer("unknown_task_grace_ms", self.unknown_task_grace_ms, 0, _DAY_MS, unit="ms")
         checks.finish()

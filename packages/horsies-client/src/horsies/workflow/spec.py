@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from horsies._hints import WORKFLOW, missing
@@ -12,6 +12,7 @@ from horsies.workflow.nodes import listed
 if TYPE_CHECKING:
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.nodes import Join, Node
+    from horsies.workflow.start import Start
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -37,22 +38,34 @@ class WorkflowSpec(Graph[T_co]):
         return SubWorkflowNode(self, node_id=node_id, waits_for=listed(waits_for) or waits_for, join=join,
                                min_success=min_success, allow_failed_deps=allow_failed_deps)  # fmt: skip
 
-    def start(self, *, workflow_id: str | None = None, connection: Any = None) -> WorkflowHandle[T_co]:
+    def start(
+        self,
+        *,
+        workflow_id: str | None = None,
+        connection: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> WorkflowHandle[T_co]:
         """Start a run. `workflow_id`: an id of your own, for a start that you may repeat: a UUID. `connection`: your
-        own connection or session; the run exists if and only if your transaction commits. Raises `TaskSendError`."""
+        own connection or session; the run exists if and only if your transaction commits. `metadata`: small JSON values
+        that every task of the run inherits. Raises `TaskSendError`."""
         from horsies.workflow.start import Start
 
-        return Start(self, workflow_id, connection).send()
+        return Start(self, workflow_id, connection, metadata).announced().send()
 
-    async def start_async(self, *, workflow_id: str | None = None, connection: Any = None) -> WorkflowHandle[T_co]:
+    async def start_async(
+        self,
+        *,
+        workflow_id: str | None = None,
+        connection: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> WorkflowHandle[T_co]:
         """See `start`."""
         from horsies.workflow.start import Start
 
-        return await Start(self, workflow_id, connection).send_async()
+        return await Start(self, workflow_id, connection, metadata).announced().send_async()
 
-    def start_statement(self, workflow_id: str) -> tuple[str, tuple[Any, ...]]:
-        """SQL and values for the scheduler, which starts the run in its own transaction. The statement returns no row
-        when the run exists already."""
+    def prepared_start(self, workflow_id: str) -> Start[T_co]:
+        """The start of a run for the scheduler, which executes its statement in a transaction of its own."""
         from horsies.workflow.start import Start
 
-        return Start(self, workflow_id, None).statement()
+        return Start(self, workflow_id, None)

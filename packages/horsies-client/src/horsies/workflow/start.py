@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from horsies._checks import Checks
 from horsies._pg.statements import load
-from horsies.errors import SendErrorCode, TaskSendError, UsageError
+from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError, UsageError
 from horsies.ids import ID_FIX, id_problem, new_id, new_ids
-from horsies.send import Send
+from horsies.metadata import NOTHING
+from horsies.options import check_metadata
+from horsies.send import Send, outgoing
 from horsies.workflow.graph import Graph, SubWorkflowNode
 from horsies.workflow.handle import WorkflowHandle
 from horsies.workflow.nodes import ITEMS, MapNode, Node
@@ -31,8 +34,8 @@ _OLDER_LEVELS: Final = 8
 """Nested workflows up to this depth are also compared in the form of older clients, whose size doubled per level."""
 _RACES: Final = 5
 _REGISTERED: Final = frozenset({"task_options", "max_retries", "queue_name", "priority", "good_until", "ttl"})
-_KIND: Final = frozenset({"kind"})
-"""Left out of fingerprints: older clients did not send it."""
+_KIND: Final = frozenset({"kind", "metadata"})
+"""Left out of fingerprints: older clients did not send them, and metadata is no part of a send's identity."""
 
 
 def graph_data(spec: Graph[Any], around: Sequence[Graph[Any]] = ()) -> dict[str, Any]:
@@ -86,6 +89,7 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[Graph[Any]]) -> d
         "ttl": plan.ttl.total_seconds() if plan and plan.ttl else None,
         "sub_name": None,
         "kind": "task",
+        "metadata": dict(plan.default_metadata) if plan and plan.default_metadata else None,
     }
     if isinstance(node, SubWorkflowNode):
         made |= {"kwargs": graph_data(node.spec, chain), "sub_name": node.spec.name, "kind": "workflow"}
@@ -150,7 +154,13 @@ def _dumped(value: Any) -> str:
 class Start(Send[WorkflowHandle[T]]):
     """The start of one run."""
 
-    def __init__(self, spec: Graph[T], workflow_id: str | None, connection: Any) -> None:
+    def __init__(
+        self,
+        spec: Graph[T],
+        workflow_id: str | None,
+        connection: Any,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
         if workflow_id is not None and (why := id_problem(workflow_id)):
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"workflow_id: {why}: {ID_FIX}")
         if spec.free:
@@ -164,6 +174,21 @@ class Start(Send[WorkflowHandle[T]]):
         super().__init__(spec.app, "start", connection, [self.workflow_id])
         self._refuse_above(spec.least_bytes)
         self.graph = graph_data(spec)
+        checks = Checks(f"start of workflow {spec.name!r}")
+        check_metadata(checks, metadata)
+        if checks.problems:
+            problem = ConfigurationError(checks.problems, subject=checks.subject)
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(problem))
+        self._given_metadata = metadata or NOTHING
+        self._metadata: str | None = None
+
+    def announced(self, schedule: str | None = None) -> Start[T]:
+        """Call the middleware's `on_send`, before the first try."""
+        self._metadata, self.outgoing = outgoing(
+            self.app, self.spec.name, self.ids, NOTHING, self._given_metadata, queue_name=None, is_workflow=True,
+            schedule=schedule,
+        )  # fmt: skip
+        return self
 
     @property
     def label(self) -> str:
@@ -225,6 +250,7 @@ class Start(Send[WorkflowHandle[T]]):
         first = [not node["dependencies"] and node["kind"] == "task" for node in nodes]
         run = {
             **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
+            "metadata": None if self._metadata is None else json.loads(self._metadata),
             "nodes": [
                 {
                     **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,

@@ -28,6 +28,9 @@ QueueName = Annotated[str, 100]
 Big = Annotated[int, 64]
 Json = Annotated[Any, "jsonb"]
 
+IS_METADATA = "(metadata IS NULL OR jsonb_typeof(metadata) = 'object' AND octet_length(metadata::text) <= 65536)"
+"""The condition on `metadata` of tasks and runs."""
+
 
 class Base(DeclarativeBase):
     """The metadata of all horsies tables, apart from any of yours."""

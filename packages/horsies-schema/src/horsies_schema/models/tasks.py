@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import ForeignKey, Identity, Index, String, UniqueConstraint, false, text
+from sqlalchemy import ForeignKey, Identity, Index, SmallInteger, String, UniqueConstraint, false, text, true
 from sqlalchemy.orm import Mapped, mapped_column
 
 from horsies_schema.models import base
@@ -54,6 +54,12 @@ class Task(base.Base):
     updated_at: Mapped[datetime] = base.now()
     former_node_id: Mapped[base.Id | None]
     withdrawn: Mapped[bool] = mapped_column(server_default=false())
+    metadata_: Mapped[base.Json | None] = mapped_column("metadata")
+    group_key: Mapped[base.Name | None]
+    keep_until: Mapped[datetime | None]
+    snoozes: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    crash_count: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    store_result: Mapped[bool] = mapped_column(server_default=true())
 
     __table_args__ = (
         # Which values and which combinations of them are legal: a function of revisions 0011 and 0017, which
@@ -64,6 +70,11 @@ class Task(base.Base):
             "claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, "
             "finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, "
             "manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at)",
+        ),
+        base.check(
+            "limits",
+            f"{base.IS_METADATA} AND snoozes >= 0 AND crash_count >= 0 "
+            "AND keep_until BETWEEN to_timestamp(0) AND to_timestamp(221845392000)",
         ),
         base.partial(
             "ix_horsies_tasks_claim",

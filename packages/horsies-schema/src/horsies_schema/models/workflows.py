@@ -34,6 +34,7 @@ class Workflow(base.Base):
     updated_at: Mapped[datetime] = base.now()
     nodes_left: Mapped[int] = mapped_column(server_default="0")
     paused_inside: Mapped[bool] = mapped_column(server_default=false())
+    metadata_: Mapped[base.Json | None] = mapped_column("metadata")
 
     __table_args__ = (
         base.check("status", "status IN ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')"),
@@ -45,6 +46,7 @@ class Workflow(base.Base):
             "AND (parent_workflow_id IS NULL) = (depth = 0) AND depth >= 0",
         ),
         base.time_range("sent_at", "created_at", "started_at", "completed_at", "updated_at"),
+        base.check("metadata", base.IS_METADATA),
         base.partial(
             "ix_horsies_workflows_live", "status", "updated_at", where="status IN ('PENDING', 'RUNNING', 'PAUSED')"
         ),
@@ -93,6 +95,7 @@ class WorkflowTask(base.Base):
     deps_left: Mapped[int] = mapped_column(server_default="0")
     deps_ok: Mapped[int] = mapped_column(server_default="0")
     kind: Mapped[base.Word] = mapped_column(server_default="task")
+    metadata_: Mapped[base.Json | None] = mapped_column("metadata")
 
     __table_args__ = (
         UniqueConstraint("workflow_id", "task_index"),

@@ -7,14 +7,16 @@ the process. Only calls that end the process (os._exit, a signal) get through.
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from horsies.app import Horsies
 from horsies.codec import PayloadLimits, encode_error
-from horsies.context import TaskStopped
+from horsies.context import TaskContext, TaskStopped
 from horsies.errors import OperationalErrorCode, OutcomeCode, error_code_for
 from horsies.registry import TaskDefinition
 from horsies.result import TaskError
+from horsies_worker.child.around import Around
 from horsies_worker.child.error_text import exception_data, exception_text, short
 from horsies_worker.child.frames import StopCode
 from horsies_worker.child.jobs import Job
@@ -34,30 +36,37 @@ class Executor:
 
     def __init__(self, app: Horsies) -> None:
         self._app = app
+        self._around = Around(app.config.middleware)
         self._limits = PayloadLimits(app.config.payload_warn_bytes, app.config.payload_max_bytes)
 
-    def call(self, job: Job) -> Outcome:
+    def call(self, job: Job, context: TaskContext) -> Outcome:
         """Run a `def` task. Raises only TaskStopped; the runner knows the reason."""
         prepared = self._prepare(job)
         if isinstance(prepared, Outcome):
             return prepared
         definition, args, kwargs = prepared
         try:
-            value = definition.fn(*args, **kwargs)
+            if self._around.is_empty:
+                value = definition.fn(*args, **kwargs)
+            else:
+                value = self._around.call(context, partial(definition.fn, *args, **kwargs))
         except TaskStopped:
             raise
         except BaseException as exc:
             return self.failed(exc)
         return self._conclude(definition, value)
 
-    async def call_async(self, job: Job) -> Outcome:
+    async def call_async(self, job: Job, context: TaskContext) -> Outcome:
         """Run an `async def` task. Raises only CancelledError."""
         prepared = self._prepare(job)
         if isinstance(prepared, Outcome):
             return prepared
         definition, args, kwargs = prepared
         try:
-            value = await definition.fn(*args, **kwargs)
+            if self._around.is_empty:
+                value = await definition.fn(*args, **kwargs)
+            else:
+                value = await self._around.call_async(context, partial(definition.fn, *args, **kwargs))
         except asyncio.CancelledError:
             raise
         except BaseException as exc:
@@ -71,7 +80,9 @@ class Executor:
             code = error_code_for(exc, config.exception_mapper, config.default_unhandled_error_code)
         except Exception:  # a mapper is user code, and so is a metaclass
             code = OperationalErrorCode.UNHANDLED_EXCEPTION
-        return error_outcome(code, exception_text(exc), exception_data(exc))
+        outcome = error_outcome(code, exception_text(exc), exception_data(exc))
+        outcome.exception = exc
+        return outcome
 
     def _prepare(self, job: Job) -> tuple[TaskDefinition, Sequence[Any], Mapping[str, Any]] | Outcome:
         """Return the call, or the outcome of an attempt that cannot call user code."""
@@ -97,7 +108,7 @@ class Executor:
             return error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, exception_text(exc))
         error = encoded.error
         if error is None:
-            return Outcome(OutcomeKind.OK, encoded.json)
+            return Outcome(OutcomeKind.OK, encoded.json, returned=value)
         if inspect.iscoroutine(value):
             value.close()  # otherwise Python warns that it was never awaited
         after = error.retry_after_ms
@@ -107,6 +118,7 @@ class Executor:
             short(str(error.error_code), 200),
             short(str(error.message)),
             retry_after_ms=None if after is None else min(after, _MAX_RETRY_AFTER_MS),
+            returned=value,
         )
 
 
@@ -125,4 +137,4 @@ def stopped_outcome(stop: StopCode, returned: Outcome | None, exc: BaseException
     elif exc is not None:
         data = exception_data(exc)
     reason = message if kind is OutcomeKind.INTERRUPTED else None
-    return Outcome(kind, encode_error(TaskError(code, message, data)), str(code), message, reason)
+    return Outcome(kind, encode_error(TaskError(code, message, data)), str(code), message, reason, exception=exc)

@@ -36,7 +36,7 @@ TOKEN_BYTES: Final = 8
 _NONE: Final = 0xFFFF_FFFF
 
 _HEAD: Final = struct.Struct("<IB")
-_JOB: Final = struct.Struct("<IBQqiqHHII")
+_JOB: Final = struct.Struct("<IBQqiqHHIIHdI")
 _RESULT: Final = struct.Struct("<IBQBddfIqIIII")
 _STOP: Final = struct.Struct("<IBQBB")
 _SEQ: Final = struct.Struct("<IBQ")
@@ -99,9 +99,14 @@ def encode_job(seq: int, job: Job) -> bytes:
     if job.kwargs is not None:
         kwargs = job.kwargs.encode()
         kwargs_size = len(kwargs)
+    queue = job.queue_name.encode()
+    metadata, metadata_size = b"", _NONE
+    if job.metadata is not None:
+        metadata = job.metadata.encode()
+        metadata_size = len(metadata)
     timeout_ms = job.timeout_ms
     head = _JOB.pack(
-        _JOB_BODY + len(task_id) + len(name) + len(args) + len(kwargs),
+        _JOB_BODY + len(task_id) + len(name) + len(args) + len(kwargs) + len(queue) + len(metadata),
         _TYPE_JOB,
         seq,
         job.generation,
@@ -111,13 +116,17 @@ def encode_job(seq: int, job: Job) -> bytes:
         len(name),
         args_size,
         kwargs_size,
+        len(queue),
+        job.ready_at,
+        metadata_size,
     )
-    return b"".join((head, task_id, name, args, kwargs))
+    return b"".join((head, task_id, name, args, kwargs, queue, metadata))
 
 
 def decode_job(frame: bytes) -> tuple[int, Job]:
     """Return (seq, job); the parent does not send `is_async` and `run_ahead`."""
-    _, _, seq, generation, attempt, timeout_ms, id_size, name_size, args_size, kwargs_size = _JOB.unpack_from(frame)
+    (_, _, seq, generation, attempt, timeout_ms, id_size, name_size, args_size, kwargs_size, queue_size, ready_at,
+     metadata_size) = _JOB.unpack_from(frame)  # fmt: skip
     at = _JOB.size
     task_id = frame[at : at + id_size].decode()
     at += id_size
@@ -129,7 +138,12 @@ def decode_job(frame: bytes) -> tuple[int, Job]:
         at += args_size
     if kwargs_size != _NONE:
         kwargs = frame[at : at + kwargs_size].decode()
-    return seq, Job(task_id, generation, attempt, name, args, kwargs, None if timeout_ms < 0 else timeout_ms)
+        at += kwargs_size
+    queue = frame[at : at + queue_size].decode()
+    metadata = None if metadata_size == _NONE else frame[at + queue_size :].decode()
+    job = Job(task_id, generation, attempt, name, args, kwargs, None if timeout_ms < 0 else timeout_ms)
+    job.queue_name, job.ready_at, job.metadata = queue, ready_at, metadata
+    return seq, job
 
 
 def encode_result(seq: int, outcome: Outcome, duration: float, rss_kb: int) -> bytes:

@@ -21,6 +21,11 @@ class Job:
     is_async: bool = False
     run_ahead: bool = True
     """Whether a busy child may get this job as its next one. The task and the worker can both switch that off."""
+    queue_name: str = "default"
+    ready_at: float = 0.0
+    """When the task could have started: seconds since 1970, on the database's clock."""
+    metadata: str | None = None
+    """JSON."""
 
 
 @dataclass(frozen=True, slots=True)

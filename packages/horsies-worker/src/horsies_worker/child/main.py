@@ -18,6 +18,7 @@ from typing import NamedTuple
 from horsies.app import Horsies
 from horsies_worker.child import frames, lifeline
 from horsies_worker.child.jobs import ChildSpec
+from horsies_worker.child.lifespans import Lifespans
 from horsies_worker.child.meters import Meters
 from horsies_worker.child.run import Runner
 from horsies_worker.output.log_context import configure_logging
@@ -66,15 +67,20 @@ def child_main(
         configure_logging(spec.log_level, spec.log_format)
         for hook in app.child_start_hooks:
             hook()
+        meters = Meters()
+        runner = Runner(app, reports, socket.socket(fileno=descriptors.commands), descriptors.tokens, meters)
+        runner.start_loop()
+        lifespans = Lifespans(app.lifespans, runner.loop)
+        lifespans.enter()
     except BaseException:
         with contextlib.suppress(OSError):
             reports.sendall(frames.encode_start_failed(traceback.format_exc()[-MAX_TEXT:]))
         return START_FAILED
-    meters = Meters()
-    runner = Runner(app, reports, socket.socket(fileno=descriptors.commands), descriptors.tokens, meters)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         reports.sendall(frames.encode_ready(os.getpid(), meters.resident_kb()))
         runner.run()
+    lifespans.exit()
+    runner.ends.close()
     # Do not wait for threads of user code. Code that must flush registers that with atexit.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] # as multiprocessing does

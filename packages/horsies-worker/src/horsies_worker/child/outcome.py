@@ -39,6 +39,9 @@ class Outcome:
     finished_mono: float = 0.0
     pid: int | None = None
     process_name: str = ""
+    returned: object = None
+    """What user code returned, and the exception that it raised: in the child alone, for middleware."""
+    exception: BaseException | None = None
 
 
 def error_outcome(code: str, message: str, data: object = None) -> Outcome:

@@ -23,6 +23,7 @@ from horsies.app import Horsies
 from horsies.context import StopReason, TaskContext, TaskStopped, enter_task, leave_task
 from horsies.errors import OperationalErrorCode
 from horsies_worker.child import execute, frames
+from horsies_worker.child.attempt_ends import AttemptEnds
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.meters import Meters
@@ -62,6 +63,7 @@ class _Run:
 class Runner:
     def __init__(self, app: Horsies, jobs: socket.socket, commands: socket.socket, tokens: int, meters: Meters) -> None:
         self._executor = execute.Executor(app)
+        self.ends = AttemptEnds(app.config.middleware, app.registry)
         self._jobs = jobs
         self._commands = commands
         self._tokens = tokens
@@ -74,19 +76,22 @@ class Runner:
         self._running: _Run | None = None
         self._early_stops: dict[int, tuple[StopCode, bool]] = {}
         self._async_runs: dict[int, _Run] = {}
-        self._loop = asyncio.new_event_loop()
+        self.loop = asyncio.new_event_loop()
         self._main_thread = threading.get_ident()
         self._meters = meters
         self._waited = 0.0
         self._done = 0
         self._async_done = 0
 
+    def start_loop(self) -> None:
+        """Start the second thread."""
+        threading.Thread(target=self._serve_loop, name="horsies-async", daemon=True).start()
+
     def run(self) -> None:
         """Run jobs until the parent closes the token pipe."""
         signal.signal(INTERRUPT, self._on_interrupt)
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.siginterrupt(signal.SIGTERM, False)
-        threading.Thread(target=self._serve_loop, name="horsies-async", daemon=True).start()
         while True:
             token = os.read(self._tokens, frames.TOKEN_BYTES)
             if not token:
@@ -111,9 +116,10 @@ class Runner:
 
     def _run_sync(self, seq: int, job: Job) -> None:
         run = _Run(seq, job)
-        entered = enter_task(self._context(run))
+        context = self._context(run)
+        entered = enter_task(context)
         started = time.monotonic()
-        outcome = self._guarded(run)
+        outcome = self._guarded(run, context)
         finished = time.monotonic()
         leave_task(entered)
         if self._early_stops:
@@ -132,8 +138,10 @@ class Runner:
             self._report(seq, outcome, started, finished, max(0.0, duration - self._waited + waited), measure=True)
         else:
             self._report(seq, outcome, started, finished, duration)
+        if self.ends.is_wanted:
+            self.ends.add(context, outcome, duration)
 
-    def _guarded(self, run: _Run) -> Outcome:
+    def _guarded(self, run: _Run, context: TaskContext) -> Outcome:
         # `_on_interrupt` raises at any bytecode while `_running` is set, but only once per attempt. `call` turns
         # most of these exceptions into an outcome; the outer except is for those raised outside its handlers.
         outcome: Outcome | None = None
@@ -144,7 +152,7 @@ class Runner:
                 early = self._early_stops.get(run.seq)
                 if early is not None:
                     self._stop_sync(run, *early)
-                outcome = self._executor.call(run.job)
+                outcome = self._executor.call(run.job, context)
             finally:
                 self._running = None
         except BaseException as exc:
@@ -178,12 +186,12 @@ class Runner:
     # -- the second thread: commands and `async def` tasks ------------------------------------------
 
     def _serve_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         self._commands.setblocking(False)
-        self._loop.add_reader(self._commands, self._on_commands)
+        self.loop.add_reader(self._commands, self._on_commands)
         while True:
             try:
-                self._loop.run_forever()
+                self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
                 continue  # raised by an asyncio task of user code; asyncio re-raises these two
 
@@ -195,13 +203,13 @@ class Runner:
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(self._commands)
+            self.loop.remove_reader(self._commands)
             return
         for kind, frame in self._command_frames.feed(data):
             if kind == FrameType.JOB:
                 run = _Run(*frames.decode_job(frame))
                 self._async_runs[run.seq] = run
-                run.task = self._loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
+                run.task = self.loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
             elif kind == FrameType.STOP:
                 self._on_stop(*frames.decode_stop(frame))
 
@@ -224,13 +232,14 @@ class Runner:
                 self._stop_sync(run, stop, interrupt)
 
     async def _run_async(self, run: _Run) -> None:
-        enter_task(self._context(run))  # in the context of this asyncio task, so `leave_task` is not needed
+        context = self._context(run)
+        enter_task(context)  # in the context of this asyncio task, so `leave_task` is not needed
         started = time.monotonic()
         outcome: Outcome | None = None
         escaped: BaseException | None = None
         if run.stop is None:
             try:
-                outcome = await self._executor.call_async(run.job)
+                outcome = await self._executor.call_async(run.job, context)
             except BaseException as exc:
                 escaped = exc
         # The task's context holds the run. Without this line only the garbage collector could free them: 2.7 µs a task.
@@ -244,6 +253,8 @@ class Runner:
         self._async_done += 1
         measure = self._async_done % _MEASURE_EVERY == 1
         self._report(run.seq, outcome, started, finished, finished - started, measure=measure)
+        if self.ends.is_wanted:
+            self.ends.add(context, outcome, finished - started)
 
     # -- both ------------------------------------------------------------------------------------------
 
@@ -260,6 +271,9 @@ class Runner:
             fencing_token=job.generation,
             emit_progress=lambda text: self._progress(run, text),
             stop_asked=run.stop_asked,
+            queue_name=job.queue_name,
+            ready_at=job.ready_at,
+            metadata_json=job.metadata,
         )
 
     def _progress(self, run: _Run, text: str) -> None:

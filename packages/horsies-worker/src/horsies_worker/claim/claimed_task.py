@@ -38,6 +38,9 @@ def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahea
         timeout_ms=options.timeout_ms,
         is_async=definition.is_async,
         run_ahead=run_ahead and options.run_ahead,
+        queue_name=row["queue_name"],
+        ready_at=row["ready_at"],
+        metadata=row["metadata"],
     )
     return ClaimedTask(job, budget, options, row["is_workflow_task"])
 

@@ -70,7 +70,7 @@ class Scheduler(Service):
         self._resilience = resilience
         self._tasks = {task.name: task for task in tasks}
         self._slots: dict[str, Slots] = {task.name: slots_of(task.schedule) for task in tasks}
-        self._state = ScheduleState(session.queries, tasks)
+        self._state = ScheduleState(app, session.queries, tasks)
         self._on_contact = on_contact
         self._has_planned = False
         self._outlook: Outlook | None = None
@@ -163,9 +163,11 @@ class Scheduler(Service):
             moves, is_full, fresh = await self._session.run(partial(self._fire_batch, write=self._write))
         except Exception as error:
             if not is_data_error(error):
+                self._state.tell_sent(set(), error)
                 raise
             # the database refuses one of the tasks: write the batch again without that one
             moves, is_full, fresh = await self._session.run(partial(self._fire_batch, write=self._write_accepted))
+        self._state.tell_sent(fresh)
         if moves:
             await reached("after_fire")
             self._log_moves(moves, fresh)

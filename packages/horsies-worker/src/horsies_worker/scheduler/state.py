@@ -5,11 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from horsies._runtime import AppRuntime
+from horsies.middleware import Outgoing, tell_sent
 from horsies.new_tasks import NewTasks
 from horsies.operate.schedule_state import LISTED_EVERY
 from horsies.schedule import Overlap
 from horsies.scheduled import ScheduledTask
+from horsies.send import outgoing
+from horsies.workflow.start import Start
 from horsies_worker.database.queries import Queries
+from horsies_worker.output.log_context import log
 from horsies_worker.scheduler.slots import ORPHANED_AFTER, DueRow, Fire, KnownRow, Move, PlannedRow
 
 
@@ -36,8 +41,10 @@ class Batch:
 
 
 class ScheduleState:
-    def __init__(self, queries: Queries, tasks: Sequence[ScheduledTask]) -> None:
+    def __init__(self, app: AppRuntime, queries: Queries, tasks: Sequence[ScheduledTask]) -> None:
+        self._app = app
         self._sql = queries.sql
+        self._announced: list[Outgoing] = []
         self._tasks = {task.name: task for task in tasks}
         self._names = list(self._tasks)
         self._hashes = [task.schedule.config_hash for task in tasks]
@@ -99,14 +106,51 @@ class ScheduleState:
 
     async def enqueue(self, connection: Any, moves: Sequence[Move]) -> set[str]:
         """Insert the tasks and start the workflows of these moves; returns the ids that did not exist before."""
-        targets = [(fire, self._tasks[move.name].target) for move in moves for fire in move.fires]
-        fresh = await self._insert(connection, [(fire, row) for fire, row in targets if isinstance(row, NewTasks)])
-        for fire, spec in targets:
-            if not isinstance(spec, NewTasks):
-                sql, values = spec.start_statement(fire.task_id)
-                if await connection.fetch(sql, *values):
-                    fresh.add(fire.task_id)
+        self._announced = []
+        rows: list[tuple[Fire, NewTasks]] = []
+        starts: list[Start[Any]] = []
+        for move in moves:
+            for fire in move.fires:
+                try:
+                    target = self._announce(move.name, fire)
+                except Exception as error:  # of middleware, which is user code
+                    log.error("schedule %r: its run of %s is refused and left out: %s: %s", move.name, fire.slot,
+                              type(error).__name__, error)  # fmt: skip
+                    continue
+                if isinstance(target, NewTasks):
+                    rows.append((fire, target))
+                else:
+                    starts.append(target)
+        fresh = await self._insert(connection, rows)
+        for start in starts:
+            sql, values = start.statement()
+            if await connection.fetch(sql, *values):
+                fresh.add(start.workflow_id)
         return fresh
+
+    def _announce(self, name: str, fire: Fire) -> NewTasks | Start[Any]:
+        """Call the middleware's `on_send`; return what to write. A transaction that is repeated calls it again."""
+        target = self._tasks[name].target
+        if isinstance(target, NewTasks):
+            plan = target.plan
+            metadata, announced = outgoing(
+                self._app, plan.task_name, [fire.task_id], plan.default_metadata, plan.metadata,
+                queue_name=plan.queue_name, schedule=name,
+            )  # fmt: skip
+            made: NewTasks | Start[Any] = target._replace(metadata=metadata)
+        else:
+            made = target.prepared_start(fire.task_id).announced(schedule=name)
+            announced = made.outgoing
+        if announced is not None:
+            self._announced.append(announced)
+        return made
+
+    def tell_sent(self, fresh: set[str], error: Exception | None = None) -> None:
+        """Call the middleware's `on_sent` for the runs of the last transaction, which has ended."""
+        announced, self._announced = self._announced, []
+        for one in announced:
+            if error is not None or one.ids[0] in fresh:
+                tell_sent(self._app.config.middleware, one, error)
 
     async def _insert(self, connection: Any, fires: Sequence[tuple[Fire, NewTasks]]) -> set[str]:
         if not fires:
@@ -119,6 +163,7 @@ class ScheduleState:
             [fire.not_before for fire, _ in fires], [row.plan.good_until for _, row in fires],
             [row.plan.ttl for _, row in fires], [row.plan.max_retries for _, row in fires],
             [row.plan.task_options for _, row in fires], [row.shas[0] for _, row in fires],
+            [row.metadata for _, row in fires],
         )  # fmt: skip
         return {row["id"] for row in rows}
 

@@ -153,7 +153,8 @@ UPDATE horsies_tasks t
   FROM picked c
  WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
 RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority, t.enqueued_at,
-          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, c.since;
+          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, t.metadata, c.since,
+          date_part('epoch', t.enqueued_at) AS ready_at;
 
 -- name: claim_next_batch :many
 -- edge: PENDING -> RUNNING
@@ -162,7 +163,8 @@ RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.q
 -- `names` (NULL: all known ones), not overdue and not of a workflow. It leaves other tasks of `known_names` as they
 -- are, and the short answer tells the worker to scan everything. Rows of unknown names do not count. Server time is 38
 -- instead of 52 µs per row in batches of 64, and 0.87 instead of 1.10 ms for a single one: one index walk instead of
--- two, and no counting. Times are read in Python, 0.6 µs each, so enqueued_at is not returned.
+-- two, and no counting. A timestamptz
+-- takes 0.6 µs in Python, hence ready_at is a number.
 WITH picked AS MATERIALIZED (
     SELECT r.tid, min(r.enqueued_at) OVER () AS since
       FROM (SELECT t.ctid AS tid, t.enqueued_at, t.task_name, t.good_until, t.is_workflow_task FROM horsies_tasks t
@@ -182,7 +184,8 @@ UPDATE horsies_tasks t
   FROM picked c
  WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
 RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority,
-          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, c.since;
+          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, t.metadata, c.since,
+          date_part('epoch', t.enqueued_at) AS ready_at;
 
 -- name: start_batch :many
 -- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED; CLAIMED -> PENDING

@@ -1,0 +1,207 @@
+"""Events of a worker, for `app.on_event`. Its own logs and metrics are made from the same events.
+
+A worker creates them in its parent process, so that they also tell of child processes that crash. Times are in seconds.
+`docs/reference/events.md` lists them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+FailureKind = Literal["error", "timeout", "cancelled", "crashed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The base of all events."""
+
+
+# -- the worker ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    """The worker is up and claims tasks."""
+
+    worker_id: str
+    hostname: str
+    pid: int
+    queues: Sequence[str]
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping(Event):
+    """The worker claims no more tasks; running ones have this long to end."""
+
+    worker_id: str
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Event):
+    """The worker has stopped. The last event of a worker that is not killed."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLost(Event):
+    """A session of the worker lost its connection, or could not open one."""
+
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseRegained(Event):
+    """That session has a connection again."""
+
+    session: str
+    outage_s: float
+
+
+# -- tasks ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TasksClaimed(Event):
+    """One claim took tasks."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStarted(Event):
+    """A task goes to a child process."""
+
+    task_id: str
+    task_name: str
+    queue_name: str
+    attempt: int
+    wait_s: float
+    """Since the task could have started."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSucceeded(Event):
+    """An attempt returned an ok result."""
+
+    task_id: str
+    task_name: str
+    queue_name: str
+    attempt: int
+    duration_s: float
+    wait_s: float
+    """From when the task could have started to when user code began."""
+    metadata: str | None
+    """JSON."""
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed(Event):
+    """An attempt ended in any other way."""
+
+    task_id: str
+    task_name: str
+    queue_name: str
+    attempt: int
+    kind: FailureKind
+    """`error`: the task returned an err, raised, or could not be called. `crashed`: the child process died."""
+    error_code: str | None
+    message: str | None
+    traceback: str | None
+    will_retry: bool
+    """The worker's decision. The row may still change it: a cancelled or expired task is not retried."""
+    retry_delay_s: float
+    duration_s: float | None
+    """None: user code never began."""
+    wait_s: float | None
+    metadata: str | None
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TasksReturned(Event):
+    """Claimed tasks that never started go back to the queue."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultDropped(Event):
+    """The result of an attempt was not written: another worker owns the task by now (`claim_lost`), or the database
+    accepts no end of it (`refused`)."""
+
+    task_id: str
+    attempt: int
+    reason: Literal["claim_lost", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecovered(Event):
+    """The reaper took a task from a worker that is dead or silent, or that has expired."""
+
+    task_id: str
+    task_name: str
+    action: Literal["requeued", "retried", "failed", "expired", "completed", "cancelled"]
+
+
+# -- child processes -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStarted(Event):
+    """A child process is ready for tasks."""
+
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExited(Event):
+    """A child process has ended."""
+
+    name: str
+    pid: int
+    reason: Literal["requested", "killed", "crashed", "start_failed"]
+    """`requested`: it was replaced, or the worker stops. `killed`: the worker killed it."""
+    description: str
+    tasks: int
+    """How many tasks it was running."""
+
+
+# -- the cluster ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDeclaredDead(Event):
+    """This worker found another one dead; its tasks are recovered."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPruned(Event):
+    """Old rows were deleted."""
+
+    table: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFired(Event):
+    """A schedule enqueued a task or started a workflow."""
+
+    schedule: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowEnded(Event):
+    """This worker wrote the end of a workflow."""
+
+    workflow_id: str
+    name: str
+    status: str

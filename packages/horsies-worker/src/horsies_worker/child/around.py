@@ -1,0 +1,60 @@
+"""Calls user code inside the scopes and the `run_task` of the app's middleware, the first one outermost.
+
+An exception of middleware ends the attempt like one of the task itself: a middleware may well translate exceptions. A
+scope that swallows an exception leaves no result, which is an error that names it.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final
+
+from horsies._checks import shown
+from horsies.context import TaskContext
+from horsies.middleware import Middleware, overrides
+
+
+class Around:
+    """The layers around `def` and `async def` tasks. Methods that are not overridden cost nothing."""
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        # built from the inside out
+        self._sync: Final = _layers(middleware, "run_task")
+        self._async: Final = _layers(middleware, "run_task_async")
+        self.is_empty: Final = not (self._sync or self._async)
+
+    def call(self, context: TaskContext, call: Callable[[], Any]) -> Any:
+        for item, is_scoped, is_wrapped in self._sync:
+            inner = partial(item.run_task, context, call) if is_wrapped else call
+            call = partial(_in_scope, item, context, inner) if is_scoped else inner
+        return call()
+
+    async def call_async(self, context: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
+        for item, is_scoped, is_wrapped in self._async:
+            inner: Callable[[], Awaitable[Any]] = partial(item.run_task_async, context, call) if is_wrapped else call
+            call = partial(_in_scope_async, item, context, inner) if is_scoped else inner
+        return await call()
+
+
+def _layers(middleware: Sequence[Middleware], method: str) -> list[tuple[Middleware, bool, bool]]:
+    layers = [(item, overrides(item, "scope"), overrides(item, method)) for item in reversed(middleware)]
+    return [layer for layer in layers if layer[1] or layer[2]]
+
+
+def _in_scope(item: Middleware, context: TaskContext, call: Callable[[], Any]) -> Any:
+    with _scope(item, context):
+        return call()
+    raise RuntimeError(f"{type(item).__name__}.scope swallowed an exception, so that the attempt has no result")
+
+
+async def _in_scope_async(item: Middleware, context: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
+    with _scope(item, context):
+        return await call()
+    raise RuntimeError(f"{type(item).__name__}.scope swallowed an exception, so that the attempt has no result")
+
+
+def _scope(item: Middleware, context: TaskContext) -> AbstractContextManager[None]:
+    scope = item.scope(context)
+    if not hasattr(scope, "__exit__"):
+        raise TypeError(f"{type(item).__name__}.scope returned {shown(scope)}: decorate it with @contextmanager")
+    return scope
