@@ -40,6 +40,7 @@ class Config:
     default_unhandled_error_code: str = "UNHANDLED_EXCEPTION"
     payload_warn_bytes: int = 1024 * 1024
     payload_max_bytes: int = 16 * 1024 * 1024
+    middleware: tuple[()] = ()
 
 
 class App:
@@ -47,6 +48,7 @@ class App:
         self.tasks: dict[str, Definition] = {}
         self.config = Config()
         self.child_start_hooks: list[Callable[[], None]] = []
+        self.lifespans: list[Any] = []
 
     @property
     def registry(self) -> dict[str, Definition]:
