@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+ExitReason = Literal["requested", "killed", "crashed", "start_failed"]
+RecoveryAction = Literal["requeued", "ended", "expired"]
 FailureKind = Literal["error", "timeout", "cancelled", "crashed", "interrupted"]
 
 
@@ -141,11 +143,12 @@ class ResultDropped(Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskRecovered(Event):
-    """The reaper took a task from a worker that is dead or silent, or that has expired."""
+    """This worker took a task from a worker that is dead or silent, or found it expired."""
 
     task_id: str
-    task_name: str
-    action: Literal["requeued", "retried", "failed", "expired", "completed", "cancelled"]
+    action: RecoveryAction
+    """`requeued`: it had not started. `ended`: its attempt ended as a crash, or with the result that its worker could
+    not write any more; it may be retried."""
 
 
 # -- child processes -----------------------------------------------------------------------------
@@ -165,7 +168,7 @@ class ChildExited(Event):
 
     name: str
     pid: int
-    reason: Literal["requested", "killed", "crashed", "start_failed"]
+    reason: ExitReason
     """`requested`: it was replaced, or the worker stops. `killed`: the worker killed it."""
     description: str
     tasks: int

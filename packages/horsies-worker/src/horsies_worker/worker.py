@@ -5,8 +5,6 @@ beside: heartbeats, cancel requests, reaper, dead workers, unknown names, report
 """
 
 import asyncio
-import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,8 +18,8 @@ from horsies._pg.listener import Listener, OnNotify
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.errors import HorsiesError
-from horsies_worker.child.jobs import Job
-from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies.events import WorkerStarted, WorkerStopped, WorkerStopping
+from horsies_worker.attempts import Attempts
 from horsies_worker.children.pool import ChildPool
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import OwnedTasks
@@ -36,7 +34,7 @@ from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.connect import DatabaseGone, ListenTest, connect_listener, connect_ready, refusals_told
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Sessions, close
-from horsies_worker.finish.decide import decide
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.finalizer import Finalizer
 from horsies_worker.identity import Identity
 from horsies_worker.liveness.cancels import CancelRequests
@@ -48,7 +46,7 @@ from horsies_worker.liveness.reaper import Reaper
 from horsies_worker.liveness.recovery import Recovery
 from horsies_worker.liveness.reporter import Reporter
 from horsies_worker.options import WorkerOptions
-from horsies_worker.output.log_context import about, log
+from horsies_worker.output.log_context import log
 from horsies_worker.retention.pruner import Pruner
 from horsies_worker.stop import Stop
 from horsies_worker.turns import Turns
@@ -69,9 +67,15 @@ class Worker:
     """Runs until `stop()` is called or a service fails for good."""
 
     def __init__(
-        self, app: Horsies, options: WorkerOptions, *, on_deadline: Callable[[float], None] = lambda _: None
+        self,
+        app: Horsies,
+        options: WorkerOptions,
+        bus: EventBus = SILENT,
+        *,
+        on_deadline: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`on_deadline` is called with the time at which a stop must be over, when it begins and when it is hurried."""
+        self.bus = bus
         self.app = app
         self.options = options
         self.identity = Identity()
@@ -94,11 +98,12 @@ class Worker:
         )
         self.pool = ChildPool(
             options.child_spec(),
-            on_outcome=self._on_outcome,
+            on_outcome=lambda job, outcome: self.attempts.ended(job, outcome),  # noqa: PLW0108  (built later)
             on_unstarted=lambda jobs: self.finalizer.give_back([(job.task_id, job.generation) for job in jobs]),
-            on_room=lambda: self.claimer.on_room(),  # noqa: PLW0108  (built later)
+            on_room=lambda: self.claimer.on_room(),  # noqa: PLW0108
             on_progress=lambda job, text: self.progress.on_progress(job, text),  # noqa: PLW0108
             on_fatal=self._on_fatal,
+            bus=bus,
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -141,6 +146,8 @@ class Worker:
         for service in services.values():
             service.add_done_callback(self._service_ended)
         log.info("worker %s is up", self.identity.worker_id)
+        self.bus.emit(WorkerStarted(self.identity.worker_id, self.identity.hostname, self.identity.pid,
+                                    self.settings.queues, self.options.processes))  # fmt: skip
         try:
             await self._stop.wait()
             if "scheduler" in services:
@@ -155,6 +162,7 @@ class Worker:
                 service.cancel()
             await self._stop.finished(*services.values(), until=lambda: self._stop.deadlines.end)
             await self._close_sessions()
+            self.bus.emit(WorkerStopped(self.identity.worker_id))
         if self._fatal is not None and not self.is_declared_dead:
             raise self._fatal
 
@@ -178,14 +186,16 @@ class Worker:
             run_ahead=self.options.run_ahead,
         )
         self.settings = settings
-        self.sessions = sessions = Sessions(broker, self.queries)
-        self.advancer = Advancer(sessions.workflows, config)
+        self.sessions = sessions = Sessions(broker, self.queries, self.bus)
+        self.advancer = Advancer(sessions.workflows, config, self.bus)
         tasks_ended = self.advancer.tasks_ended
-        self.finalizer = Finalizer(sessions.finalize, config.resilience, on_done=self._on_done)
-        self.starter = Buffer(sessions.claim, self.pool, self.owned, tasks_ended=tasks_ended)
+        self.finalizer = Finalizer(sessions.finalize, config.resilience, self.bus, on_done=self._on_done)
+        self.attempts = Attempts(self.bus, self.clock, self.owned, self.finalizer)
+        started = self.attempts.started
+        self.starter = Buffer(sessions.claim, self.pool, self.owned, tasks_ended=tasks_ended, started=started)
         dispatcher = Dispatcher(
             self.app.registry, self.pool, self.owned, self.starter, self.finalizer, run_ahead=settings.run_ahead,
-            tasks_ended=tasks_ended,
+            tasks_ended=tasks_ended, bus=self.bus, started=started,
         )  # fmt: skip
         kinds = task_kinds(self.app.registry)
         listener = Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact)
@@ -203,7 +213,7 @@ class Worker:
             sessions.heartbeat, config, self.pool, self.owned, self.starter, self.finalizer, lease_ms=settings.lease_ms,
             afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
         )  # fmt: skip
-        recovery = Recovery(self.queries, self.app.registry, tasks_ended)
+        recovery = Recovery(self.queries, self.app.registry, tasks_ended, self.bus)
         checks = sessions.heartbeat
         self.reaper = Reaper(sessions.reaper, config, recovery, checks=checks, check_workflows=self.advancer.check)
         self.names = TaskNames(sessions.reaper, config, checks=checks, tasks_ended=tasks_ended)
@@ -211,7 +221,7 @@ class Worker:
             sessions.reaper, config, recovery, checks=checks,
             on_dead=self.reaper.find_halted_workflows,  # the workflows of a dead worker may have stopped half-way
         )  # fmt: skip
-        self.pruner = Pruner(sessions.pruner, config)
+        self.pruner = Pruner(sessions.pruner, config, self.bus)
         self.reporter = Reporter(
             sessions.heartbeat, config, self.pool, settings, self.instance, on_declared_dead=self._on_declared_dead,
             counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)), on_written=self.dead_workers.wake,
@@ -224,7 +234,7 @@ class Worker:
         # half a megabyte, only where it is used
         from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 
-        return Scheduler(self.sessions.scheduler, self.app, settled_schedules(self.app))
+        return Scheduler(self.sessions.scheduler, self.app, settled_schedules(self.app), bus=self.bus)
 
     def _services(self) -> Mapping[str, Coroutine[Any, Any, None]]:
         news = (
@@ -267,6 +277,7 @@ class Worker:
         deadlines = self._stop.deadlines
         drain_s = max(0.0, deadlines.drain_until - time.monotonic())
         log.info("stopping: no new claims, running tasks have %.3g s", drain_s)
+        self.bus.emit(WorkerStopping(self.identity.worker_id, drain_s))
         self.claimer.stop()
         draining = asyncio.ensure_future(self.pool.stop(drain_s, (deadlines.write_until - deadlines.drain_until) / 2))
         # tasks of a claim that is under way must be handed back, or the worker would seem to have crashed
@@ -336,33 +347,7 @@ class Worker:
         self.reporter.wake()  # publishes the lock, and finds out at once if this worker was declared dead meanwhile
         return True
 
-    # -- what the pool reports -------------------------------------------------------------------
-
-    def _on_outcome(self, job: Job, outcome: Outcome) -> None:
-        task = self.owned.find(job.task_id, job.generation)
-        if task is None:
-            return  # the task was lost meanwhile
-        level = logging.DEBUG if outcome.kind is OutcomeKind.OK else logging.WARNING
-        if log.isEnabledFor(level):
-            log.log(
-                level, "task %s (%s) attempt %d: %s %s", job.task_id, job.task_name, job.attempt, outcome.kind,
-                outcome.failed_reason or outcome.error_message or "",
-                extra=about(job.task_id, job.task_name, job.attempt),
-            )  # fmt: skip
-        started = outcome.started_mono
-        self.finalizer.add(
-            decide(
-                task_id=job.task_id,
-                generation=job.generation,
-                attempt=job.attempt,
-                options=task.options,
-                budget=task.max_retries,
-                outcome=outcome,
-                started=None if started is None else self.clock.at(started),
-                finished=self.clock.at(outcome.finished_mono),
-                random=random.random,
-            )
-        )
+    # -- what other services report --------------------------------------------------------------
 
     def _on_done(self, keys: Sequence[tuple[str, int]]) -> None:
         tasks = self.owned.take(keys)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horsies.errors import OperationalErrorCode
+from horsies.events import ExitReason
 from horsies_worker.child.execute import stopped_outcome
 from horsies_worker.child.frames import StopCode
 from horsies_worker.child.outcome import Outcome, OutcomeKind, error_outcome
@@ -46,6 +47,15 @@ def outcome_of_death(stop: StopCode | None, end: Exit) -> Outcome | None:
     outcome.kind = OutcomeKind.CRASHED
     outcome.failed_reason = reason
     return outcome
+
+
+def exit_reason(end: Exit, *, was_ready: bool, was_asked: bool) -> ExitReason:
+    """Return why the child ended, in one word for events and metrics."""
+    if end.killed_by_us:
+        return "killed"
+    if was_asked:
+        return "requested"
+    return "crashed" if was_ready else "start_failed"
 
 
 def describe(end: Exit) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from horsies.events import ChildExited, ChildStarted
 from horsies_worker.child.execute import stopped_outcome
 from horsies_worker.child.frames import StopCode
 from horsies_worker.child.jobs import ChildSpec, ChildStats, Job, PoolStats, Room
@@ -21,9 +22,17 @@ from horsies_worker.children.async_line import AsyncLine
 from horsies_worker.children.child_process import ChildProcess, State
 from horsies_worker.children.child_starter import ChildStarter
 from horsies_worker.children.durations import Durations
-from horsies_worker.children.exit_reason import Exit, OomWatch, describe, memory_limit_kb, outcome_of_death
+from horsies_worker.children.exit_reason import (
+    Exit,
+    OomWatch,
+    describe,
+    exit_reason,
+    memory_limit_kb,
+    outcome_of_death,
+)
 from horsies_worker.children.template import TemplateProcess
 from horsies_worker.children.usage import resident_kb
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.stdio import OutputRelay
 
 logger = logging.getLogger("horsies.worker.pool")
@@ -45,9 +54,11 @@ class ChildPool:
         on_progress: Callable[[Job, str], None],
         on_fatal: Callable[[str], None],
         output: tuple[int, int] = (1, 2),
+        bus: EventBus = SILENT,
     ) -> None:
         """`output`: the descriptors that get the children's stdout and stderr."""
         self.spec = spec
+        self._bus = bus
         self._on_outcome = on_outcome
         self._on_unstarted = on_unstarted
         self._on_room = on_room
@@ -297,6 +308,7 @@ class ChildPool:
 
     def child_ready(self, child: ChildProcess) -> None:
         self._starter.succeeded()
+        self._bus.emit(ChildStarted(child.name, child.pid))
         limit = self.spec.max_memory_mb
         if limit is not None and child.rss_kb > limit * 1024 and not self._told_fresh_size:
             self._told_fresh_size = True
@@ -313,6 +325,8 @@ class ChildPool:
         del self._children[child.number]
         oom_kills = 0 if end.killed_by_us else self._oom.since_last_call()
         end = replace(end, oom_kills=oom_kills, memory_limit_kb=self._memory_limit_kb)
+        reason = exit_reason(end, was_ready=child.was_ready, was_asked=child.left_on_request or self._stopping)
+        self._bus.emit(ChildExited(child.name, child.pid, reason, describe(end), len(ran)))
         for assigned in ran:
             outcome = outcome_of_death(assigned.stop and assigned.stop.code, end)
             if outcome is not None:

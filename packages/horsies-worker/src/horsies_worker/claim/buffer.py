@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from horsies_worker.child.jobs import Job
 from horsies_worker.children.pool import ChildPool
 from horsies_worker.claim.claimed_task import ClaimedTask, OwnedTasks
 from horsies_worker.database.session import Session
@@ -17,6 +18,7 @@ class Buffer:
     pool: ChildPool
     owned: OwnedTasks
     tasks_ended: Callable[[Sequence[str]], None] = lambda _: None
+    started: Callable[[Sequence[Job]], None] = lambda _: None
     tasks: deque[ClaimedTask] = field(default_factory=deque[ClaimedTask], init=False)
 
     def __len__(self) -> int:
@@ -61,7 +63,9 @@ class Buffer:
             gone = [task for task in batch if task not in locked]
             self.drop(task.job.task_id for task in gone)
             self.owned.drop(task.job for task in gone if task not in started)
-            self.pool.submit([task.job for task in started])
+            jobs = [task.job for task in started]
+            self.started(jobs)
+            self.pool.submit(jobs)
             self.tasks_ended(
                 [
                     task.job.task_id

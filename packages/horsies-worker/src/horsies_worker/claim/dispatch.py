@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from horsies.events import TasksClaimed
 from horsies.registry import Registry
+from horsies_worker.child.jobs import Job
 from horsies_worker.children.pool import ChildPool
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import ClaimedTask, OwnedTasks, claimed_task
 from horsies_worker.claim.state import Places
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.finalizer import Finalizer
 from horsies_worker.output.log_context import about, log
 
@@ -22,6 +25,8 @@ class Dispatcher:
     finalizer: Finalizer
     run_ahead: bool
     tasks_ended: Callable[[Sequence[str]], None] = lambda _: None
+    bus: EventBus = SILENT
+    started: Callable[[Sequence[Job]], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._definitions = {task.name: task for task in self.registry if not task.is_stub}
@@ -54,8 +59,12 @@ class Dispatcher:
         if is_stopped:
             self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in (*running, *waiting)])
             return
+        if running or waiting:
+            self.bus.emit(TasksClaimed(len(running) + len(waiting)))
         self.owned.add(running)
         self.owned.add(waiting)
         self.buffer.add(waiting)
         if running:
-            self.pool.submit([task.job for task in running])
+            jobs = [task.job for task in running]
+            self.started(jobs)
+            self.pool.submit(jobs)

@@ -13,10 +13,13 @@ from typing import Any, Final, TypeVar
 
 from horsies._pg.driver import connect
 from horsies._pg.dsn import connect_arguments
+from horsies._pg.refusals import worded
 from horsies._pg.transient import is_transient
 from horsies.config import PostgresConfig
+from horsies.events import DatabaseLost, DatabaseRegained
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.settings import SET_LOCAL, SETTINGS
+from horsies_worker.events.bus import SILENT, EventBus
 
 R = TypeVar("R")
 # A statement that takes longer hangs on a lock or a dead connection; it is repeated under its fence.
@@ -57,11 +60,14 @@ class Session:
         *,
         idle_s: float | None = None,
         lender: "Session | None" = None,
+        bus: EventBus = SILENT,
     ) -> None:
         """`idle_s`: close the connection after this time without use. `lender`: use the connection of this session as
         long as neither gets in the other's way, and open one of its own otherwise."""
         self._config = config
         self._purpose = purpose
+        self._bus = bus
+        self._lost_at: float | None = None
         self.queries = queries
         self.pooled = config.pooler
         self._connection: Any = None
@@ -110,6 +116,8 @@ class Session:
         except BaseException as error:
             if isinstance(error, TimeoutError):
                 self.patience = min(2 * self.patience, MAX_PATIENCE)
+            if isinstance(error, Exception) and not self._is_open:
+                self._tell_lost(error)
             if isinstance(error, asyncio.CancelledError) or is_transient(error):
                 self.drop()
             if isinstance(error, Exception) and is_cancelled():
@@ -124,8 +132,22 @@ class Session:
             self._failed_to_open = (self._failed_to_open[0] + 1, error)
             raise
         self._failed_to_open = (self._failed_to_open[0], None)
+        if self._lost_at is not None:
+            self._bus.emit(DatabaseRegained(self._purpose, time.monotonic() - self._lost_at))
+            self._lost_at = None
         if self._idle_s is not None:
             self._close_in(self._idle_s, self._idle_s)
+
+    def _tell_lost(self, error: Exception) -> None:
+        """Once per outage."""
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            self._bus.emit(DatabaseLost(self._purpose, self._config.redact(worded(error))))
+
+    @property
+    def is_lost(self) -> bool:
+        """Its last action found the connection broken, and it has not been opened again."""
+        return self._lost_at is not None
 
     @property
     def _is_open(self) -> bool:
@@ -212,11 +234,11 @@ class Sessions:
     for them look on the heartbeats' connection. Results of rare tasks are written on the claims' connection.
     """
 
-    def __init__(self, broker: PostgresConfig, queries: Queries) -> None:
+    def __init__(self, broker: PostgresConfig, queries: Queries, bus: EventBus = SILENT) -> None:
         self._all: list[Session] = []
 
         def session(purpose: str, **options: Any) -> Session:
-            self._all.append(Session(broker, purpose, queries, **options))
+            self._all.append(Session(broker, purpose, queries, bus=bus, **options))
             return self._all[-1]
 
         self.claim = session("claim")
@@ -226,6 +248,11 @@ class Sessions:
         self.pruner = session("pruner", idle_s=IDLE_S)
         self.scheduler = session("scheduler", idle_s=IDLE_S)
         self.workflows = session("workflows", idle_s=IDLE_S)
+
+    @property
+    def is_connected(self) -> bool:
+        """No session has lost the database."""
+        return not any(session.is_lost for session in self._all)
 
     async def close(self, timeout_s: float) -> None:
         """Close all of them at the same time: any of their servers may not answer."""

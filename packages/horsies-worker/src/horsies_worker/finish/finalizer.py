@@ -14,11 +14,13 @@ from typing import TypeAlias
 from horsies._pg.transient import is_transient
 from horsies.config import ResilienceConfig
 from horsies.errors import OperationalErrorCode
+from horsies.events import ResultDropped, TasksReturned
 from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.child.outcome import error_outcome
 from horsies_worker.database.session import Session
 from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.database.transition import Transition
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.decide import NO_RETRY
 from horsies_worker.output.log_context import about, log
 from horsies_worker.service import BacklogService
@@ -41,9 +43,15 @@ class Finalizer(BacklogService):
     name = "finalize"
 
     def __init__(
-        self, session: Session, resilience: ResilienceConfig, *, on_done: Callable[[Sequence[Key]], None]
+        self,
+        session: Session,
+        resilience: ResilienceConfig,
+        bus: EventBus = SILENT,
+        *,
+        on_done: Callable[[Sequence[Key]], None],
     ) -> None:
         super().__init__(session, resilience)
+        self._bus = bus
         self._on_done = on_done
         self._ends: dict[Key, Transition] = {}
         """Ended attempts that are not written yet, oldest first."""
@@ -72,6 +80,7 @@ class Finalizer(BacklogService):
         """Return tasks whose user code never ran to the queue."""
         if tasks:
             self._returns |= dict.fromkeys(tasks)
+            self._bus.emit(TasksReturned(len(tasks)))
             self.backlog_added()
 
     async def stage_late(self, session: Session, after_s: float = STAGE_AFTER_S) -> None:
@@ -148,6 +157,7 @@ class Finalizer(BacklogService):
                 extra=extra,
             )
             self.lost += 1
+            self._bus.emit(ResultDropped(end.task_id, end.attempt, "refused"))
             self._forget([key])
             return
         log.error("task %s attempt %d: its result cannot be stored: %s", end.task_id, end.attempt, error, extra=extra)
@@ -173,6 +183,7 @@ class Finalizer(BacklogService):
                 self._ends[key] = self._ends.pop(key)
             elif end.task_id not in mine:
                 self.lost += 1
+                self._bus.emit(ResultDropped(end.task_id, end.attempt, "claim_lost"))
                 log.warning(
                     "task %s attempt %d: CLAIM_LOST, its result is dropped", end.task_id, end.attempt,
                     extra=about(end.task_id, attempt=end.attempt),

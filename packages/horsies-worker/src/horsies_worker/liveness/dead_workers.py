@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from horsies.config import AppConfig
+from horsies.events import WorkerDeclaredDead
 from horsies_worker.database.checks import Checks
 from horsies_worker.database.session import Session
 from horsies_worker.liveness.missed_beats import Instance, MissedBeats
@@ -92,6 +93,7 @@ class DeadWorkers(Service):
             )
         if declared is None:
             return False
+        self._recovery.bus.emit(WorkerDeclaredDead(suspect.worker_id))
         log.warning("worker %s is dead: it sends no heartbeats and its session is gone", suspect.worker_id)
         await reached("after_declared_dead")
         return True
@@ -107,6 +109,8 @@ class DeadWorkers(Service):
             if max(len(requeued), len(running)) < BATCH:
                 await connection.fetchval(self._queries.sql("mark_recovered"), worker_id, self._with_claims)
         self._recovery.tasks_ended([row["id"] for row in ended])
+        self._recovery.tell("requeued", requeued)
+        self._recovery.tell("ended", ended)
         for what, rows in (("requeued", requeued), ("recovered", ended)):
             for row in rows:
                 log.warning("%s task %s of dead worker %s", what, row["id"], worker_id, extra=about(row["id"]))

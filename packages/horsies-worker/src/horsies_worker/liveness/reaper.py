@@ -184,6 +184,9 @@ class Reaper(Service):
         if halted:
             log.warning("reaper: continuing %d halted workflows", len(halted))
             self._check_workflows(halted)
+        self._recovery.tell("expired", expired)
+        self._recovery.tell("requeued", requeued)
+        self._recovery.tell("ended", stale)
         for what, rows in (("expired", expired), ("requeued a stale claim of", requeued), ("recovered", stale)):
             for row in rows:
                 log.warning("reaper: %s task %s", what, row["id"], extra=about(row["id"]))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.errors import OperationalErrorCode, OutcomeCode
+from horsies.events import RecoveryAction, TaskRecovered
 from horsies.options import TaskOptions
 from horsies.registry import Registry
 from horsies.result import TaskError
@@ -16,6 +17,7 @@ from horsies_worker.claim.claimed_task import options_of
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.split_batch import write_or_split
 from horsies_worker.database.transition import Transition
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.decide import decide
 from horsies_worker.output.log_context import about, log
 
@@ -34,11 +36,21 @@ class Recovery:
     """Ends RUNNING rows that the caller's transaction has locked. The caller tells `tasks_ended` after the commit."""
 
     def __init__(
-        self, queries: Queries, registry: Registry, tasks_ended: Callable[[Sequence[str]], None] = lambda _: None
+        self,
+        queries: Queries,
+        registry: Registry,
+        tasks_ended: Callable[[Sequence[str]], None] = lambda _: None,
+        bus: EventBus = SILENT,
     ) -> None:
+        self.bus = bus
         self._queries = queries
         self._registry = registry
         self.tasks_ended = tasks_ended
+
+    def tell(self, action: RecoveryAction, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the bus of these tasks, after the commit."""
+        for row in rows:
+            self.bus.emit(TaskRecovered(row["id"], action))
 
     async def end(self, connection: Any, rows: Sequence[Mapping[str, Any]], why: str) -> list[Any]:
         """End these; returns the ones that were. One that takes no end is told of and left: it must not keep the sweep

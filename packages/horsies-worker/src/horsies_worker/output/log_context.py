@@ -10,12 +10,15 @@ from horsies._text import one_line
 from horsies.context import find_current_task
 
 log: Final = logging.getLogger("horsies.worker")
-_ABOUT: Final = ("task_id", "task_name", "attempt")
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task", "taskName"}
+"""The attributes of every record; the others are `extra`."""
 
 
-def about(task_id: str, task_name: str | None = None, attempt: int | None = None) -> dict[str, object]:
+def about(
+    task_id: str, task_name: str | None = None, attempt: int | None = None, **fields: object
+) -> dict[str, object]:
     """Return `extra=` for a record of the parent about a task, so that JSON lines can be searched by task."""
-    known = {"task_id": task_id, "task_name": task_name, "attempt": attempt}
+    known = {"task_id": task_id, "task_name": task_name, "attempt": attempt, **fields}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -27,6 +30,12 @@ class _TaskFilter(logging.Filter):
 
 
 class _JsonFormatter(logging.Formatter):
+    """One JSON object per line. The `extra` of the record is part of it, but cannot replace the fields of horsies."""
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__()
+        self._worker_id = worker_id
+
     def format(self, record: logging.LogRecord) -> str:
         task = find_current_task()
         line: dict[str, object] = {
@@ -36,23 +45,25 @@ class _JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "pid": record.process,
         }
+        if self._worker_id:
+            line["worker_id"] = self._worker_id
         if task is not None:
-            line |= about(task.task_id, task.task_name, task.attempt)
-        else:
-            line |= {name: getattr(record, name) for name in _ABOUT if hasattr(record, name)}
+            line |= about(task.task_id, task.task_name, task.attempt, queue=task.queue_name)
+        line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
 
 
-def configure_logging(level: str, style: str) -> None:
+def configure_logging(level: str, style: str, worker_id: str = "") -> None:
+    """Log to stderr, unless the app configured logging. `worker_id` is a field of JSON lines."""
     root = logging.getLogger()
     if root.handlers:
-        return  # the app configured logging
+        return
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_TaskFilter())
     if style == "json":
-        handler.setFormatter(_JsonFormatter())
+        handler.setFormatter(_JsonFormatter(worker_id))
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s%(task)s: %(message)s"))
     root.addHandler(handler)

@@ -15,8 +15,10 @@ from horsies._pg.locks import PRUNE_LOCK
 from horsies._pg.transient import is_refusal, is_transient
 from horsies._text import plural
 from horsies.config import AppConfig
+from horsies.events import RowsPruned
 from horsies_worker.database.lock_watch import LockWatch
 from horsies_worker.database.session import Session
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import log
 from horsies_worker.service import Service
 
@@ -37,8 +39,9 @@ class _Busy(Exception):
 class Pruner(Service):
     name = "pruner"
 
-    def __init__(self, session: Session, config: AppConfig) -> None:
+    def __init__(self, session: Session, config: AppConfig, bus: EventBus = SILENT) -> None:
         super().__init__(session, config.resilience, EVERY_S)
+        self._bus = bus
         self._settings = config.recovery
         self._watch = LockWatch("pruner", PRUNE_LOCK, session, limit=1)
 
@@ -67,6 +70,7 @@ class Pruner(Service):
             await self._session.close()
             for what, count in gone.items():
                 if count:
+                    self._bus.emit(RowsPruned(what, count))
                     log.info("pruner: old records deleted: %s", plural(count, what.removesuffix("s").replace("_", " ")))
 
     def _kinds(self) -> Iterator[tuple[str, AsyncIterator[int]]]:

@@ -19,11 +19,13 @@ from horsies._pg.listener import Listener
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.config import PostgresConfig
+from horsies.events import ScheduleFired
 from horsies.operate.schedule_state import LISTED_EVERY
 from horsies.scheduled import ScheduledTask, settle_schedules
 from horsies_worker.database.connect import connect_listener
 from horsies_worker.database.session import Session
 from horsies_worker.database.split_batch import is_data_error, write_or_split
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import about
 from horsies_worker.scheduler.local_times import cron_problem
 from horsies_worker.scheduler.next_run import Slots, slots_of
@@ -64,7 +66,9 @@ class Scheduler(Service):
         tasks: Sequence[ScheduledTask],
         *,
         on_contact: Callable[[], None] = lambda: None,
+        bus: EventBus = SILENT,
     ) -> None:
+        self._bus = bus
         resilience = app.config.resilience
         super().__init__(session, resilience, resilience.notify_poll_interval_ms / 1000)
         self._resilience = resilience
@@ -227,6 +231,8 @@ class Scheduler(Service):
         for made in moves:
             for fire in made.fires:
                 is_fresh = fire.task_id in fresh
+                if is_fresh:
+                    self._bus.emit(ScheduleFired(made.name, fire.task_id))
                 if is_fresh and not _log.isEnabledFor(logging.DEBUG):
                     continue
                 extra = about(fire.task_id, self._tasks[made.name].schedule.target)

@@ -13,6 +13,7 @@ from typing import Final
 from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
 from horsies_worker.database.session import Session
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.service import BacklogService
 from horsies_worker.syncpoints import reached
 from horsies_worker.workflows.step import Work, take_step
@@ -24,9 +25,9 @@ BATCH: Final = 1_000
 class Advancer(BacklogService):
     name = "workflows"
 
-    def __init__(self, session: Session, config: AppConfig) -> None:
+    def __init__(self, session: Session, config: AppConfig, bus: EventBus = SILENT) -> None:
         super().__init__(session, config.resilience)
-        self._take_step = partial(take_step, session, max_bytes=config.payload_max_bytes)
+        self._take_step = partial(take_step, session, max_bytes=config.payload_max_bytes, bus=bus)
         self._tasks: dict[str, None] = {}
         self._workflows: dict[str, Work] = {}
 

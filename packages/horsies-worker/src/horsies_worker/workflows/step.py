@@ -12,11 +12,13 @@ from typing import Any, Final
 from horsies._pg.transient import is_from_driver
 from horsies.codec import encode_error
 from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
+from horsies.events import WorkflowEnded
 from horsies.ids import new_id, new_ids
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies_worker.database.session import Session
 from horsies_worker.database.split_batch import is_data_error, write_or_split
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
 from horsies_worker.workflows.failures import INSIDE, LISTED, failure, inside
@@ -60,17 +62,17 @@ def _node(row: Mapping[str, Any]) -> _Node:
 
 
 async def take_step(
-    session: Session, connection: Any, workflow_id: str, work: Work, *, max_bytes: int
+    session: Session, connection: Any, workflow_id: str, work: Work, *, max_bytes: int, bus: EventBus = SILENT
 ) -> dict[str, Work]:
     """Take one step; returns the workflows to step next, and what to check in each."""
     try:
-        return await _Step(session, connection, workflow_id, max_bytes, careful=False).take(work)
+        return await _Step(session, connection, workflow_id, max_bytes, bus, careful=False).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
     try:
         # one node cannot be enqueued: repeat the step with savepoints, so that the others can
-        return await _Step(session, connection, workflow_id, max_bytes, careful=True).take(work)
+        return await _Step(session, connection, workflow_id, max_bytes, bus, careful=True).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
@@ -91,7 +93,11 @@ async def give_up(session: Session, connection: Any, workflow_id: str, reason: s
 
 
 class _Step:
-    def __init__(self, session: Session, connection: Any, workflow_id: str, max_bytes: int, *, careful: bool) -> None:
+    def __init__(
+        self, session: Session, connection: Any, workflow_id: str, max_bytes: int, bus: EventBus, *, careful: bool
+    ) -> None:
+        self._bus = bus
+        self._ended: WorkflowEnded | None = None
         self._session = session
         self._queries = session.queries
         self._connection = connection
@@ -114,6 +120,8 @@ class _Step:
             await reached("workflow_locked")
             await self._advance(rows[0], work)
             await reached("before_workflow_commit")
+        if self._ended is not None:
+            self._bus.emit(self._ended)
         await reached("after_workflow_commit")
         return self._next
 
@@ -353,6 +361,7 @@ class _Step:
             OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, f"the output is larger than {self._max_bytes:,} bytes"
         )
         await self._fetch("finish_workflow", status.value, error, self._max_bytes, encode_error(large))
+        self._ended = WorkflowEnded(self._id, workflow["name"], status.value)
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])
 

@@ -1,0 +1,89 @@
+"""Log lines of attempts: WARNING when a failed one is retried, ERROR with the traceback when it is final.
+
+With `--log-tasks` every start and every success is a line at INFO. A cancelled task is no error. The fields of a JSON
+line are those that operators search for: task, id, attempt, queue, duration, error code, will_retry, metadata.
+"""
+
+import logging
+from typing import Final
+
+from horsies._text import Lines, one_line
+from horsies.events import AttemptFailed, AttemptStarted, AttemptSucceeded
+from horsies.metadata import RESERVED, decode
+from horsies_worker.events.bus import EventBus
+from horsies_worker.output.log_context import about, log
+
+_ENDED: Final = {
+    "error": "failed",
+    "timeout": "timed out",
+    "cancelled": "was cancelled",
+    "crashed": "crashed",
+    "interrupted": "was interrupted by the shutdown",
+}
+
+
+def subscribe(bus: EventBus, *, log_tasks: bool) -> None:
+    bus.subscribe(AttemptFailed, _failed)
+    if log_tasks:
+        bus.subscribe(AttemptStarted, _started)
+    if log_tasks or log.isEnabledFor(logging.DEBUG):
+        bus.subscribe(AttemptSucceeded, _Succeeded(logging.INFO if log_tasks else logging.DEBUG))
+
+
+def _started(event: AttemptStarted) -> None:
+    extra = about(event.task_id, event.task_name, event.attempt, queue=event.queue_name, wait_s=event.wait_s)
+    log.info(
+        "task %s (%s) attempt %d: started after %.3f s", event.task_id, one_line(event.task_name), event.attempt,
+        event.wait_s, extra=extra,
+    )  # fmt: skip
+
+
+class _Succeeded:
+    def __init__(self, level: int) -> None:
+        self._level = level
+
+    def __call__(self, event: AttemptSucceeded) -> None:
+        extra = about(
+            event.task_id, event.task_name, event.attempt, queue=event.queue_name, duration_s=event.duration_s,
+            wait_s=event.wait_s, metadata=_shown(event.metadata), will_retry=False,
+        )  # fmt: skip
+        log.log(
+            self._level, "task %s (%s) attempt %d: succeeded in %.3f s", event.task_id, one_line(event.task_name),
+            event.attempt, event.duration_s, extra=extra,
+        )  # fmt: skip
+
+
+def _failed(event: AttemptFailed) -> None:
+    if event.kind == "cancelled":
+        level = logging.INFO
+    elif event.will_retry or event.kind == "interrupted":
+        level = logging.WARNING
+    else:
+        level = logging.ERROR
+    if not log.isEnabledFor(level):
+        return
+    extra = about(
+        event.task_id, event.task_name, event.attempt, queue=event.queue_name, duration_s=event.duration_s,
+        wait_s=event.wait_s, error_code=event.error_code, will_retry=event.will_retry,
+        metadata=_shown(event.metadata),
+    )  # fmt: skip
+    text = f"{event.error_code}: {event.message}" if event.message else str(event.error_code)
+    what = _ENDED[event.kind]
+    if event.duration_s is not None:
+        what += f" after {event.duration_s:.3f} s"
+    if event.will_retry:
+        what += f", will be retried in {event.retry_delay_s:.3g} s"
+    traceback = ""
+    if level == logging.ERROR and event.traceback:
+        extra["traceback"] = event.traceback
+        traceback = f"\n{event.traceback.rstrip()}"
+    log.log(
+        level, "task %s (%s) attempt %d: %s: %s%s", event.task_id, one_line(event.task_name), event.attempt, what,
+        one_line(text), Lines(traceback) if traceback else "", extra=extra,
+    )  # fmt: skip
+
+
+def _shown(metadata: str | None) -> dict[str, object] | None:
+    """The metadata of a log line: what users gave, without the trace context."""
+    shown = {key: value for key, value in decode(metadata).items() if not key.startswith(RESERVED)}
+    return shown or None
