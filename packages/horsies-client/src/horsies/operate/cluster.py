@@ -83,6 +83,7 @@ def is_behind(revision: str) -> bool:
 async def cluster_figures(fetch: Fetch, queue_bound: int, recovery: RecoveryConfig | None = None) -> ClusterFigures:
     """Read the figures. Counting of waiting tasks stops at `queue_bound` for each queue and priority. `recovery` has
     the thresholds for the tasks of workers that have reported none."""
+    await fetch("plan_by_index")
     revisions = await fetch("revisions")
     queues, workers = await reading.queues(fetch, queue_bound, SEEN_WITHIN)
     stale = await reading.stale_tasks(fetch, workers, LISTED, recovery)

@@ -211,6 +211,7 @@ def _disconnect(request: socket.socket) -> None:
 class _Handler(BaseHTTPRequestHandler):
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.0"  # one request for each connection: an idle one would hold a thread
+    default_request_version = "HTTP/1.0"  # HTTP/0.9 would have no status in its answers
     timeout = SILENCE_S
 
     def do_GET(self) -> None:
@@ -233,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _metrics(self) -> None:
         try:
             encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-        except ValueError:  # a version in the header that is no number
+        except Exception:  # a version in the header that is no number
             encode, content_type = generate_latest, _TEXT
         try:
             body = encode(self.server.registry)
