@@ -155,6 +155,16 @@ async def test_counting_stops_at_the_bound(db: Database) -> None:
         factories.task(db, priority=priority)
     found = queue(await read(db, bound=2))
     assert (found.ready, found.is_bounded) == (3, True)
+    assert (queue(await read(db, bound=4)).ready, queue(await read(db, bound=4)).is_bounded) == (4, False)
+
+
+async def test_many_pairs_of_queue_and_priority_share_the_bound(db: Database) -> None:
+    db.execute(
+        "INSERT INTO horsies_tasks (id, task_name, queue_name, priority, kwargs)"
+        " SELECT gen_random_uuid(), 'add', 'q' || (n / 100) % 4, 1 + n % 100, '{}' FROM generate_series(1, 80000) AS n"
+    )
+    found = await read(db, bound=2_000)
+    assert {(one.ready, one.is_bounded) for one in found.queues} == {(100 * 100, True)}
 
 
 # -- rights, schemas, servers --------------------------------------------------------------------
@@ -225,7 +235,7 @@ def nodes(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("bound", [100, 1_000_000])
 async def test_no_statement_reads_a_whole_table(db: Database, bound: int) -> None:
-    """The planner might, for a bound beyond the number of rows; a table without statistics is its worst case."""
+    """The planner might, for a bound beyond the number of rows."""
     with psycopg.connect(db.url, autocommit=True) as filling:
         fill_for_dashboard(filling, tasks=20_000, running=40, workers=5)
     known = statements(None)

@@ -181,11 +181,6 @@ SELECT s.worker_id, s.snapshot_at, statement_timestamp() - s.snapshot_at AS age,
  WHERE w.worker_id IS NOT NULL AND ($1::interval IS NULL OR s.snapshot_at >= statement_timestamp() - $1::interval)
  ORDER BY s.worker_started_at, s.worker_id;
 
--- name: plan_by_index :one
--- For the rest of the transaction: bounded counts walk along an index. With a large bound and old statistics the planner
--- prefers to read the whole table once for each count, which took more than 5 s with a million waiting tasks.
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true);
-
 -- name: live_workflow_counts :many
 -- params: bound
 -- The outermost runs that have not ended, by state. Each state is read up to the bound along the index over live runs;
