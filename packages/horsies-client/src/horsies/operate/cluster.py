@@ -87,6 +87,7 @@ def is_behind(revision: str) -> bool:
 async def cluster_figures(fetch: Fetch, queue_bound: int, recovery: RecoveryConfig | None = None) -> ClusterFigures:
     """Read the figures. Counting of waiting tasks stops at `queue_bound` for each queue and priority, and sooner when
     there are many of these. `recovery` has the thresholds for the tasks of workers that have reported none."""
+    await fetch("plan_by_index")
     revisions = await fetch("revisions")
     pairs = len(await fetch("waiting_pairs", 1))
     share = max(COUNTED_PAIRS * queue_bound // max(pairs, 1), _LEAST)

@@ -181,6 +181,11 @@ SELECT s.worker_id, s.snapshot_at, statement_timestamp() - s.snapshot_at AS age,
  WHERE w.worker_id IS NOT NULL AND ($1::interval IS NULL OR s.snapshot_at >= statement_timestamp() - $1::interval)
  ORDER BY s.worker_started_at, s.worker_id;
 
+-- name: plan_by_index :one
+-- For the rest of the transaction, counts up to a bound walk along an index. After ANALYZE and before VACUUM the planner
+-- prefers a bitmap, which is made of the whole queue before the first row is counted: the bound would bound nothing.
+SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true);
+
 -- name: live_workflow_counts :many
 -- params: bound
 -- The outermost runs that have not ended, by state. Each state is read up to the bound along the index over live runs;
