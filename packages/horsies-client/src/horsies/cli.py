@@ -19,6 +19,7 @@ Command = Callable[[Sequence[str]], int | None]
 _ELSEWHERE: Final = {
     "worker": ("horsies-worker", "run tasks"),
     "scheduler": ("horsies-worker", "enqueue scheduled tasks when they are due"),
+    "exporter": ("horsies-worker", "serve the figures of the whole installation to Prometheus"),
     "dev": ("horsies-worker", "worker and scheduler with reload, for development"),
     "migrate": ("horsies-schema", "create and upgrade the tables"),
     "tui": ("horsies-tui", "the dashboard"),

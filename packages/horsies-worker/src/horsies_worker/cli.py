@@ -1,4 +1,4 @@
-"""`horsies worker`, `horsies scheduler`, `horsies dev` and `horsies health`."""
+"""`horsies worker`, `horsies scheduler`, `horsies exporter`, `horsies dev` and `horsies health`."""
 
 import argparse
 import os
@@ -11,14 +11,23 @@ from horsies._checks import Checks
 from horsies.app import Horsies
 from horsies.errors import HorsiesError
 from horsies.locate import full_locator, load_app
+from horsies.operate.commands._common import add_database_options, chosen_app
 from horsies_worker import signals
 from horsies_worker.child.template import descriptors
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.health import HealthError, default_health_file, is_other_than_file, read_mark
-from horsies_worker.options import LOG_FORMATS, LOG_LEVELS, MAX_SHUTDOWN_S, SchedulerOptions, WorkerOptions
+from horsies_worker.metrics import require_extra
+from horsies_worker.options import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    MAX_SHUTDOWN_S,
+    ExporterOptions,
+    SchedulerOptions,
+    WorkerOptions,
+)
 from horsies_worker.process import complain, run_worker
 
-_Options = TypeVar("_Options", WorkerOptions, SchedulerOptions)
+_Options = TypeVar("_Options", WorkerOptions, SchedulerOptions, ExporterOptions)
 _EXIT_CODES = (
     "exit codes: 0 stopped cleanly; 2 usage; 3 configuration; 4 schema; 5 the database refuses this process or stayed "
     "away; 6 children cannot start; 1 anything else"
@@ -58,6 +67,43 @@ def scheduler_main(argv: Sequence[str] | None = None) -> int:
     from horsies_worker.scheduler.process import run_scheduler
 
     return run_scheduler(app, options, owns_process=True)
+
+
+def exporter_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies exporter`."""
+    default = ExporterOptions()
+    parser = argparse.ArgumentParser(
+        prog="horsies exporter",
+        description="Serve the figures of the whole installation to Prometheus: queues, workers, stale tasks, "
+        "schedules, workflows. One is enough, however many workers there are; a viewer's role and a read replica do.",
+        epilog="exit codes: 0 stopped cleanly; 1 the address cannot be used, or anything else; 2 usage",
+    )
+    add = parser.add_argument
+    add("--host", default=default.host, metavar="ADDRESS", help="listen on this address (default: %(default)s, all)")
+    add("--port", type=int, default=default.port, help="0: any free one (default: %(default)s)")
+    add(
+        "--interval", dest="interval_s", type=float, default=default.interval_s, metavar="SECONDS",
+        help="how often the database is asked, whatever the number of scrapes (default: %(default)g)",
+    )  # fmt: skip
+    add(
+        "--count-limit", type=int, default=default.count_limit, metavar="N",
+        help="count waiting tasks up to N for each queue and priority (default: %(default)s)",
+    )  # fmt: skip
+    _add_log_arguments(parser, default)
+    add_database_options(parser)
+    given = parser.parse_args(argv)
+    options = _options(ExporterOptions, given)
+    _refuse(parser, options.values())
+    signals.exit_on_signal(ExitCode.CLEAN)
+    try:
+        require_extra()
+        app, _ = chosen_app(given, "horsies exporter")
+    except HorsiesError as error:
+        complain(str(error))
+        return ExitCode.USAGE
+    from horsies_worker.metrics.process import run_exporter
+
+    return run_exporter(app, options)
 
 
 def dev_main(argv: Sequence[str] | None = None) -> int:
@@ -179,15 +225,22 @@ def _add_process_arguments(parser: argparse.ArgumentParser, default: WorkerOptio
         default=default.shutdown_timeout_s,
         help="time for the whole stop after the first signal; a second one hurries (default: %(default)s)",
     )  # fmt: skip
+    _add_log_arguments(parser, default)
+    add(
+        "--health-file", metavar="FILE", default=default.health_file,
+        help="written for `horsies health` (default: %(default)s)",
+    )  # fmt: skip
+
+
+def _add_log_arguments(
+    parser: argparse.ArgumentParser, default: WorkerOptions | SchedulerOptions | ExporterOptions
+) -> None:
+    add = parser.add_argument
     add(
         "--loglevel", dest="log_level", default=default.log_level, choices=LOG_LEVELS, type=str.upper,
         help="default: %(default)s",
     )  # fmt: skip
     add("--log-format", default=default.log_format, choices=LOG_FORMATS, help="default: %(default)s")
-    add(
-        "--health-file", metavar="FILE", default=default.health_file,
-        help="written for `horsies health` (default: %(default)s)",
-    )  # fmt: skip
 
 
 def _names(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The options of workers and schedulers, and their checks."""
+"""The options of workers, schedulers and the exporter, and their checks."""
 
 import os
 from collections.abc import Sequence
@@ -10,13 +10,17 @@ from horsies._text import short
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
 from horsies.middleware import check_kinds
+from horsies.operate.reading import QUEUE_BOUND
 from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.health import HealthFile, default_health_file, is_other_than_file
+from horsies_worker.metrics import DEFAULT_HOST
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LOG_FORMATS = ("text", "json")
 MAX_SHUTDOWN_S = 86_400
 MAX_DATABASE_WAIT_S = 7 * 86_400
+EXPORTER_PORT = 10_990
+"""Prometheus' own range, 9100 to 9999, is full: every number of it is some other exporter's default."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,6 +69,27 @@ class SchedulerOptions(ProcessOptions):
             checks.add("app", "it has no schedules", "give AppConfig(schedule=ScheduleConfig([TaskSchedule(...)]))")
         check_schedules(app, checks)
         checks.finish()
+
+
+@dataclass(slots=True, kw_only=True)
+class ExporterOptions:
+    host: str = DEFAULT_HOST
+    port: int = EXPORTER_PORT
+    interval_s: float = 10.0
+    count_limit: int = QUEUE_BOUND
+    """Waiting tasks are counted up to this number for each queue and priority."""
+    log_level: str = "INFO"
+    log_format: str = "text"
+
+    def values(self) -> Checks:
+        checks = Checks("exporter")
+        checks.text("host", self.host)
+        checks.integer("port", self.port, 0, 65_535)
+        checks.seconds("interval", self.interval_s, 1, 3_600)
+        checks.integer("count_limit", self.count_limit, 1, MANY)
+        checks.word("log_level", self.log_level, LOG_LEVELS)
+        checks.word("log_format", self.log_format, LOG_FORMATS)
+        return checks
 
 
 def check_schedules(app: Horsies, checks: Checks) -> None:

@@ -37,6 +37,7 @@ from horsies.status import CancelResult, TaskStatus
 if TYPE_CHECKING:
     from horsies._pg.pool import Database
     from horsies.config import AppConfig
+    from horsies.operate.cluster import ClusterFigures
     from horsies.operate.doctor import Finding, Limits
     from horsies.workflow.control import WorkflowControl
 
@@ -148,6 +149,16 @@ class PostgresBroker:
         """Every queue that has tasks, a pause mark or a live worker, by name. Counting stops at `bound` for each
         priority."""
         return (await self._session.read(lambda fetch: reading.queues(fetch, bound)))[0]
+
+    async def get_figures(self, bound: int = QUEUE_BOUND) -> "ClusterFigures":
+        """The figures of the whole installation, for metrics. Counting stops at `bound` for each queue and priority."""
+        from horsies.operate.cluster import cluster_figures
+
+        return await self._session.read(lambda fetch: cluster_figures(fetch, bound, self._config.recovery))
+
+    async def get_revision(self) -> str | None:
+        """The revision of the schema, also one that this release cannot work with; None without horsies tables."""
+        return await self._session.revision()
 
     async def get_paused_queues(self) -> dict[str, datetime]:
         """The paused queues, and when each was paused."""

@@ -36,6 +36,8 @@ LATE_AFTER: Final = 3
 """The number of missed snapshots after which a worker counts as late."""
 DEAD_AFTER: Final = 9
 """The number after which it counts as dead, even if no other worker has declared it dead."""
+RECENT: Final = timedelta(minutes=10)
+"""A worker that is gone is shown for this long, and longer while it holds a task."""
 
 
 # -- tasks ---------------------------------------------------------------------------------------
@@ -132,6 +134,11 @@ def liveness(row: Row) -> WorkerLiveness:
     if row["judged_dead_at"] is not None or row["age"] > DEAD_AFTER * period:
         return WorkerLiveness.DEAD
     return WorkerLiveness.LATE if row["age"] > LATE_AFTER * period else WorkerLiveness.ALIVE
+
+
+def is_recent(worker: WorkerStatus) -> bool:
+    """Whether lists and figures still include a worker that may be gone."""
+    return worker.age <= RECENT or worker.holds_claimed > 0 or worker.holds_running > 0
 
 
 @dataclass(frozen=True, slots=True)

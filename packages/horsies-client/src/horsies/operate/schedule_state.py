@@ -31,6 +31,11 @@ class ScheduleState(StrEnum):
     """A scheduler is running, but none lists it: it was removed from the code, or its app's scheduler is down."""
 
 
+def is_scheduler_seen(ago: timedelta | None) -> bool:
+    """Whether a scheduler is running; `ago` is the age of the last sign of any, None when there never was one."""
+    return ago is not None and ago <= LISTED_FOR
+
+
 def schedule_state(
     next_run_at: datetime | None,
     paused_at: datetime | None,
@@ -39,7 +44,7 @@ def schedule_state(
     scheduler_seen: timedelta,
 ) -> ScheduleState:
     """The state, for lists and alarms alike."""
-    if scheduler_seen <= LISTED_FOR < unlisted_for:
+    if is_scheduler_seen(scheduler_seen) and unlisted_for > LISTED_FOR:
         return ScheduleState.REMOVED
     if paused_at is not None:
         return ScheduleState.PAUSED

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from horsies._pg.probes import close
 from horsies._pg.refusals import and_remedy, worded
 from horsies._pg.statements import Statement, load
 from horsies._pg.transient import Doubt, is_from_driver, is_transient, sqlstate
@@ -21,7 +22,8 @@ UNIQUE_VIOLATION: Final = "23505"
 NEEDS_OPERATOR: Final = "not visible to this role (messages, arguments and results need the operator role)"
 _PERMISSION_DENIED: Final = "42501"
 _TIMED_OUT: Final = "57014"
-_FILES: Final = ("tasks.sql", "control.sql", "recover.sql", "operate.sql", "schedules.sql")
+_NO_TABLE: Final = "42P01"
+_FILES: Final = ("schema.sql", "tasks.sql", "control.sql", "recover.sql", "operate.sql", "schedules.sql")
 
 
 class SlowAnswer(BrokerError):
@@ -79,6 +81,20 @@ class OperatorSession:
         """One statement without a time limit of its own."""
         sql = self._statements[name].sql
         return await self.run(lambda connection: connection.fetch(sql, *values))
+
+    async def revision(self) -> str | None:
+        """The database's revision, also one that this release cannot work with; None when there are no tables. Opens a
+        connection of its own, because the pool refuses such a database."""
+        connection = await self._database.here().connect()
+        try:
+            rows = await connection.fetch(self._statements["revisions"].sql)
+        except Exception as error:
+            if sqlstate(error) != _NO_TABLE:
+                raise
+            return None
+        finally:
+            await close(connection)
+        return str(rows[0]["version_num"]) if rows else None
 
     async def rows_shown(self, name: str, fallback: str, *values: Any) -> Sequence[Mapping[str, Any]]:
         """`rows` of a statement that needs the operator role, or of the one that any role may run."""

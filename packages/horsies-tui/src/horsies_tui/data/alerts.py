@@ -6,13 +6,13 @@ from typing import Final
 
 from horsies._text import plural, span
 from horsies.operate.doctor import Finding, Severity
+from horsies.operate.reading import RECENT
 from horsies.operate.views import QueueStatus, WorkerLiveness, WorkerStatus
 from horsies_tui.data.models import Alert, Ends, worker_name
 
 LONG_READY: Final = timedelta(minutes=5)
 UNSERVED: Final = timedelta(seconds=30)
 """A queue has no worker for shorter times during a deploy."""
-_RECENT: Final = timedelta(minutes=10)
 FAILING_SPAN: Final = timedelta(minutes=5)
 """The span over which failures are counted, or the newest LOOK_ROWS_NOW ends."""
 FAILURES: Final = 5
@@ -56,7 +56,7 @@ def _workers(workers: Sequence[WorkerStatus]) -> Iterator[Alert]:
         name = worker_name(one)
         if one.liveness is WorkerLiveness.DEAD and held:
             yield Alert(Severity.PROBLEM, f"{name} is dead and still holds {plural(held, 'task')}", "stale")
-        elif one.liveness is WorkerLiveness.DEAD and one.age < _RECENT:
+        elif one.liveness is WorkerLiveness.DEAD and one.age < RECENT:
             had = one.tasks_running + one.tasks_claimed  # as its last snapshot says
             yield Alert(Severity.WARN, f"{name} died {span(one.age)} ago{'; tasks recovered' if had else ''}", "stale")
         elif one.liveness is WorkerLiveness.LATE:

@@ -180,3 +180,30 @@ SELECT s.worker_id, s.snapshot_at, statement_timestamp() - s.snapshot_at AS age,
   LEFT JOIN horsies_worker_instances i ON i.worker_id = s.worker_id
  WHERE w.worker_id IS NOT NULL AND ($1::interval IS NULL OR s.snapshot_at >= statement_timestamp() - $1::interval)
  ORDER BY s.worker_started_at, s.worker_id;
+
+-- name: plan_by_index :one
+-- For the rest of the transaction, counts up to a bound walk along an index. After ANALYZE and before VACUUM the planner
+-- prefers a bitmap, which is made of the whole queue before the first row is counted: the bound would bound nothing.
+SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true);
+
+-- name: live_workflow_counts :many
+-- params: bound
+-- The outermost runs that have not ended, by state. Each state is read up to the bound along the index over live runs;
+-- `looked` is the number of runs that were read, those inside others included.
+SELECT s.status, found.runs, found.looked
+  FROM unnest(ARRAY['PENDING', 'RUNNING', 'PAUSED']) AS s (status)
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE x.depth = 0) AS runs, count(*) AS looked
+         FROM (SELECT w.depth FROM horsies_workflows w
+                WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.status = s.status
+                LIMIT $bound::int) AS x) AS found;
+
+-- name: recent_ends :many
+-- params: span, bound
+-- The newest ends within the span, by state, up to the bound along the index over ends; `oldest` is the age of the oldest
+-- end that was counted.
+SELECT newest.status, count(*) AS tasks, max(statement_timestamp() - newest.terminal_at) AS oldest
+  FROM (SELECT t.status, t.terminal_at FROM horsies_tasks t
+         WHERE t.terminal_at > statement_timestamp() - $span::interval AND t.terminal_at <= statement_timestamp()
+         ORDER BY t.terminal_at DESC LIMIT $bound::int) AS newest
+ GROUP BY newest.status;

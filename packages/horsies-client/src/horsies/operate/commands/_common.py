@@ -123,8 +123,14 @@ class Command:
 
 
 def _add_common(to: argparse.ArgumentParser, work: Work) -> None:
-    """Add `--database-url`, `--app`, `--schema` and `--json`."""
+    """Add the options of the database, and `--json`."""
     to.set_defaults(work=work)
+    add_database_options(to)
+    to.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_database_options(to: argparse.ArgumentParser) -> None:
+    """Add `--database-url`, `--app` and `--schema`, for `chosen_app`."""
     group = to.add_argument_group("database")
     where = group.add_mutually_exclusive_group()
     where.add_argument(
@@ -132,7 +138,6 @@ def _add_common(to: argparse.ArgumentParser, work: Work) -> None:
     )
     where.add_argument("--app", metavar="MODULE:APP", help="the database of this app, with its settings")
     group.add_argument("--schema", help="the PostgreSQL schema that horsies lives in (default: by search_path)")
-    to.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def add_confirmation(to: argparse.ArgumentParser, them: str) -> None:
@@ -177,7 +182,7 @@ def _run(options: argparse.Namespace) -> int:
     import asyncio
 
     try:
-        app, given = _app(options)
+        app, given = chosen_app(options)
     except HorsiesError as error:
         complain(str(error))
         return error.code if isinstance(error, CommandError) else USAGE
@@ -203,8 +208,11 @@ def _run(options: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def _app(options: argparse.Namespace) -> "tuple[Horsies, Horsies | None]":
-    """An app of the command's own on the database that the options name, and the user's app."""
+def chosen_app(
+    options: argparse.Namespace, application_name: str = APPLICATION_NAME
+) -> "tuple[Horsies, Horsies | None]":
+    """An app of the command's own on the database that the options name, and the user's app. Also for the commands of
+    the other packages. Raises HorsiesError."""
     from horsies.app import Horsies
     from horsies.config import AppConfig, PostgresConfig
     from horsies.locate import load_app
@@ -213,14 +221,14 @@ def _app(options: argparse.Namespace) -> "tuple[Horsies, Horsies | None]":
     if options.app is not None:
         given = load_app(options.app)
         config = given.config
-        broker = replace(config.broker, application_name=APPLICATION_NAME, pool_min_size=0, pool_max_size=2)
+        broker = replace(config.broker, application_name=application_name, pool_min_size=0, pool_max_size=2)
     else:
         url: str | None = options.database_url or os.environ.get(DATABASE_URL_VARIABLE)
         if not url:
             raise Refused(
                 f"no database: give --database-url, set {DATABASE_URL_VARIABLE}, or name an app with --app module:app"
             )
-        broker = PostgresConfig(url, application_name=APPLICATION_NAME, pool_max_size=2)
+        broker = PostgresConfig(url, application_name=application_name, pool_max_size=2)
         config = AppConfig(broker)
     if options.schema is not None:
         broker = replace(broker, schema=options.schema)

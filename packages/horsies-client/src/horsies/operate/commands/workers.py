@@ -1,15 +1,11 @@
 """`horsies workers`: the workers, their load, and the tasks that they hold."""
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Final
 
 from horsies.operate.commands._common import OK, Command, Desk
 from horsies.operate.commands._print import plural, say, say_table, span
+from horsies.operate.reading import is_recent
 from horsies.operate.views import WorkerStatus
-
-RECENT: Final = timedelta(minutes=10)
-"""A dead worker is listed for this long, and longer while it holds a task."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
 async def _list(desk: Desk) -> int:
     workers, wants_all = await desk.broker.get_workers(None), desk.options.all
     if not wants_all:
-        workers = [one for one in workers if one.age <= RECENT or one.holds_claimed or one.holds_running]
+        workers = [one for one in workers if is_recent(one)]
     empty = "no worker was ever seen" if wants_all else "no worker was seen lately"
     if desk.has_said({"workers": workers}, workers, empty):
         return OK

@@ -9,7 +9,7 @@ from horsies._text import plural, span
 from horsies.config.recovery import RecoveryConfig
 from horsies.operate.doctor.finding import Facts, Finding, Row, Severity
 from horsies.operate.reading import QUEUE_BOUND
-from horsies.operate.schedule_state import LISTED_FOR
+from horsies.operate.schedule_state import is_scheduler_seen
 from horsies.operate.stale import StaleKind, StaleRules
 from horsies.operate.views import StaleTask, retried_run
 from horsies.status import TaskStatus
@@ -261,7 +261,7 @@ def schedules(facts: Facts) -> Iterator[Finding]:
 def schedule_findings(row: Row) -> Iterator[Finding]:
     """The findings in the row of `schedule_facts`, also for the dashboard's alerts."""
     seen: timedelta | None = row["scheduler_seen"]
-    is_there = seen is not None and seen <= LISTED_FOR
+    is_there = is_scheduler_seen(seen)
     start = "start one: `horsies scheduler module:app`, or a worker with --with-scheduler"
     good = True
     if row["overdue"]:
