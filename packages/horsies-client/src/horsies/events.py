@@ -75,7 +75,8 @@ class TasksClaimed(Event):
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarted(Event):
-    """A task goes to a child process."""
+    """A task goes to a child process. A very short one may come back unstarted, when the task before it takes long, and
+    go to another (`TasksReturned` tells when it goes back to the queue)."""
 
     task_id: str
     task_name: str

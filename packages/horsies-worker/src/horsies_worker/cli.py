@@ -210,6 +210,15 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
         help="never hand very short tasks to a child ahead of time",
     )
     add("--with-scheduler", action="store_true", help="serve the app's schedules too, in this process")
+    add("--log-tasks", action="store_true", help="log every successful task too, at INFO")
+    add(
+        "--metrics-port", type=int, metavar="PORT",
+        help="serve metrics of this worker, /healthz and /readyz on this port (0: any free one)",
+    )  # fmt: skip
+    add(
+        "--metrics-host", default=default.metrics_host, metavar="ADDRESS",
+        help="listen on this address (default: %(default)s, all)",
+    )  # fmt: skip
     _add_process_arguments(parser, default)
 
 

@@ -117,9 +117,15 @@ class WorkerOptions(ProcessOptions):
     max_child_age_s: float | None = None
     run_ahead: bool = True
     with_scheduler: bool = False
+    log_tasks: bool = False
+    """Log every successful task at INFO; failures are always logged."""
+    metrics_port: int | None = None
+    """Serve the worker's metrics and probes on this port; 0: any free one."""
+    metrics_host: str = DEFAULT_HOST
 
-    def child_spec(self) -> ChildSpec:
+    def child_spec(self, worker_id: str = "") -> ChildSpec:
         return ChildSpec(
+            worker_id=worker_id,
             app_locator=self.locator,
             processes=self.processes,
             async_concurrency=self.async_concurrency,
@@ -140,6 +146,9 @@ class WorkerOptions(ProcessOptions):
         checks.integer("max_claim_per_worker", self.max_claim_per_worker, 1, MANY, optional=True)
         checks.integer("max_tasks_per_child", self.max_tasks_per_child, 1, 1_000_000_000, optional=True)
         checks.integer("max_memory_per_child_mb", self.max_memory_per_child_mb, 1, 16_777_216, optional=True)
+        checks.boolean("log_tasks", self.log_tasks)
+        checks.integer("metrics_port", self.metrics_port, 0, 65_535, optional=True)
+        checks.text("metrics_host", self.metrics_host)
         checks.seconds("max_child_age", self.max_child_age_s, 0.1, 31_536_000, optional=True)
         self.check_process(checks)
         if self.queues is not None and not self.queues:

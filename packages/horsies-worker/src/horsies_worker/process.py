@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from horsies._text import plural, printable
 from horsies.app import Horsies
@@ -14,12 +14,19 @@ from horsies.errors import ConfigurationError, SchemaError
 from horsies_worker import signals
 from horsies_worker.children.template import fork_template
 from horsies_worker.database.connect import DatabaseGone
+from horsies_worker.events import log_lines
+from horsies_worker.events.bus import EventBus
+from horsies_worker.events.user_handlers import UserHandlers
 from horsies_worker.exit_codes import ExitCode
+from horsies_worker.metrics import MetricsUnavailable, require_extra
 from horsies_worker.options import SchedulerOptions, WorkerOptions
-from horsies_worker.output.log_context import configure_logging, log
+from horsies_worker.output.log_context import configure_logging, log, name_worker
 from horsies_worker.output.log_queue import queued_logging
 from horsies_worker.stop import Watchdog
 from horsies_worker.worker import ChildrenCannotStart, Worker
+
+if TYPE_CHECKING:
+    from horsies_worker.metrics.endpoint import WorkerEndpoint
 
 OWNER_PIPE = "HORSIES_OWNER_PIPE"
 """Set by `horsies dev`: a pipe that reaches its end when that process ends, for any reason."""
@@ -85,7 +92,7 @@ def run_until_stopped(
 async def _outcome(app: Horsies, serve: Callable[[], Coroutine[Any, Any, None]], failure: str) -> tuple[ExitCode, str]:
     try:
         await serve()
-    except (SchemaError, DatabaseGone, ChildrenCannotStart, ConfigurationError) as error:
+    except (SchemaError, DatabaseGone, ChildrenCannotStart, ConfigurationError, MetricsUnavailable) as error:
         return _CODES[type(error)], app.config.broker.redact(str(error))
     except Exception:
         log.exception(failure)
@@ -98,6 +105,7 @@ _CODES: dict[type[Exception], ExitCode] = {
     DatabaseGone: ExitCode.DATABASE,
     ChildrenCannotStart: ExitCode.CHILDREN,
     ConfigurationError: ExitCode.CONFIGURATION,
+    MetricsUnavailable: ExitCode.CONFIGURATION,
 }
 
 
@@ -110,26 +118,47 @@ class _WorkerProcess:
 
     def __init__(self, app: Horsies, options: WorkerOptions) -> None:
         self.watchdog = Watchdog(self._cut_short)
-        self.worker = Worker(app, options, on_deadline=self.watchdog.arm)
+        self.bus = EventBus()
+        log_lines.subscribe(self.bus, log_tasks=options.log_tasks)
+        self.worker = Worker(app, options, self.bus, on_deadline=self.watchdog.arm)
         self._owner = _owner_pipe()
 
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
+        # its thread begins here: the template of the children was forked before
+        handlers = UserHandlers(self.bus, self.worker.app.event_handlers)
+        endpoint = self._endpoint(handlers)
         # handled until the loop is closed: a second signal must not end a clean stop
         signals.handle(loop, stop=self._stop, hurry=partial(self._stop, hurry=True))
         if self._owner is not None:
             loop.add_reader(self._owner, self._on_owner_gone, loop, self._owner)
         try:
+            if endpoint is not None:
+                endpoint.start()
             while True:
+                name_worker(self.worker.identity.worker_id)
                 banner(self.worker)
                 await self.worker.run()
                 if not self.worker.is_declared_dead:
                     return
                 self.watchdog.arm(inf)
-                self.worker = Worker(self.worker.app, self.worker.options, on_deadline=self.watchdog.arm)
+                self.worker = Worker(self.worker.app, self.worker.options, self.bus, on_deadline=self.watchdog.arm)
         finally:
+            if endpoint is not None:
+                endpoint.close()
+            handlers.close()
             if self._owner is not None:
                 loop.remove_reader(self._owner)
+
+    def _endpoint(self, handlers: UserHandlers) -> "WorkerEndpoint | None":
+        port = self.worker.options.metrics_port
+        if port is None:
+            return None
+        require_extra()
+        from horsies_worker.metrics.endpoint import WorkerEndpoint
+
+        host = self.worker.options.metrics_host
+        return WorkerEndpoint(self.bus, handlers, lambda: self.worker, host=host, port=port)
 
     def _stop(self, *, hurry: bool = False) -> None:
         self.worker.stop(hurry=hurry)

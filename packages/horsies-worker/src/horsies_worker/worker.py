@@ -97,7 +97,7 @@ class Worker:
             names=[task.name for task in app.registry if not task.is_stub],
         )
         self.pool = ChildPool(
-            options.child_spec(),
+            options.child_spec(self.identity.worker_id),
             on_outcome=lambda job, outcome: self.attempts.ended(job, outcome),  # noqa: PLW0108  (built later)
             on_unstarted=lambda jobs: self.finalizer.give_back([(job.task_id, job.generation) for job in jobs]),
             on_room=lambda: self.claimer.on_room(),  # noqa: PLW0108
@@ -120,6 +120,15 @@ class Worker:
     def _interrupt(self) -> None:
         if self._is_up:
             self.pool.hurry()
+
+    @property
+    def is_up(self) -> bool:
+        """It has started and is not stopping."""
+        return self._is_up and not self._stop.has_begun
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_up and self.sessions.is_connected
 
     @property
     def unwritten(self) -> int:

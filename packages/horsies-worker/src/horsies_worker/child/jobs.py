@@ -70,6 +70,8 @@ class ChildSpec:
     log_level: str = "INFO"
     log_format: str = "text"
     """`text` or `json`; ignored when importing the app configured logging."""
+    worker_id: str = ""
+    """For JSON log lines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.child.lifespans import Lifespans
 from horsies_worker.child.meters import Meters
 from horsies_worker.child.run import Runner
-from horsies_worker.output.log_context import configure_logging
+from horsies_worker.output.log_context import configure_logging, name_worker
 
 START_FAILED = 3
 MAX_TEXT = 20_000
@@ -64,6 +64,7 @@ def child_main(
         _line_buffered()
         if app is None:
             app = load_app(spec.app_locator)
+        name_worker(spec.worker_id)
         configure_logging(spec.log_level, spec.log_format)
         for hook in app.child_start_hooks:
             hook()

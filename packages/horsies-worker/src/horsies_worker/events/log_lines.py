@@ -1,6 +1,6 @@
 """Log lines of attempts: WARNING when a failed one is retried, ERROR with the traceback when it is final.
 
-With `--log-tasks` every start and every success is a line at INFO. A cancelled task is no error. The fields of a JSON
+With `--log-tasks` every success is a line at INFO. A cancelled task is no error. The fields of a JSON
 line are those that operators search for: task, id, attempt, queue, duration, error code, will_retry, metadata.
 """
 
@@ -8,7 +8,7 @@ import logging
 from typing import Final
 
 from horsies._text import Lines, one_line
-from horsies.events import AttemptFailed, AttemptStarted, AttemptSucceeded
+from horsies.events import AttemptFailed, AttemptSucceeded
 from horsies.metadata import RESERVED, decode
 from horsies_worker.events.bus import EventBus
 from horsies_worker.output.log_context import about, log
@@ -24,18 +24,8 @@ _ENDED: Final = {
 
 def subscribe(bus: EventBus, *, log_tasks: bool) -> None:
     bus.subscribe(AttemptFailed, _failed)
-    if log_tasks:
-        bus.subscribe(AttemptStarted, _started)
     if log_tasks or log.isEnabledFor(logging.DEBUG):
         bus.subscribe(AttemptSucceeded, _Succeeded(logging.INFO if log_tasks else logging.DEBUG))
-
-
-def _started(event: AttemptStarted) -> None:
-    extra = about(event.task_id, event.task_name, event.attempt, queue=event.queue_name, wait_s=event.wait_s)
-    log.info(
-        "task %s (%s) attempt %d: started after %.3f s", event.task_id, one_line(event.task_name), event.attempt,
-        event.wait_s, extra=extra,
-    )  # fmt: skip
 
 
 class _Succeeded:

@@ -32,10 +32,6 @@ class _TaskFilter(logging.Filter):
 class _JsonFormatter(logging.Formatter):
     """One JSON object per line. The `extra` of the record is part of it, but cannot replace the fields of horsies."""
 
-    def __init__(self, worker_id: str) -> None:
-        super().__init__()
-        self._worker_id = worker_id
-
     def format(self, record: logging.LogRecord) -> str:
         task = find_current_task()
         line: dict[str, object] = {
@@ -45,8 +41,8 @@ class _JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "pid": record.process,
         }
-        if self._worker_id:
-            line["worker_id"] = self._worker_id
+        if _worker:
+            line["worker_id"] = _worker[0]
         if task is not None:
             line |= about(task.task_id, task.task_name, task.attempt, queue=task.queue_name)
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
@@ -55,15 +51,23 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def configure_logging(level: str, style: str, worker_id: str = "") -> None:
-    """Log to stderr, unless the app configured logging. `worker_id` is a field of JSON lines."""
+_worker: list[str] = []
+
+
+def name_worker(worker_id: str) -> None:
+    """Add the worker's id to JSON lines from now on."""
+    _worker[:] = [worker_id] if worker_id else []
+
+
+def configure_logging(level: str, style: str) -> None:
+    """Log to stderr, unless the app configured logging."""
     root = logging.getLogger()
     if root.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(_TaskFilter())
     if style == "json":
-        handler.setFormatter(_JsonFormatter(worker_id))
+        handler.setFormatter(_JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s%(task)s: %(message)s"))
     root.addHandler(handler)
