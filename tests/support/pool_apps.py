@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -135,6 +136,28 @@ def die(how: int) -> Result:
 def segfault() -> Result:
     ctypes.string_at(0)
     return TaskResult(ok=1)
+
+
+@app.task
+def signal_burst() -> Result:
+    """Let every signal that can have a handler arrive at the same moment; returns how many there are."""
+    forced = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+    numbers = signal.valid_signals() - forced
+    for number in numbers:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(number, lambda *_: None)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        signal.raise_signal(number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return TaskResult(ok=len(numbers))
+
+
+@app.task
+def stack_overflow() -> Result:
+    """Overflow the stack of the main thread in C code."""
+    faulthandler._stack_overflow()  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    return TaskResult(ok=0)
 
 
 @app.task

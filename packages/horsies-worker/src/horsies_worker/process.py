@@ -1,6 +1,7 @@
 """A worker process: logging, event loop, signals, exit code."""
 
 import asyncio
+import faulthandler
 import os
 import sys
 from collections.abc import Callable, Collection, Coroutine
@@ -12,6 +13,7 @@ from horsies._text import plural, printable
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError, SchemaError
 from horsies_worker import signals
+from horsies_worker.child import signal_stack
 from horsies_worker.children.template import fork_template
 from horsies_worker.database.connect import DatabaseGone
 from horsies_worker.exit_codes import ExitCode
@@ -70,6 +72,8 @@ def run_until_stopped(
             signals.exit_on_signal(ended[0][0], asyncio.get_running_loop())
         watchdog.ends_with(*ended[0])  # closing the loop takes long if the lookup of a host name hangs
 
+    if faulthandler.is_enabled():  # PYTHONFAULTHANDLER, or the app's import
+        signal_stack.enlarge()
     with queued_logging() as output:
         loop_runner()(serve_to_the_end())
     code, last_words = ended[0]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from horsies.app import Horsies
-from horsies_worker.child import frames, lifeline
+from horsies_worker.child import frames, lifeline, signal_stack
 from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.child.meters import Meters
 from horsies_worker.child.run import Runner
@@ -95,6 +95,7 @@ def _set_signals() -> None:
     stay_alive()
     with contextlib.suppress(Exception):
         faulthandler.enable()  # a segmentation fault leaves its Python stack on stderr
+        signal_stack.enlarge()
         if signal.getsignal(signal.SIGUSR1) is ignore_signal:
             faulthandler.register(signal.SIGUSR1)  # kill -USR1 prints the stack to stderr
 
