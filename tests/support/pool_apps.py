@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -157,6 +158,26 @@ def signal_burst() -> Result:
 def stack_overflow() -> Result:
     """Overflow the stack of the main thread in C code."""
     faulthandler._stack_overflow()  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    return TaskResult(ok=0)
+
+
+@app.task
+def backtracks(path: str) -> Result:
+    """A regular expression that takes years: C code with the GIL held, which looks for signals."""
+    note(path, "start")
+    re.match("(a+)+$", "a" * 60 + "b")
+    return TaskResult(ok=0)
+
+
+@app.task
+def odd_thread(path: str) -> Result:
+    """Run beside a thread whose name is no valid text and has two lines, without a stderr."""
+    done = threading.Event()
+    sys.stderr = None
+    thread = threading.Thread(target=done.wait, name="half \ud800\nforged line", daemon=True)
+    thread.start()
+    note(path, "start")
+    time.sleep(60)
     return TaskResult(ok=0)
 
 
@@ -412,6 +433,17 @@ hooked.child_start_hooks.append(lambda: _hook_calls.append(os.getpid()))
 slow_start = App()
 slow_start.task(noop)
 slow_start.child_start_hooks.append(lambda: time.sleep(1.3))
+
+patient = App()
+"""Its children start as soon as a file exists."""
+patient.task(noop)
+
+
+@patient.child_start_hooks.append
+def wait_for_file() -> None:
+    while not Path(os.environ["HORSIES_TEST_HOOK_FLAG"]).exists():
+        time.sleep(0.01)
+
 
 broken_hook = App()
 broken_hook.task(noop)

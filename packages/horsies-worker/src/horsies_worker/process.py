@@ -20,6 +20,7 @@ from horsies_worker.exit_codes import ExitCode
 from horsies_worker.options import SchedulerOptions, WorkerOptions
 from horsies_worker.output.log_context import configure_logging, log
 from horsies_worker.output.log_queue import queued_logging
+from horsies_worker.output.stacks import log_own_stacks
 from horsies_worker.stop import Watchdog
 from horsies_worker.worker import ChildrenCannotStart, Worker
 
@@ -120,7 +121,7 @@ class _WorkerProcess:
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
         # handled until the loop is closed: a second signal must not end a clean stop
-        signals.handle(loop, stop=self._stop, hurry=partial(self._stop, hurry=True))
+        signals.handle(loop, stop=self._stop, hurry=partial(self._stop, hurry=True), log_stacks=self._log_stacks)
         if self._owner is not None:
             loop.add_reader(self._owner, self._on_owner_gone, loop, self._owner)
         try:
@@ -137,6 +138,10 @@ class _WorkerProcess:
 
     def _stop(self, *, hurry: bool = False) -> None:
         self.worker.stop(hurry=hurry)
+
+    def _log_stacks(self) -> None:
+        log_own_stacks()
+        self.worker.pool.log_stacks()
 
     def _on_owner_gone(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
         loop.remove_reader(owner)  # a pipe at its end stays readable

@@ -22,6 +22,7 @@ from horsies_worker.children.child_process import ChildProcess, State
 from horsies_worker.children.child_starter import ChildStarter
 from horsies_worker.children.durations import Durations
 from horsies_worker.children.exit_reason import Exit, OomWatch, describe, memory_limit_kb, outcome_of_death
+from horsies_worker.children.stack_report import StackReport
 from horsies_worker.children.template import TemplateProcess
 from horsies_worker.children.usage import resident_kb
 from horsies_worker.output.stdio import OutputRelay
@@ -59,6 +60,7 @@ class ChildPool:
         self._assignment = Assignment(spec, self._durations, self._line)
         self._children: dict[int, ChildProcess] = {}
         self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
+        self._stack_report = StackReport(self._children)
         self._tick: asyncio.TimerHandle | None = None
         self._stopping = self._told_fresh_size = False
         self._oom = OomWatch()
@@ -215,6 +217,10 @@ class ChildPool:
             for child in self._children.values()
             for assigned in child.jobs
         }
+
+    def log_stacks(self) -> None:
+        """Log what each child does, as soon as it has answered."""
+        self._stack_report.begin()
 
     def stats(self) -> PoolStats:
         return PoolStats(

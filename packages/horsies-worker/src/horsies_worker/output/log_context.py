@@ -10,7 +10,7 @@ from horsies._text import one_line
 from horsies.context import find_current_task
 
 log: Final = logging.getLogger("horsies.worker")
-_ABOUT: Final = ("task_id", "task_name", "attempt")
+_ABOUT: Final = ("task_id", "task_name", "attempt", "task_ids", "child_pid")
 
 
 def about(task_id: str, task_name: str | None = None, attempt: int | None = None) -> dict[str, object]:
