@@ -95,6 +95,16 @@ def test_signals_that_a_shell_ignores_for_its_background_jobs(db: Database, tmp_
         assert process.wait() == 0
 
 
+def test_all_signals_at_once_with_a_fault_handler(db: Database, tmp_path: Path) -> None:
+    """`faulthandler` gives the handlers a stack that is too small for six of them."""
+    with worker(db, folder=tmp_path, environment={"PYTHONFAULTHANDLER": "1"}) as process:
+        process.signal(signal.SIGSTOP)
+        for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"):
+            process.signal(signal.Signals[f"SIG{name}"])
+        process.signal(signal.SIGCONT)
+        assert process.wait() == 0
+
+
 def test_sighup_stays_ignored_under_nohup(db: Database, tmp_path: Path) -> None:
     """`horsies dev` passes it on like a worker: not at all."""
     command = [*IGNORING, "HUP", sys.executable, "-m", "horsies.cli", "dev", APP, "--no-reload", "--processes=1"]
