@@ -37,6 +37,36 @@ def test_an_idle_worker_outlives_signals_that_are_not_a_stop(db: Database, tmp_p
         assert process.wait() == 0
 
 
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_sigusr1_tells_what_each_child_does(db: Database, tmp_path: Path, style: str) -> None:
+    with (
+        tasks_on(db) as tasks,
+        worker(db, f"--log-format={style}", processes=2, folder=tmp_path) as process,
+    ):
+        sync, asynchronous, in_c = tasks.sleep.send(60), tasks.nap.send(60), tasks.in_c.send(60)
+        handles = (sync, asynchronous, in_c)
+        expected = [
+            "SIGUSR1: the stacks of this process",
+            *(f"task {name} {handle.task_id} attempt 1: running for "
+              for name, handle in zip(("sleep", "nap", "in_c"), handles, strict=True)),
+            "time.sleep(seconds)", "in in_c",
+        ]  # fmt: skip
+
+        def is_told() -> bool:
+            process.signal(signal.SIGUSR1)  # again, because a task may have begun only after the last one
+            return all(text in process.log for text in expected)
+
+        eventually(is_told, interval=0.5)
+        log = process.log
+        if style == "json":
+            lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+            found = [line for line in lines if "task_ids" in line]
+            assert {line["child_pid"] for line in found} == {child.pid for child in process.children()}
+            assert {task_id for line in found for task_id in line["task_ids"]} == {one.task_id for one in handles}
+        process.signal(signal.SIGQUIT)
+        assert process.wait() == 0
+
+
 def test_sigquit_does_not_wait_for_running_tasks(db: Database, tmp_path: Path) -> None:
     chaos = Chaos(db, tmp_path)
     with tasks_on(db) as tasks, worker(db, "--shutdown-timeout=120", folder=tmp_path) as leaving:
@@ -62,6 +92,16 @@ def test_signals_that_a_shell_ignores_for_its_background_jobs(db: Database, tmp_
         child.send_signal(signal.SIGUSR1)
         process.wait_for_log("(most recent call first)")
         process.signal(number)
+        assert process.wait() == 0
+
+
+def test_all_signals_at_once_with_a_fault_handler(db: Database, tmp_path: Path) -> None:
+    """`faulthandler` gives the handlers a stack that is too small for six of them."""
+    with worker(db, folder=tmp_path, environment={"PYTHONFAULTHANDLER": "1"}) as process:
+        process.signal(signal.SIGSTOP)
+        for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2"):
+            process.signal(signal.Signals[f"SIG{name}"])
+        process.signal(signal.SIGCONT)
         assert process.wait() == 0
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import faulthandler
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -137,6 +139,48 @@ def die(how: int) -> Result:
 def segfault() -> Result:
     ctypes.string_at(0)
     return TaskResult(ok=1)
+
+
+@app.task
+def signal_burst() -> Result:
+    """Let every signal that can have a handler arrive at the same moment; returns how many there are."""
+    forced = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+    numbers = signal.valid_signals() - forced
+    for number in numbers:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(number, lambda *_: None)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        signal.raise_signal(number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return TaskResult(ok=len(numbers))
+
+
+@app.task
+def stack_overflow() -> Result:
+    """Overflow the stack of the main thread in C code."""
+    faulthandler._stack_overflow()  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    return TaskResult(ok=0)
+
+
+@app.task
+def backtracks(path: str) -> Result:
+    """A regular expression that takes years: C code with the GIL held, which looks for signals."""
+    note(path, "start")
+    re.match("(a+)+$", "a" * 60 + "b")
+    return TaskResult(ok=0)
+
+
+@app.task
+def odd_thread(path: str) -> Result:
+    """Run beside a thread whose name is no valid text and has two lines, without a stderr."""
+    done = threading.Event()
+    sys.stderr = None
+    thread = threading.Thread(target=done.wait, name="half \ud800\nforged line", daemon=True)
+    thread.start()
+    note(path, "start")
+    time.sleep(60)
+    return TaskResult(ok=0)
 
 
 @app.task
@@ -391,6 +435,17 @@ hooked.child_start_hooks.append(lambda: _hook_calls.append(os.getpid()))
 slow_start = App()
 slow_start.task(noop)
 slow_start.child_start_hooks.append(lambda: time.sleep(1.3))
+
+patient = App()
+"""Its children start as soon as a file exists."""
+patient.task(noop)
+
+
+@patient.child_start_hooks.append
+def wait_for_file() -> None:
+    while not Path(os.environ["HORSIES_TEST_HOOK_FLAG"]).exists():
+        time.sleep(0.01)
+
 
 broken_hook = App()
 broken_hook.task(noop)

@@ -37,6 +37,7 @@ def test_the_small_frames() -> None:
     assert frames.decode_stop(frames.encode_stop(9, StopCode.TIMEOUT, interrupt=True)) == (9, StopCode.TIMEOUT, True)
     assert frames.decode_ready(frames.encode_ready(12, 34)) == (12, 34)
     assert frames.decode_progress(frames.encode_progress(5, '"ü"')) == (5, '"ü"')
+    assert frames.decode_stacks(frames.encode_stacks("no\ud800")) == "no\\ud800"
     assert frames.decode_start_failed(frames.encode_start_failed("no\ud800")) == "no?"
     assert frames.unpack_tokens(frames.pack_tokens([1, 2**60])) == (1, 2**60)
 

@@ -1,6 +1,7 @@
 """A worker process: logging, event loop, signals, exit code."""
 
 import asyncio
+import faulthandler
 import os
 import sys
 from collections.abc import Callable, Collection, Coroutine
@@ -12,6 +13,7 @@ from horsies._text import plural, printable
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError, SchemaError
 from horsies_worker import signals
+from horsies_worker.child import signal_stack
 from horsies_worker.children.template import fork_template
 from horsies_worker.database.connect import DatabaseGone
 from horsies_worker.events import log_lines
@@ -22,6 +24,7 @@ from horsies_worker.metrics import MetricsUnavailable, require_extra
 from horsies_worker.options import SchedulerOptions, WorkerOptions
 from horsies_worker.output.log_context import configure_logging, log, name_worker
 from horsies_worker.output.log_queue import queued_logging
+from horsies_worker.output.stacks import log_own_stacks
 from horsies_worker.stop import Watchdog
 from horsies_worker.worker import ChildrenCannotStart, Worker
 
@@ -77,6 +80,8 @@ def run_until_stopped(
             signals.exit_on_signal(ended[0][0], asyncio.get_running_loop())
         watchdog.ends_with(*ended[0])  # closing the loop takes long if the lookup of a host name hangs
 
+    if faulthandler.is_enabled():  # PYTHONFAULTHANDLER, or the app's import
+        signal_stack.enlarge()
     with queued_logging() as output:
         loop_runner()(serve_to_the_end())
     code, last_words = ended[0]
@@ -129,7 +134,7 @@ class _WorkerProcess:
         handlers = UserHandlers(self.bus, self.worker.app.event_handlers)
         endpoint = self._endpoint(handlers)
         # handled until the loop is closed: a second signal must not end a clean stop
-        signals.handle(loop, stop=self._stop, hurry=partial(self._stop, hurry=True))
+        signals.handle(loop, stop=self._stop, hurry=partial(self._stop, hurry=True), log_stacks=self._log_stacks)
         if self._owner is not None:
             loop.add_reader(self._owner, self._on_owner_gone, loop, self._owner)
         try:
@@ -162,6 +167,10 @@ class _WorkerProcess:
 
     def _stop(self, *, hurry: bool = False) -> None:
         self.worker.stop(hurry=hurry)
+
+    def _log_stacks(self) -> None:
+        log_own_stacks()
+        self.worker.pool.log_stacks()
 
     def _on_owner_gone(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
         loop.remove_reader(owner)  # a pipe at its end stays readable

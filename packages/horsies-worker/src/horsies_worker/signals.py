@@ -1,18 +1,12 @@
 """The signals of workers and schedulers; `docs/guides/workers.md` has them as a table."""
 
 import asyncio
-import io
 import logging
 import os
 import signal
-import sys
-import threading
-import traceback
 from collections.abc import Callable
 from types import FrameType
 from typing import Final
-
-from horsies._text import Lines
 
 _log = logging.getLogger("horsies.worker")
 
@@ -20,7 +14,13 @@ _log = logging.getLogger("horsies.worker")
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
-def handle(loop: asyncio.AbstractEventLoop, *, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
+def handle(
+    loop: asyncio.AbstractEventLoop,
+    *,
+    stop: Callable[[], None],
+    hurry: Callable[[], None],
+    log_stacks: Callable[[], None],
+) -> None:
     """Install the handlers, for as long as the loop lives."""
     ours: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: stop,
@@ -64,16 +64,3 @@ def may_handle(number: signal.Signals) -> bool:
 
 def _ignored() -> None:
     _log.info("SIGUSR2 has no meaning here and is ignored")
-
-
-def log_stacks() -> None:
-    """Log the stack of every thread and every asyncio task of this process."""
-    text = io.StringIO()
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage] # documented
-        text.write(f"\nthread {names.get(ident, '?')}\n")
-        text.write("".join(traceback.format_stack(frame)))
-    for task in sorted(asyncio.all_tasks(), key=lambda one: one.get_name()):
-        text.write("\n")
-        task.print_stack(file=text)
-    _log.warning("SIGUSR1: the stacks of this process\n%s", Lines(text.getvalue()))

@@ -1,8 +1,8 @@
 """Frames between parent and child: a small struct, then UTF-8 text that is passed through untouched.
 
 Every frame starts with its body's length and a type byte. Three streams per child carry them:
-jobs to the child's main thread, commands (async jobs, stops) to its event loop's thread, and
-reports (ready, results, progress) of both threads back to the parent.
+jobs to the child's main thread, commands (async jobs, stops, requests for stacks) to its event
+loop's thread, and reports (ready, results, progress, stacks) of both threads back to the parent.
 """
 
 import struct
@@ -21,6 +21,8 @@ class FrameType(IntEnum):
     START_FAILED = 4
     RESULT = 5
     PROGRESS = 6
+    STACKS = 7
+    """From the parent: a request without a body. From the child: the text."""
 
 
 class StopCode(IntEnum):
@@ -240,6 +242,15 @@ def encode_start_failed(text: str) -> bytes:
 
 def decode_start_failed(frame: bytes) -> str:
     return frame[_HEAD.size :].decode(errors="replace")
+
+
+def encode_stacks(text: str = "") -> bytes:
+    body = text.encode(errors="backslashreplace")
+    return _HEAD.pack(len(body), FrameType.STACKS) + body
+
+
+def decode_stacks(frame: bytes) -> str:
+    return frame[_HEAD.size :].decode()
 
 
 def pack_tokens(seqs: Sequence[int]) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from horsies.app import Horsies
-from horsies_worker.child import frames, lifeline
+from horsies_worker.child import frames, lifeline, signal_stack, stacks
 from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.child.lifespans import Lifespans
 from horsies_worker.child.meters import Meters
@@ -35,6 +35,8 @@ class ChildDescriptors(NamedTuple):
     tokens: int
     """Pipe of start tokens, eight bytes each; the parent keeps a read end too."""
     lifeline: int
+    stacks: int
+    """Pipe: the stacks of this process, when Python cannot run to send them."""
     stdout: int
     stderr: int
 
@@ -57,7 +59,7 @@ def child_main(
         # Exit functions that the app's import registered belong to the template. A child that ran them could,
         # for example, remove a temporary directory that its siblings still use.
         atexit._clear()  # pyright: ignore[reportPrivateUsage] # there is no public function; present in 3.11 to 3.14
-    _set_signals()
+    _set_signals(descriptors.stacks)
     reports = socket.socket(fileno=descriptors.jobs)
     reports.setblocking(True)
     try:
@@ -94,16 +96,18 @@ def name_process(name: str) -> None:
         Path("/proc/self/comm").write_text(name)
 
 
-def _set_signals() -> None:
+def _set_signals(stacks_pipe: int) -> None:
     # The app's import may have installed handlers in the template; a child starts from known ones. A supervisor may
     # send SIGTERM to every process of the worker's control group. The parent then drains and this child must go on:
     # `Runner` exits on SIGTERM only after the parent has asked for a stop.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     stay_alive()
     with contextlib.suppress(Exception):
-        faulthandler.enable()  # a segmentation fault leaves its Python stack on stderr
+        faulthandler.enable(file=2)  # a segmentation fault leaves its Python stack on stderr
+        signal_stack.enlarge()
         if signal.getsignal(signal.SIGUSR1) is ignore_signal:
-            faulthandler.register(signal.SIGUSR1)  # kill -USR1 prints the stack to stderr
+            faulthandler.register(signal.SIGUSR1, file=2)  # kill -USR1 prints the stack to stderr
+        stacks.write_on_signal(stacks_pipe)
 
 
 def stay_alive() -> None:

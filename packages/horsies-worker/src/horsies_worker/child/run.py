@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from horsies.app import Horsies
 from horsies.context import StopReason, TaskContext, TaskStopped, enter_task, leave_task
 from horsies.errors import OperationalErrorCode
-from horsies_worker.child import execute, frames
+from horsies_worker.child import execute, frames, stacks
 from horsies_worker.child.attempt_ends import AttemptEnds
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.jobs import Job
@@ -212,6 +212,9 @@ class Runner:
                 run.task = self.loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
             elif kind == FrameType.STOP:
                 self._on_stop(*frames.decode_stop(frame))
+            elif kind == FrameType.STACKS:
+                runs = {run.task: run.job for run in self._async_runs.values() if run.task is not None}
+                self._send(frames.encode_stacks(stacks.describe(runs)))
 
     def _on_stop(self, seq: int, stop: StopCode, interrupt: bool) -> None:
         async_run = self._async_runs.get(seq)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horsies.app import Horsies
-from horsies_worker.child import lifeline
+from horsies_worker.child import lifeline, signal_stack
 from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.child.main import MAX_TEXT, ChildDescriptors, child_main, ignore_signal, name_process, stay_alive
 
@@ -120,6 +120,7 @@ class _Template:
         self._descriptors: list[int] = []
 
     def serve(self) -> NoReturn:
+        signal_stack.enlarge()  # the app's import may have enabled faulthandler; children share the imported ctypes
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_in, False)
         os.set_blocking(wake_out, False)

@@ -1,4 +1,4 @@
-"""The parent's ends of one child's sockets, token pipe and lifeline: jobs and stops go out, reports come in."""
+"""The parent's ends of one child's sockets, pipes and lifeline: jobs and stops go out, reports come in."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ from horsies_worker.child.frames import FrameReader, StopCode
 from horsies_worker.child.main import ChildDescriptors
 from horsies_worker.children.assigned_jobs import AssignedJob
 from horsies_worker.children.process_handle import ProcessHandle, readable
+from horsies_worker.children.stacks import ChildStacks
 from horsies_worker.children.template import Template
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -151,10 +152,18 @@ class ChildChannel:
             self.tokens = TokenPipe()
             ours.callback(self.tokens.close)
             theirs.callback(self.tokens.sent)
+            self.stacks = ChildStacks(self.process, lambda: self.commands_out.send(frames.encode_stacks()))
+            ours.callback(self.stacks.close)
+            theirs.callback(self.stacks.sent)
             self._jobs.setblocking(False)
             self._commands.setblocking(False)
-            sockets = (their_jobs.fileno(), their_commands.fileno(), self.tokens.child_end, their_lifeline.fileno())
-            template.fork(number, ChildDescriptors(*sockets, *output))
+            template.fork(
+                number,
+                ChildDescriptors(
+                    their_jobs.fileno(), their_commands.fileno(), self.tokens.child_end, their_lifeline.fileno(),
+                    self.stacks.child_end, *output,
+                ),
+            )  # fmt: skip
             ours.pop_all()
         self.jobs_out = Outbox(self._loop, self._jobs)
         self.commands_out = Outbox(self._loop, self._commands)
@@ -194,6 +203,7 @@ class ChildChannel:
         self._jobs.close()
         self._commands.close()
         self.tokens.close()
+        self.stacks.close()
 
 
 def _send(outbox: Outbox, jobs: Sequence[AssignedJob]) -> None:

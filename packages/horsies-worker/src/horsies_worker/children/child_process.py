@@ -94,6 +94,7 @@ class ChildProcess:
         on_closed = partial(self._kill_later, _CLOSED_EXIT_S)
         self._channel = ChildChannel(number, template, output, self._receive, on_closed)
         self.process = self._channel.process
+        self.stacks = self._channel.stacks
         self._start_timer: asyncio.TimerHandle | None = self._loop.call_later(spec.start_timeout_s, self._start_late)
 
     # -- assigning jobs ------------------------------------------------------------------------------
@@ -162,6 +163,11 @@ class ChildProcess:
             self._channel.tokens.permit([one.seq for one in others])
         return assigned in taken
 
+    @property
+    def unstarted(self) -> int:
+        """How many of the synchronous jobs have not started; they are the last ones."""
+        return self._channel.tokens.waiting()
+
     def _schedule_prefetch(self) -> None:
         """Tell the owner when the new current job is about to end."""
         current = self.jobs.current
@@ -200,6 +206,8 @@ class ChildProcess:
                     self._owner.child_progress(assigned, text)
             elif kind == FrameType.READY:
                 self._on_ready(*frames.decode_ready(frame))
+            elif kind == FrameType.STACKS:
+                self.stacks.answered(frames.decode_stacks(frame))
             elif kind == FrameType.START_FAILED:
                 self.start_failure = frames.decode_start_failed(frame)
         if current_done and jobs.sync:

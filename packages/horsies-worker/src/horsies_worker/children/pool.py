@@ -30,6 +30,7 @@ from horsies_worker.children.exit_reason import (
     memory_limit_kb,
     outcome_of_death,
 )
+from horsies_worker.children.stack_report import StackReport
 from horsies_worker.children.template import TemplateProcess
 from horsies_worker.children.usage import resident_kb
 from horsies_worker.events.bus import SILENT, EventBus
@@ -70,6 +71,7 @@ class ChildPool:
         self._assignment = Assignment(spec, self._durations, self._line)
         self._children: dict[int, ChildProcess] = {}
         self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
+        self._stack_report = StackReport(self._children)
         self._tick: asyncio.TimerHandle | None = None
         self._stopping = self._told_fresh_size = False
         self._oom = OomWatch()
@@ -226,6 +228,10 @@ class ChildPool:
             for child in self._children.values()
             for assigned in child.jobs
         }
+
+    def log_stacks(self) -> None:
+        """Log what each child does, as soon as it has answered."""
+        self._stack_report.begin()
 
     def stats(self) -> PoolStats:
         return PoolStats(

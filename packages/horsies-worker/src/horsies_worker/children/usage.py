@@ -1,9 +1,10 @@
-"""Memory and processor time of this worker's processes, from /proc. Without it (macOS): the peak of this process."""
+"""Memory, processor time and state of this worker's processes, from /proc. Without it (macOS): this process's peak."""
 
 import os
 import resource
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import Final
 
 from horsies_worker.child.meters import PAGE_KB
@@ -22,6 +23,24 @@ def resident_kb(pid: int) -> int:
         return int(_read(f"/proc/{pid}/statm").split()[1]) * PAGE_KB
     except (OSError, IndexError):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024 if pid == os.getpid() else 0
+
+
+def process_state(pid: int) -> str:
+    """Return the kernel's letter, such as R for running, T for stopped and D for a sleep that no signal ends; empty
+    when it is unknown."""
+    try:
+        return _stat(f"/proc/{pid}")[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def handles_signal(pid: int, number: int) -> bool:
+    """Return whether the process has a handler for this signal. False when that is unknown."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
+    except (OSError, IndexError, ValueError):
+        return False
 
 
 class Processors:

@@ -15,6 +15,7 @@ from horsies_worker.database.session import Session, close
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.identity import Identity
 from horsies_worker.options import SchedulerOptions
+from horsies_worker.output.stacks import log_own_stacks
 from horsies_worker.process import are_sound, run_until_stopped, told_schedules
 from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 from horsies_worker.stop import Stop, Watchdog
@@ -34,7 +35,7 @@ def run_scheduler(app: Horsies, options: SchedulerOptions, *, owns_process: bool
 async def _serve(app: Horsies, options: SchedulerOptions, watchdog: Watchdog) -> None:
     """Run until a signal comes. A slot is fired whole or not at all, so a stop waits for nothing."""
     stop = Stop(options.shutdown_timeout_s, watchdog.arm)
-    signals.handle(asyncio.get_running_loop(), stop=stop.begin_or_hurry, hurry=stop.hurry)
+    signals.handle(asyncio.get_running_loop(), stop=stop.begin_or_hurry, hurry=stop.hurry, log_stacks=log_own_stacks)
     _banner(app, options)
     await stop.unless_begun(_work(app, options))
     _log.info("stopping")
