@@ -19,6 +19,7 @@ from horsies_worker.metrics.collector import ClusterCollector, CollectionLoop
 from horsies_worker.metrics.http import MetricsServer
 from horsies_worker.options import ExporterOptions
 from horsies_worker.output.log_context import configure_logging
+from horsies_worker.output.stacks import log_own_stacks
 from horsies_worker.process import complain, run_until_stopped
 from horsies_worker.stop import Stop, Watchdog
 
@@ -57,7 +58,7 @@ async def _serve(
     app: Horsies, options: ExporterOptions, collector: ClusterCollector, server: MetricsServer, watchdog: Watchdog
 ) -> None:
     stop = Stop(_STOP_S, watchdog.arm)
-    signals.handle(asyncio.get_running_loop(), stop=stop.begin_or_hurry, hurry=stop.hurry)
+    signals.handle(asyncio.get_running_loop(), stop=stop.begin_or_hurry, hurry=stop.hurry, log_stacks=log_own_stacks)
     _banner(app, options, server)
     async with app:
         loop = CollectionLoop(
