@@ -19,6 +19,7 @@ from tests.support import factories
 from tests.support.apps import UNREACHABLE
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.exporters import FRONT_DOOR, LOCAL, ask, environment, exporter, start_exporter
+from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import Database
 from tests.support.roles import accounts
 from tests.support.waiting import eventually
@@ -33,6 +34,17 @@ def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*FRONT_DOOR, *arguments], env=environment(**changes), capture_output=True, text=True, timeout=60
     )
+
+
+def app_with(folder: Path, url: str, settings: str) -> dict[str, str]:
+    """Write the module `exported_app`; returns the environment in which its app is found."""
+    app = f"""
+        from horsies import AppConfig, Horsies, PostgresConfig
+
+        app = Horsies(AppConfig(PostgresConfig({settings})))
+    """
+    (folder / "exported_app.py").write_text(textwrap.dedent(app))
+    return {"HORSIES_DATABASE_URL": url, "PYTHONPATH": str(folder)}
 
 
 # -- what it serves ------------------------------------------------------------------------------
@@ -65,17 +77,27 @@ def test_scrapes_do_not_ask_the_database(db: Database, tmp_path: Path) -> None:
 def test_the_database_of_an_app_and_a_schema(empty_db: Database, tmp_path: Path) -> None:
     horsies_schema.upgrade(empty_db.url, schema="jobs")
     factories.task(empty_db, schema="jobs")
-    app = """
-        from horsies import AppConfig, Horsies, PostgresConfig
-
-        app = Horsies(AppConfig(PostgresConfig(schema="jobs")))
-    """
-    (tmp_path / "exported_app.py").write_text(textwrap.dedent(app))
-    place = {"HORSIES_DATABASE_URL": empty_db.url, "PYTHONPATH": str(tmp_path)}
-    with exporter(None, tmp_path, "--app=exported_app:app", **place) as one:
+    with exporter(None, tmp_path, "--app=exported_app:app", **app_with(tmp_path, empty_db.url, 'schema="jobs"')) as one:
         one.wait_for(READY, 1)
     with exporter(empty_db, tmp_path, "--schema=jobs") as one:
         one.wait_for(READY, 1)
+
+
+def test_through_a_pooler_in_transaction_mode(db: Database, tmp_path: Path) -> None:
+    factories.task(db)
+    with pgbouncer(db) as proxy:
+        place = app_with(tmp_path, proxy.url, f"pooler=True, direct_url={db.url!r}")
+        with exporter(None, tmp_path, "--app=exported_app:app", **place) as one:
+            done = one.wait_for(READY, 1)["horsies_collections_total", "ok"]
+            eventually(lambda: one.scrape()["horsies_collections_total", "ok"] >= done + 2)
+            assert one.scrape()["horsies_collections_total", "error"] == 0
+
+
+def test_it_holds_one_connection(db: Database, tmp_path: Path) -> None:
+    with exporter(db, tmp_path) as one:
+        eventually(lambda: one.scrape()["horsies_collections_total", "ok"] >= 3)
+        mine = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'horsies exporter' AND datname = %s"
+        assert db.value(mine, db.name) == 1
 
 
 def test_counts_are_capped(db: Database, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Pa
 COMMANDS = {
     "doctor": ((),), "workers": ((),), "tasks": (("list",), ("show",), ("retry",), ("cancel",), ("purge",)),
     "stale": (("list",), ("fail",), ("requeue",)), "queues": (("list",), ("pause",), ("resume",)), "check": ((),),
-    "version": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
+    "version": ((),), "exporter": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
     "workflows": (("list",), ("show",), ("pause",), ("resume",), ("cancel",), ("retry",)),
 }  # fmt: skip
 

@@ -180,7 +180,9 @@ def test_the_port_is_free_again_after_close(registry: CollectorRegistry) -> None
 # -- clients that misbehave ----------------------------------------------------------------------
 
 
-def test_silent_clients_do_not_pile_up_threads(server: MetricsServer) -> None:
+def test_silent_clients_do_not_pile_up_threads(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{HTTP}.DEADLINE_S", 3_600)
+    monkeypatch.setattr(f"{HTTP}.SILENCE_S", 3_600)
     with ExitStack() as stack:
         silent = [stack.enter_context(connect(server)) for _ in range(MAX_CONNECTIONS)]
         eventually(lambda: threads() == MAX_CONNECTIONS)
@@ -197,6 +199,7 @@ def test_silent_clients_do_not_pile_up_threads(server: MetricsServer) -> None:
 def test_a_client_that_drips_is_disconnected(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes in time; the whole request does not."""
     monkeypatch.setattr(f"{HTTP}.DEADLINE_S", 0.5)
+    monkeypatch.setattr(f"{HTTP}.SILENCE_S", 3_600)
     with connect(server) as client:
         eventually(lambda: not is_open(client), interval=0.05, describe="the server has closed the connection")
     eventually(lambda: threads() == 0)
@@ -214,8 +217,10 @@ def is_open(client: socket.socket) -> bool:
         return False
 
 
-def test_a_silent_client_is_disconnected(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{HTTP}.DEADLINE_S", 0.1)
+@pytest.mark.parametrize("limit", ["DEADLINE_S", "SILENCE_S"])
+def test_a_silent_client_is_disconnected(server: MetricsServer, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    for name in ("DEADLINE_S", "SILENCE_S"):
+        monkeypatch.setattr(f"{HTTP}.{name}", 0.1 if name == limit else 3_600)
     with connect(server) as client:
         assert client.recv(1) == b""
 

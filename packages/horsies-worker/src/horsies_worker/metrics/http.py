@@ -212,7 +212,6 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
     protocol_version = "HTTP/1.0"  # one request for each connection: an idle one would hold a thread
     default_request_version = "HTTP/1.0"  # HTTP/0.9 would have no status in its answers
-    timeout = SILENCE_S
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
