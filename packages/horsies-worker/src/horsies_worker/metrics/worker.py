@@ -138,6 +138,15 @@ class _Histogram:
         return found
 
 
+def _observe(
+    known: dict[tuple[str, ...], _Histogram], labels: tuple[str, ...], value: float, bounds: Sequence[float]
+) -> None:
+    histogram = known.get(labels)
+    if histogram is None:
+        histogram = known[labels] = _Histogram(bounds)
+    histogram.observe(value)
+
+
 class WorkerMetrics(Collector):
     """Subscribes to the bus. `gauges` reads the worker, in any thread; None while it cannot answer."""
 
@@ -150,6 +159,9 @@ class WorkerMetrics(Collector):
             if not metric.labels:
                 self._counts[metric][()] = 0  # a counter that is absent until its first event has no rate
         self._histograms: dict[Metric, dict[tuple[str, ...], _Histogram]] = {metric: {} for metric in _HISTOGRAMS}
+        # of each task: looking them up by their Metric would take as long as the rest
+        self._starts, self._ends = self._counts[STARTED], self._counts[ENDED]
+        self._runs, self._waits = self._histograms[RUN], self._histograms[WAIT]
         self._reading = threading.Lock()
         bus.subscribe(TasksClaimed, self._claimed)
         bus.subscribe(AttemptStarted, self._started)
@@ -170,33 +182,26 @@ class WorkerMetrics(Collector):
     def _add(self, metric: Metric, labels: tuple[str, ...], count: int = 1) -> None:
         self._counts[metric][labels] += count
 
-    def _observe(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
-        known = self._histograms[metric]
-        histogram = known.get(labels)
-        if histogram is None:
-            histogram = known[labels] = _Histogram(_HISTOGRAMS[metric])
-        histogram.observe(value)
-
     def _claimed(self, event: TasksClaimed) -> None:
         self._add(CLAIMS, ())
         self._add(CLAIMED, (), event.count)
-        self._observe(BATCH, (), event.count)
+        _observe(self._histograms[BATCH], (), event.count, SIZES)
 
     def _started(self, event: AttemptStarted) -> None:
-        self._add(STARTED, (event.task_name, event.queue_name))
+        self._starts[event.task_name, event.queue_name] += 1
 
     def _succeeded(self, event: AttemptSucceeded) -> None:
-        self._add(ENDED, (event.task_name, event.queue_name, "ok"))
-        self._observe(RUN, (event.task_name,), event.duration_s)
-        self._observe(WAIT, (event.queue_name,), event.wait_s)
+        self._ends[event.task_name, event.queue_name, "ok"] += 1
+        _observe(self._runs, (event.task_name,), event.duration_s, RUNS)
+        _observe(self._waits, (event.queue_name,), event.wait_s, WAITS)
 
     def _failed(self, event: AttemptFailed) -> None:
-        self._add(ENDED, (event.task_name, event.queue_name, event.kind))
+        self._ends[event.task_name, event.queue_name, event.kind] += 1
         if event.will_retry:
             self._add(RETRIES, (event.task_name, event.queue_name))
         if event.duration_s is not None and event.wait_s is not None:
-            self._observe(RUN, (event.task_name,), event.duration_s)
-            self._observe(WAIT, (event.queue_name,), event.wait_s)
+            _observe(self._runs, (event.task_name,), event.duration_s, RUNS)
+            _observe(self._waits, (event.queue_name,), event.wait_s, WAITS)
 
     # -- reading ---------------------------------------------------------------------------------
 
