@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from bench import support
+from bench.compare import observe
 from bench.compare.adverse import rate
 from bench.compare.system_under_test import SystemUnderTest
 from bench.unknown_names import WORKERS
@@ -41,12 +42,20 @@ def measure(sut: SystemUnderTest, tasks: int, *, with_metrics: bool) -> dict[str
     commands = sut.call("commands", processes=2, slots=None)
     if with_metrics:
         commands = [[*command, "--metrics-port", str(PORT), "--metrics-host", "127.0.0.1"] for command in commands]
-    with sut.started(commands):
+    with sut.started(commands) as workers:
         eventually(lambda: sut.broker.value(WORKERS) == 1, timeout=60, describe="the worker is up")
         rate(sut, 500)
         with scraped() if with_metrics else nullcontext():
-            drained, trips = rate(sut, tasks), sut.call("round_trips", count=200)
-        return {"tasks drained/s": drained, "round trip p50, ms": statistics.median(trips) * 1000}
+            worker, server = observe.cpu_s(workers.processes()), sut.broker.cpu_s()
+            drained = rate(sut, tasks)
+            worker, server = observe.cpu_s(workers.processes()) - worker, sut.broker.cpu_s() - server
+            trips = sut.call("round_trips", count=200)
+        return {
+            "tasks drained/s": drained,
+            "CPU of the worker per task, µs": worker / tasks * 1e6,
+            "CPU of worker and server, µs": (worker + server) / tasks * 1e6,
+            "round trip p50, ms": statistics.median(trips) * 1000,
+        }
 
 
 def main() -> None:
