@@ -409,7 +409,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION public.horsies_task_is_sound(task_name character varying, queue_name character varying, unique_key character varying, priority integer, status character varying, claimed boolean, claimed_by_worker_id character varying, claimed_at timestamp with time zone, claim_expires_at timestamp with time zone, claim_generation integer, started_at timestamp with time zone, good_until timestamp with time zone, worker_pid integer, finalizing_at timestamp with time zone, completed_at timestamp with time zone, failed_at timestamp with time zone, terminal_at timestamp with time zone, result text, error_code text, retry_count integer, max_retries integer, manual_retries integer, sent_at timestamp with time zone, enqueued_at timestamp with time zone, cancel_requested_at timestamp with time zone, next_retry_at timestamp with time zone, created_at timestamp with time zone, updated_at timestamp with time zone) RETURNS boolean
+CREATE FUNCTION public.horsies_task_is_sound(task_name character varying, queue_name character varying, unique_key character varying, priority integer, status character varying, claimed boolean, claimed_by_worker_id character varying, claimed_at timestamp with time zone, claim_expires_at timestamp with time zone, claim_generation integer, started_at timestamp with time zone, good_until timestamp with time zone, worker_pid integer, finalizing_at timestamp with time zone, completed_at timestamp with time zone, failed_at timestamp with time zone, terminal_at timestamp with time zone, result text, error_code text, retry_count integer, max_retries integer, manual_retries integer, sent_at timestamp with time zone, enqueued_at timestamp with time zone, cancel_requested_at timestamp with time zone, next_retry_at timestamp with time zone, created_at timestamp with time zone, updated_at timestamp with time zone, keep_until timestamp with time zone, metadata jsonb) RETURNS boolean
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $_$
@@ -446,9 +446,10 @@ BEGIN
     IF sound AND priority BETWEEN 1 AND 100
         AND retry_count BETWEEN 0 AND max_retries AND max_retries <= 10000
         AND manual_retries >= 0 AND claim_generation >= 0
-        AND least(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at)
+        AND (metadata IS NULL OR jsonb_typeof(metadata) = 'object' AND pg_column_size(metadata) <= 65536)
+        AND least(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at, keep_until)
             >= timestamptz '1970-01-01 00:00:00+00'
-        AND greatest(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at)
+        AND greatest(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at, keep_until)
             <= timestamptz '9000-01-01 00:00:00+00'
         AND task_name <> '' AND (unique_key IS NULL OR unique_key <> '')
         AND (good_until IS NULL OR started_at IS NULL OR started_at < good_until)
@@ -462,10 +463,11 @@ BEGIN
         WHEN retry_count NOT BETWEEN 0 AND max_retries OR max_retries > 10000 OR manual_retries < 0
             OR claim_generation < 0 THEN 'retries'
         WHEN started_at >= good_until THEN 'good_until'
-        WHEN NOT (least(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at)
+        WHEN NOT (least(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at, keep_until)
             >= timestamptz '1970-01-01 00:00:00+00'
-        AND greatest(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at)
+        AND greatest(sent_at, enqueued_at, claimed_at, claim_expires_at, started_at, completed_at, failed_at, terminal_at, cancel_requested_at, good_until, next_retry_at, finalizing_at, created_at, updated_at, keep_until)
             <= timestamptz '9000-01-01 00:00:00+00') THEN 'time_range'
+        WHEN NOT (metadata IS NULL OR jsonb_typeof(metadata) = 'object' AND pg_column_size(metadata) <= 65536) THEN 'metadata'
         ELSE 'state' END;
     RAISE check_violation USING
         MESSAGE = 'a row of horsies_tasks (task ' || quote_literal(task_name) || ', status ' || quote_literal(status)
@@ -677,8 +679,7 @@ CREATE TABLE public.horsies_tasks (
     snoozes smallint DEFAULT 0 NOT NULL,
     crash_count smallint DEFAULT 0 NOT NULL,
     store_result boolean DEFAULT true NOT NULL,
-    CONSTRAINT ck_horsies_tasks_limits CHECK ((((metadata IS NULL) OR ((jsonb_typeof(metadata) = 'object'::text) AND (octet_length((metadata)::text) <= 65536))) AND (snoozes >= 0) AND (crash_count >= 0) AND ((keep_until >= to_timestamp((0)::double precision)) AND (keep_until <= to_timestamp(('221845392000'::bigint)::double precision))))),
-    CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at))
+    CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at, keep_until, metadata))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
 
@@ -804,7 +805,7 @@ CREATE TABLE public.horsies_workflows (
     paused_inside boolean DEFAULT false NOT NULL,
     metadata jsonb,
     CONSTRAINT ck_horsies_workflows_completed_at CHECK (((completed_at IS NOT NULL) = ((status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))),
-    CONSTRAINT ck_horsies_workflows_metadata CHECK (((metadata IS NULL) OR ((jsonb_typeof(metadata) = 'object'::text) AND (octet_length((metadata)::text) <= 65536)))),
+    CONSTRAINT ck_horsies_workflows_metadata CHECK (((metadata IS NULL) OR ((jsonb_typeof(metadata) = 'object'::text) AND (pg_column_size(metadata) <= 65536)))),
     CONSTRAINT ck_horsies_workflows_on_error CHECK (((on_error)::text = ANY ((ARRAY['fail'::character varying, 'pause'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflows_parent CHECK ((((parent_workflow_id IS NULL) = (parent_task_index IS NULL)) AND ((parent_workflow_id IS NULL) = (depth = 0)) AND (depth >= 0))),
     CONSTRAINT ck_horsies_workflows_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'RUNNING'::character varying, 'PAUSED'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[]))),

@@ -131,8 +131,8 @@ def test_the_function_of_0011_says_what_the_checks_before_it_said(db: Database) 
         "task_name": "'t'::varchar", "queue_name": "'default'::varchar", "unique_key": "NULL::varchar",
         "priority": "100", "claim_generation": "0", "good_until": "NULL::timestamptz", "retry_count": "0",
         "max_retries": "0", "manual_retries": "0", **dict.fromkeys(("sent_at", "enqueued_at"), "now()"),
-        **dict.fromkeys(("cancel_requested_at", "next_retry_at"), "NULL::timestamptz"),
-        **dict.fromkeys(("created_at", "updated_at"), "now()"),
+        **dict.fromkeys(("cancel_requested_at", "next_retry_at", "keep_until"), "NULL::timestamptz"),
+        **dict.fromkeys(("created_at", "updated_at"), "now()"), "metadata": "NULL::jsonb",
     }  # fmt: skip
     nullable = {
         **dict.fromkeys(("claimed_at", "claim_expires_at", "started_at", "finalizing_at"), "now()"),

@@ -28,7 +28,7 @@ QueueName = Annotated[str, 100]
 Big = Annotated[int, 64]
 Json = Annotated[Any, "jsonb"]
 
-IS_METADATA = "(metadata IS NULL OR jsonb_typeof(metadata) = 'object' AND octet_length(metadata::text) <= 65536)"
+IS_METADATA = "(metadata IS NULL OR jsonb_typeof(metadata) = 'object' AND pg_column_size(metadata) <= 65536)"
 """The condition on `metadata` of tasks and runs."""
 
 

@@ -62,19 +62,15 @@ class Task(base.Base):
     store_result: Mapped[bool] = mapped_column(server_default=true())
 
     __table_args__ = (
-        # Which values and which combinations of them are legal: a function of revisions 0011 and 0017, which
+        # Which values and which combinations of them are legal: a function of revisions 0011, 0017 and 0020, which
         # `create_all()` does not make. As expressions, PostgreSQL would parse their 22 KB again for each statement.
         base.check(
             "sound",
             "horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, "
             "claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, "
             "finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, "
-            "manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at)",
-        ),
-        base.check(
-            "limits",
-            f"{base.IS_METADATA} AND snoozes >= 0 AND crash_count >= 0 "
-            "AND keep_until BETWEEN to_timestamp(0) AND to_timestamp(221845392000)",
+            "manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at, "
+            "keep_until, metadata)",
         ),
         base.partial(
             "ix_horsies_tasks_claim",
