@@ -144,7 +144,7 @@ class World:
     def _add(self, status: TaskStatus, name: str, **columns: Any) -> DemoTask:
         task = DemoTask(self.new_id(), name, status, **columns)
         task.kwargs = {"order": {"id": self.random.randrange(10_000), "total": f"{self.random.randrange(9_999) / 100}"}}
-        if task.queue != "media":
+        if task.name != "send_newsletter":
             task.metadata = {"tenant": TENANTS[task.kwargs["order"]["id"] % len(TENANTS)]}
         self.tasks[task.id] = task
         return task

@@ -38,8 +38,8 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
     PLACE = "tasks"
     ABOUT = (
         "One task: its times as bars, finished attempts, arguments, metadata and result (as far as this role may see "
-        "them), the traceback of its error, and its last heartbeats. Left and right change the tab, y copies all of it as JSON, "
-        "w goes to its workflow."
+        "them), the traceback of its error, and its last heartbeats. Left and right change the tab, y copies all of it "
+        "as JSON, w goes to its workflow."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right", "tab(1)", "Next tab"),
