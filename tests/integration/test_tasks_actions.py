@@ -141,7 +141,7 @@ def test_verbs_by_metadata(db: Database, operator: Operator) -> None:
     assert operator("tasks", "cancel", "--meta", "tenant=acme").out == "cancelled 1 task\n"
     assert status(db, waiting) == "CANCELLED"
     ran = operator("tasks", "retry", "--meta", "tenant=acme", "--status", "failed")
-    assert ran.out.startswith("retried 1 task\n--meta looked only at ended tasks that ended in the last 1 d")
+    assert ran.out.startswith("retried 1 task\n--meta looked only at ended tasks that ended in the last 24 h")
     assert [status(db, one) for one in (failed, ancient)] == ["PENDING", "FAILED"]
     purged = operator.json("tasks", "purge", "--meta", "tenant=acme", "--newer-than", "9d", "--yes")
     assert (purged["done"], purged["ended_within"]) == (2, None)

@@ -121,7 +121,7 @@ def test_metadata_is_looked_for_among_live_tasks_and_those_of_a_day(db: Database
     assert found("--older-than", "12h", "--status", "completed") == [yesterday]
     assert operator.json("tasks", "list", "--meta", "tenant=other")["tasks"][0]["id"] == other
     ran = operator("tasks", "list", "--meta", "tenant=acme")
-    told = "--meta looked only at ended tasks that ended in the last 1 d; --newer-than SPAN looks further back"
+    told = "--meta looked only at ended tasks that ended in the last 24 h; --newer-than SPAN looks further back"
     assert ran.out.splitlines()[-1] == told
     assert operator.json("tasks", "list", "--meta", "tenant=acme")["ended_within"] == 86_400
     assert operator("tasks", "list", "--meta", "tenant=no").out == f"no tasks\n{told}\n"

@@ -3,12 +3,13 @@
 import argparse
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from horsies._text import short, span
 from horsies.errors import ConfigurationError
 from horsies.operate.commands._common import Refused, at_least_one, duration, row_id
-from horsies.operate.filters import TaskFilter
+from horsies.operate.filters import METADATA_WINDOW, TaskFilter
 from horsies.status import TaskStatus
 
 _FIELDS: Final = {
@@ -52,7 +53,8 @@ def searched(filter: TaskFilter) -> str | None:
     if (window := filter.window) is None:
         return None
     older = filter.older_than
-    when = f"more than {span(older)} and less than {span(window)} ago" if older else f"in the last {span(window)}"
+    hours = METADATA_WINDOW // timedelta(hours=1)
+    when = f"more than {span(older)} and less than {span(window)} ago" if older else f"in the last {hours} h"
     return f"--meta looked only at ended tasks that ended {when}; --newer-than SPAN looks further back"
 
 
