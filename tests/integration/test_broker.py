@@ -18,6 +18,7 @@ from horsies import (
     Horsies,
     PostgresBroker,
     SendErrorCode,
+    TaskFilter,
     TaskSendError,
     TaskStatus,
     UsageError,
@@ -70,12 +71,17 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("status", STATES)
 async def test_info_of_every_state(db: Database, broker: PostgresBroker, status: str) -> None:
-    task_id = factories.task(db, status, retry_count=1, unique_key="k", progress='{"done": 3}', priority=7)
+    columns = {"unique_key": "k", "progress": '{"done": 3}', "priority": 7, "metadata": '{"tenant": "acme"}'}
+    task_id = factories.task(db, status, retry_count=1, **columns)
     row = factories.read(db, task_id)
     info = await broker.get_task_info(task_id)
     assert info is not None
     assert info.status is TaskStatus(status)
     assert info.progress == {"done": 3}
+    assert info.metadata == {"tenant": "acme"}
+    detail = await broker.get_task_detail(task_id)
+    assert detail is not None
+    assert detail.metadata == info.metadata
     for column in info.__slots__:
         if column not in ("status", "progress"):
             assert getattr(info, column) == row[column], column
@@ -89,6 +95,25 @@ async def test_attempts_are_told_in_order(db: Database, app: Horsies, broker: Po
     ]  # fmt: skip
     assert attempts[0].error_code == "SMTP_DOWN"
     assert await app.handle(task_id).attempts_async() == attempts
+
+
+async def test_tasks_by_metadata(db: Database, broker: PostgresBroker) -> None:
+    """Numbers and booleans match by their text in JSON, a null and a missing key match no value."""
+    stored = {
+        "all": '{"tenant": "acme", "n": 5, "is_test": true, "share": 0.5, "huge": 1e20}', "text": '{"n": "5"}',
+        "null": '{"n": null}', "nested": '{"n": {"n": 5}}', "none": None,
+    }  # fmt: skip
+    ids = {name: factories.task(db, metadata=value) for name, value in stored.items()}
+    for wanted, found in (
+        ({"tenant": "acme"}, ["all"]), ({"n": 5}, ["all", "text"]), ({"n": "5", "is_test": True}, ["all"]),
+        ({"share": 0.5, "huge": 1e20}, ["all"]), ({"tenant": "acme", "n": 6}, []), ({"n": "null"}, []),
+    ):  # fmt: skip
+        filter = TaskFilter(metadata=wanted)
+        assert {one.id for one in (await broker.list_tasks(filter)).tasks} == {ids[name] for name in found}
+        assert await broker.count_tasks(filter) == len(found)
+    info = await broker.get_task_info(ids["none"])
+    assert info is not None
+    assert info.metadata == {}
 
 
 async def test_an_unknown_task(broker: PostgresBroker) -> None:

@@ -150,6 +150,7 @@ HELD = "ARRAY['CLAIMED', 'RUNNING']"
 RUNNING = "ARRAY['RUNNING']"
 NONE = "ARRAY['NONE']"
 WORKER = "'w'"
+METADATA = """'{"tenant": "acme"}'"""
 ENDED = "ARRAY['COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']"
 
 
@@ -173,6 +174,12 @@ LISTS = {
     "purge_batch": f"{filtered(ENDED)}, NULL, 50",
     "purge_batch of ids": f"{filtered(ENDED, ids=IDS)}, NULL, 50",
     "count_live_tasks": f"{filtered(HELD)}, 1000",
+    "list_live_tasks_by_metadata": f"{filtered(LIVE, metadata=METADATA)}, NULL, 50",
+    "list_live_tasks_by_metadata of ids": f"{filtered(LIVE, metadata=METADATA, ids=IDS)}, NULL, 50",
+    "list_ended_tasks_by_metadata": f"{filtered(ENDED, metadata=METADATA, newer_than=MINUTE)}, NULL, NULL, 50",
+    "list_purgeable_tasks_by_metadata": f"{filtered(ENDED, metadata=METADATA, newer_than=MINUTE)}, 50",
+    "count_ended_tasks_by_metadata": f"{filtered(ENDED, metadata=METADATA, newer_than=MINUTE)}, false, 1000",
+    "purge_batch_by_metadata": f"{filtered(ENDED, metadata=METADATA, newer_than=MINUTE)}, NULL, 50",
     "task_states": IDS,
     "taken_keys": IDS,
     "show_task": "'x'",

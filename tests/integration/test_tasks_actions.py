@@ -130,6 +130,25 @@ def test_cancel(db: Database, operator: Operator) -> None:
     assert factories.read(db, ids["RUNNING"])["cancel_requested_at"] is not None
 
 
+def test_verbs_by_metadata(db: Database, operator: Operator) -> None:
+    """Every verb has the condition; a retry and a purge say how far back they looked."""
+    mine = {"metadata": '{"tenant": "acme"}'}
+    old = {name: ago(days=3) for name in ("enqueued_at", "claimed_at", "started_at", "failed_at", "terminal_at")}
+    waiting, failed, ancient = (
+        factories.task(db, **mine), factories.task(db, "FAILED", **mine), factories.task(db, "FAILED", **mine, **old),
+    )  # fmt: skip
+    others = [factories.task(db), factories.task(db, "FAILED", metadata='{"tenant": "x"}')]
+    assert operator("tasks", "cancel", "--meta", "tenant=acme").out == "cancelled 1 task\n"
+    assert status(db, waiting) == "CANCELLED"
+    ran = operator("tasks", "retry", "--meta", "tenant=acme", "--status", "failed")
+    assert ran.out.startswith("retried 1 task\n--meta looked only at ended tasks that ended in the last 24 h")
+    assert [status(db, one) for one in (failed, ancient)] == ["PENDING", "FAILED"]
+    purged = operator.json("tasks", "purge", "--meta", "tenant=acme", "--newer-than", "9d", "--yes")
+    assert (purged["done"], purged["ended_within"]) == (2, None)
+    assert [status(db, one) for one in (waiting, ancient)] == [None, None]
+    assert [status(db, one) for one in others] == ["PENDING", "FAILED"]
+
+
 def test_cancel_by_filter(db: Database, operator: Operator) -> None:
     wanted = [factories.task(db, queue_name="mail") for _ in range(3)]
     other = factories.task(db)

@@ -61,6 +61,17 @@ FILTERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "either queue": (["--queue", "mail", "--queue", "x"], {"queue_name": "x"}, {"queue_name": "other"}),
     "name": (["--task", "send"], {"task_name": "send"}, {"task_name": "sender"}),
     "age": (["--older-than", "1h"], {"enqueued_at": ago(hours=2)}, {"enqueued_at": ago(minutes=50)}),
+    "metadata": (
+        ["--meta", "tenant=acme"],
+        {"metadata": '{"tenant": "acme", "n": 5}'},
+        {"metadata": '{"tenant": "x"}'},
+    ),
+    "all metadata": (
+        ["--meta", "n=5", "--meta", "is_test=true"],
+        {"metadata": '{"n": 5, "is_test": true}'},
+        {"metadata": '{"n": 5}'},
+    ),
+    "metadata of none": (["--meta", "tenant="], {"metadata": '{"tenant": ""}'}, {"metadata": None}),
     "youth": (["--newer-than", "1h30m"], {"enqueued_at": ago(hours=1)}, {"enqueued_at": ago(hours=2)}),
 }
 
@@ -89,6 +100,47 @@ def test_filters_of_state_code_and_worker(db: Database, operator: Operator) -> N
     assert operator.json("tasks", "list", "--status", "PENDING", "--error-code", "X")["tasks"] == []
 
 
+def test_metadata_is_looked_for_among_live_tasks_and_those_of_a_day(db: Database, operator: Operator) -> None:
+    def ended(hours: float, **columns: Any) -> str:
+        then = {
+            name: ago(hours=hours)
+            for name in ("enqueued_at", "claimed_at", "started_at", "completed_at", "terminal_at")
+        }
+        return factories.task(db, "COMPLETED", **then, **columns)
+
+    mine = {"metadata": '{"tenant": "acme"}'}
+    old_live = factories.task(db, enqueued_at=ago(days=9), **mine)
+    today, yesterday, other = ended(1, **mine), ended(30, **mine), ended(1, metadata='{"tenant": "other"}')
+    ended(1)
+
+    def found(*options: str) -> list[str]:
+        return [task["id"] for task in operator.json("tasks", "list", "--meta", "tenant=acme", *options)["tasks"]]
+
+    assert found() == [old_live, today]
+    assert found("--newer-than", "240h") == [old_live, today, yesterday]
+    assert found("--older-than", "12h", "--status", "completed") == [yesterday]
+    assert operator.json("tasks", "list", "--meta", "tenant=other")["tasks"][0]["id"] == other
+    ran = operator("tasks", "list", "--meta", "tenant=acme")
+    told = "--meta looked only at ended tasks that ended in the last 24 h; --newer-than SPAN looks further back"
+    assert ran.out.splitlines()[-1] == told
+    assert operator.json("tasks", "list", "--meta", "tenant=acme")["ended_within"] == 86_400
+    assert operator("tasks", "list", "--meta", "tenant=no").out == f"no tasks\n{told}\n"
+    older = operator("tasks", "list", "--meta", "tenant=acme", "--older-than", "12h").out
+    assert "that ended more than 12 h and less than 1 d 12 h ago" in older
+    for options in (["--newer-than", "9d"], ["--status", "pending"]):
+        assert "--meta looked" not in operator("tasks", "list", "--meta", "tenant=acme", *options).out
+    assert operator("tasks", "count", "--meta", "tenant=acme").out == f"2 tasks\n{told}\n"
+
+
+def test_count(db: Database, operator: Operator) -> None:
+    for word in STATES:
+        factories.task(db, word)
+    assert operator("tasks", "count") == Ran(0, "7 tasks\n", "")
+    assert operator("tasks", "count", "--status", "failed").out == "1 task\n"
+    assert operator("tasks", "count", "--limit", "3").out == "at least 3 tasks\n"
+    assert operator.json("tasks", "count") == {"count": 7, "is_lower_bound": False, "ended_within": None}
+
+
 @pytest.mark.breaks("T8")
 def test_an_ended_task_is_as_old_as_its_end(db: Database, operator: Operator) -> None:
     long_ago = {"enqueued_at": ago(days=9), "claimed_at": ago(days=9), "started_at": ago(days=9)}
@@ -105,7 +157,7 @@ def test_a_delayed_task_says_when(db: Database, operator: Operator) -> None:
 
 def test_an_empty_list(operator: Operator) -> None:
     assert operator("tasks", "list") == Ran(0, "no tasks\n", "")
-    assert operator.json("tasks", "list") == {"tasks": [], "next": None}
+    assert operator.json("tasks", "list") == {"tasks": [], "next": None, "ended_within": None}
 
 
 # -- show ----------------------------------------------------------------------------------------
@@ -114,7 +166,7 @@ def test_an_empty_list(operator: Operator) -> None:
 def test_show_tells_everything(db: Database, operator: Operator) -> None:
     task_id = factories.task(
         db, "FAILED", retry_count=2, unique_key="order-7", progress='{"done": 3}', task_options='{"timeout_ms":1}',
-        manual_retries=1, good_until=ahead(days=1),
+        manual_retries=1, good_until=ahead(days=1), metadata='{"tenant": "acmé", "n": 5}',
     )  # fmt: skip
     factories.heartbeat(db, task_id, hostname="host-7", pid=99)
     ran = operator("tasks", "show", task_id)
@@ -122,7 +174,7 @@ def test_show_tells_everything(db: Database, operator: Operator) -> None:
     for text in (
         f"id          {task_id}", "status      FAILED", "2 of 2, 1 by hand", "order-7", "pid 4711 on host-1 (child-1)",
         "SMTP_DOWN", '{"a":1,"b":2}', '{"done": 3}', '{"timeout_ms":1}', "as the test wanted", "runner", "host-7",
-        "good until", "attempts",
+        "good until", "attempts", 'metadata  {"n": 5, "tenant": "acmé"}',
     ):  # fmt: skip
         assert text in ran.out, text
     found = operator.json("tasks", "show", task_id)["tasks"][0]
@@ -130,6 +182,7 @@ def test_show_tells_everything(db: Database, operator: Operator) -> None:
     assert [attempt["outcome"] for attempt in found["attempts"]] == ["FAILED"] * 3
     assert found["heartbeats"][0]["hostname"] == "host-7"
     assert found["retry_count"] == 2
+    assert found["metadata"] == {"tenant": "acmé", "n": 5}
 
 
 def test_a_failed_task_says_first_what_was_raised(db: Database, operator: Operator) -> None:
@@ -190,6 +243,13 @@ BAD = {
     "a span": (["tasks", "list", "--older-than", "5"], "'5' is not a duration: write 90s, 15m, 2h, 7d or 1h30m"),
     "a long span": (["tasks", "list", "--newer-than", "9999999w"], "longer than a hundred years"),
     "a limit": (["tasks", "list", "--limit", "0"], "'0' is not a whole number from 1"),
+    "metadata without a value": (
+        ["tasks", "list", "--meta", "tenant"],
+        "argument --meta: 'tenant' has no value: write KEY=VALUE, such as --meta tenant=acme",
+    ),
+    "metadata without a key": (["tasks", "cancel", "--meta", "=x"], "'=x' has no key: write KEY=VALUE, such as"),
+    "metadata with two values": (["tasks", "count", "--meta", "a=1", "--meta", "a=2"], "--meta 'a' is given twice"),
+    "metadata that cannot be": (["tasks", "list", "--meta", "a=\udcff"], "no task can have 'a'"),
     "a cursor": (["tasks", "list", "--after", "x@yesterday"], "is not what a page of `tasks list` ended with"),
     "another cursor": (["tasks", "list", "--after", "xx"], "'xx' is not what a page of `tasks list` ended with"),
     "an id": (["tasks", "retry", "x" * 37], "cannot be the id of a task"),

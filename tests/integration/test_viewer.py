@@ -13,6 +13,7 @@ import pytest
 from horsies import TaskError
 from horsies.codec import encode_error
 from horsies.ids import new_id
+from horsies.operate.session import NEEDS_OPERATOR
 from horsies_schema.models import Base
 from horsies_schema.roles import PRIVATE
 from horsies_tui.data.filters import Query
@@ -38,6 +39,7 @@ def failed(db: Database) -> str:
     told = {
         "args": f'["{SECRET}"]', "kwargs": f'{{"to": "{SECRET}"}}', "task_options": f'{{"x": "{SECRET}"}}',
         "unique_key": SECRET, "enqueue_sha": SECRET, "progress": f'{{"at": "{SECRET}"}}',
+        "metadata": f'{{"tenant": "{SECRET}"}}',
     }  # fmt: skip
     ended = {"result": ERROR, "failed_reason": f"ValueError: {SECRET}", "claimed_by_worker_id": DEAD}
     task_id = factories.task(db, "FAILED", **told, **ended)
@@ -71,8 +73,8 @@ def run_id(db: Database, failed: str) -> str:
     run_id = asyncio.run(start())
     db.execute(
         "UPDATE horsies_workflows SET status = 'FAILED', completed_at = now(), error = %s, result = %s,"
-        " success_policy = %s WHERE id = %s",
-        ERROR, SECRET, json.dumps(SECRET), run_id,
+        " success_policy = %s, metadata = %s WHERE id = %s",
+        ERROR, SECRET, json.dumps(SECRET), json.dumps({"tenant": SECRET}), run_id,
     )  # fmt: skip
     db.execute(
         "UPDATE horsies_workflow_tasks SET status = 'FAILED', completed_at = now(), error = %s, result = %s, args = %s,"
@@ -111,7 +113,7 @@ def test_every_command_that_looks(
 ) -> None:
     hand = Operator(Database(db.name, viewer), capsys)
     commands = [
-        ["tasks", "list"], ["tasks", "list", "--status", "FAILED"], ["tasks", "show", failed],
+        ["tasks", "list"], ["tasks", "list", "--status", "FAILED"], ["tasks", "count"], ["tasks", "show", failed],
         ["tasks", "show", failed, "--full"], ["workflows", "list"], ["workflows", "list", "--status", "FAILED"],
         ["workflows", "show", run_id], ["workflows"], ["stale", "list"], ["workers"], ["queues"], ["schedules"],
         ["tasks", "purge", failed, "--dry-run"], ["tasks", "retry", failed, "--dry-run"],
@@ -129,11 +131,23 @@ def test_every_command_that_looks(
     assert SECRET not in told.out
     shown = hand("tasks", "show", failed).out
     assert "SMTP_DOWN" in shown
-    assert (
-        "arguments, progress and result: not visible to this role (messages, arguments and results need the " in shown
-    )
+    assert f"arguments, metadata, progress and result: {NEEDS_OPERATOR}" in shown
+    assert hand.json("tasks", "show", failed)["tasks"][0]["metadata"] is None
+    assert hand.json("workflows", "show", run_id)["workflow"]["metadata"] is None
     assert "need the operator role" in hand("workflows", "show", run_id).out
     assert SECRET in Operator(db, capsys)("workflows", "show", run_id).out  # which the owner sees
+
+
+def test_a_condition_on_metadata_needs_the_right_to_read_it(
+    db: Database, viewer: str, failed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meta = ["--meta", f"tenant={SECRET}"]
+    hand = Operator(Database(db.name, viewer), capsys)
+    for command in (["list"], ["count"], ["retry", "--dry-run"], ["cancel", "--dry-run"], ["purge", "--dry-run"]):
+        ran = hand("tasks", *command, *meta)
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err == f"horsies: metadata is {NEEDS_OPERATOR}\n"
+    assert failed in Operator(db, capsys)("tasks", "list", *meta).out  # which the owner may
 
 
 async def test_the_broker_of_a_viewer(viewer: str, failed: str) -> None:
@@ -142,6 +156,7 @@ async def test_the_broker_of_a_viewer(viewer: str, failed: str) -> None:
         info = await broker.get_task_info(failed)
         assert info is not None
         assert (info.error_code, info.failed_reason, info.unique_key, info.progress) == ("SMTP_DOWN", None, None, None)
+        assert info.metadata is None
         assert [(one.error_code, one.error_message) for one in await broker.get_attempts(failed)] == [
             ("WORKER_CRASHED", None)
         ]

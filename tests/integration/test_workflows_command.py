@@ -67,6 +67,26 @@ def test_show(t: SimpleNamespace, operator: Operator, db: Database) -> None:
     db.execute("DELETE FROM horsies_tasks")
 
 
+def test_show_has_the_metadata_of_the_run(t: SimpleNamespace, operator: Operator) -> None:
+    meta = {"tenant": "acmé\x1b[31m", "n": 5}
+    flow = t.app.workflow("sums", [t.number.node(node_id="one")(1)])
+    run, bare = flow.start(metadata=meta), flow.start()
+    shown = operator("workflows", "show", run.workflow_id).out
+    assert "\nmetadata  {" in shown
+    assert '"n": 5' in shown
+    assert "\x1b" not in shown
+    assert operator.json("workflows", "show", run.workflow_id)["workflow"]["metadata"] == meta
+    info, none = run.info(), bare.info()
+    assert info is not None
+    assert none is not None
+    assert (info.metadata, none.metadata) == (meta, {})
+    for quiet in ([bare.workflow_id], [run.workflow_id, "--mermaid"]):
+        assert "metadata" not in operator("workflows", "show", *quiet).out
+    assert [one["metadata"] for one in operator.json("workflows", "list")["workflows"]] == [None, None]
+    (node,) = run.tasks()
+    assert operator.json("tasks", "list", "--meta", "n=5")["tasks"][0]["id"] == node.task_id  # which nodes inherit
+
+
 def test_verbs(t: SimpleNamespace, operator: Operator) -> None:
     run = start(t)
     assert operator("workflows", "pause", run.workflow_id).out == f"paused {run.workflow_id}\n"

@@ -69,7 +69,7 @@ async def test_no_read_scans_the_table_of_tasks(filled: Database) -> None:
         await source.overview(timedelta(minutes=15))
         for text in ("", "status:failed", "status:pending", "queue:queue_1", "name:task_3", "error:smtp",
                      "status:pending queue:queue_2", "id:000000000100", "worker:worker-2",
-                     "status:completed"):  # fmt: skip
+                     "status:completed", "meta:tenant=acme", "meta:tenant=acme status:pending"):  # fmt: skip
             page = await source.tasks(Query.parse(text)[0], since=None, after=None, limit=50)
             if page.next is not None:
                 await source.tasks(Query.parse(text)[0], since=None, after=page.next, limit=50)

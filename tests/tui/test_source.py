@@ -56,17 +56,41 @@ async def test_a_list_has_what_is_held_then_what_waits_then_what_ended(db: Datab
         ("worker:worker-9", {"run"}),
         ("status:running,pending queue:mail", {"mail"}),
         ("error:smtp status:running", set()),
+        ("meta:tenant=acme", {"named", "run", "failed"}),
+        ("meta:tenant=acme meta:n=5", {"named"}),
+        ("meta:tenant=acme status:failed", {"failed"}),
+        ("meta:tenant=no", set()),
     ],
 )
 async def test_a_qualified_search_finds_exactly_what_it_says(db: Database, text: str, wanted: set[str]) -> None:
     ids = {
         "mail": task(db, queue_name="mail"),
-        "failed": task(db, "FAILED"),
+        "failed": task(db, "FAILED", metadata='{"tenant": "acme"}'),
         "mail_failed": task(db, "FAILED", queue_name="mail"),
-        "named": task(db, task_name="send_Receipt"),
-        "run": task(db, "RUNNING", claimed_by_worker_id="worker-9"),
+        "named": task(db, task_name="send_Receipt", metadata='{"tenant": "acme", "n": 5}'),
+        "run": task(db, "RUNNING", claimed_by_worker_id="worker-9", metadata='{"tenant": "acme"}'),
     }
     assert set(await listed(db, text)) == {ids[name] for name in wanted}
+    source = source_on(db.url)
+    try:
+        counted = (await source.breakdown(Query.parse(text)[0], since=None)).statuses
+    finally:
+        await source.close()
+    states = Query.parse(text)[0].tasks
+    assert sum(count.value for status, count in counted.items() if status in states) == len(wanted)
+
+
+async def test_a_search_of_metadata_looks_as_far_back_as_the_window(db: Database) -> None:
+    then = {name: ago(days=3) for name in ("enqueued_at", "claimed_at", "started_at", "completed_at", "terminal_at")}
+    old = task(db, "COMPLETED", metadata='{"tenant": "acme"}', **then)
+    query = Query.parse("meta:tenant=acme")[0]
+    source = source_on(db.url)
+    try:
+        for since, found in ((None, [old]), (timedelta(days=1), []), (timedelta(days=7), [old])):
+            page = await source.tasks(query, since=since, after=None, limit=5)
+            assert [row.id for row in page.rows] == found
+    finally:
+        await source.close()
 
 
 async def test_an_id_is_looked_up_and_a_part_of_one_is_searched(db: Database) -> None:
@@ -344,6 +368,10 @@ async def test_every_screen_works_for_a_viewer(db: Database, roles: dict[str, st
         await source.workflow("none")
         await source.schedules()
         assert (await source.maintenance()).tables
+        for read in (source.tasks(Query(meta=(("a", "b"),)), since=None, after=None, limit=5),
+                     source.breakdown(Query(meta=(("a", "b"),)), since=None)):  # fmt: skip
+            with pytest.raises(SourceError, match="metadata is not visible to this role"):
+                await read
     finally:
         await source.close()
 

@@ -1,7 +1,9 @@
 """The words of the command line: spans, cells, tables, cursors, filters."""
 
 import argparse
+import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -95,10 +97,50 @@ def test_states_of_a_filter() -> None:
 
 
 def test_a_live_task_needs_no_code_because_a_failed_one_has_it() -> None:
-    """`has_code` is the last parameter of the fragment `task_filter`."""
+    """`has_code` is the last parameter but one of the fragment `task_filter`."""
     both = TaskFilter(statuses=["PENDING", "FAILED"])
-    assert both.values(both.ended)[-1] is True
-    assert both.values(both.live)[-1] is False
+    assert both.call("list_ended_tasks", both.ended)[-2] is True
+    assert both.call("list_live_tasks", both.live)[-2] is False
+
+
+def test_metadata_is_compared_as_the_text_that_postgresql_gives() -> None:
+    given = {"tenant": "acme", "n": 5, "is_test": True, "share": 0.5, "huge": 1e20, "small": 1e-7}
+    filter = TaskFilter(metadata=given)
+    assert not filter.is_empty
+    name, *_, texts = filter.call("list_live_tasks", filter.live)
+    assert name == "list_live_tasks_by_metadata"
+    assert json.loads(texts) == {
+        "tenant": "acme", "n": "5", "is_test": "true", "share": "0.5", "huge": "1" + "0" * 20, "small": "0.0000001",
+    }  # fmt: skip
+    assert TaskFilter(metadata={}).is_empty
+    assert TaskFilter().call("list_live_tasks", filter.live)[0] == "list_live_tasks"
+    assert hash(filter) == hash(TaskFilter())  # it can be a key, whatever its mapping
+
+
+def test_how_far_back_metadata_is_looked_for() -> None:
+    day, hour = timedelta(days=1), timedelta(hours=1)
+    meta = {"tenant": "acme"}
+    assert TaskFilter(metadata=meta).window == day
+    assert TaskFilter(metadata=meta, older_than=hour).window == day + hour
+    for unbounded in (
+        TaskFilter(), TaskFilter(metadata=meta, newer_than=hour), TaskFilter(metadata=meta, ids=[ID]),
+        TaskFilter(metadata=meta, statuses=["PENDING", "RUNNING"]),
+    ):  # fmt: skip
+        assert unbounded.window is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ("tenant=acme", "must be a mapping"), ({"": "acme"}, "is empty"), ({5: "acme"}, "must be a string"),
+        ({"tenant": None}, "cannot be compared with the value of 'tenant'"), ({"tenant": ["a"]}, "cannot be compared"),
+        ({"n": float("nan")}, "no task can have 'n'"), ({"a": "\0"}, "no task can have"),
+        ({"a": "\ud800"}, "no task can have"),
+    ],
+)  # fmt: skip
+def test_metadata_that_no_task_can_have(metadata: Any, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"TaskFilter\.metadata: .*{why}"):
+        TaskFilter(metadata=metadata)
 
 
 def test_every_problem_of_a_filter_at_once() -> None:

@@ -342,3 +342,14 @@ def test_a_refused_workflow_leaves_no_ids_behind(app: Horsies, number: Any) -> N
         type("Wrong", (WorkflowDefinition,), {"first": b, "on_error": "explode"}, app=app)
     assert ids(app.workflow("w", [b])) == ["number"]
     assert graph_data(app.workflow("w", [b]))["nodes"][0]["node_id"] == "number"
+
+
+def test_a_start_says_where_arguments_belong(app: Horsies, number: Any) -> None:
+    flow: Any = app.workflow("sums", [number.node(node_id="one")(1)])
+    for start in (flow.start, flow.start_async):
+        with pytest.raises(
+            UsageError, match=r"takes only workflow_id=, connection=, metadata=; arguments belong to the "
+        ):
+            start(5)
+        with pytest.raises(UsageError, match=r"does not know n \(its options: workflow_id, connection, metadata\)"):
+            start(n=5)

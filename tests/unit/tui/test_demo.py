@@ -33,6 +33,16 @@ async def test_counts_are_of_what_is_listed(source: DemoSource) -> None:
     assert tasks.rows == sum(count.value for count in found.counts.values())
 
 
+async def test_metadata_can_be_searched(source: DemoSource) -> None:
+    query = Query.parse("meta:tenant=acme")[0]
+    found = (await source.tasks(query, since=None, after=None, limit=5)).rows
+    assert found
+    details = [await source.task(row.id) for row in found]
+    assert [detail.metadata for detail in details if detail is not None] == [{"tenant": "acme"}] * 5
+    parts = await source.breakdown(query, since=None)
+    assert 0 < sum(count.value for count in parts.statuses.values()) < len(source.world.tasks)
+
+
 async def test_rates_are_of_what_is_listed(source: DemoSource) -> None:
     found = (await source.overview(HOUR)).series
     rows = [task for task in source.world.tasks.values() if task.ended is not None and task.ended < 3_600]

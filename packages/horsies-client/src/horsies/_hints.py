@@ -86,9 +86,10 @@ def missing(owner: object, name: str, hints: Mapping[str, str], it: str, **words
     return AttributeError(told, name=name, obj=owner)
 
 
-def known_options(**hints: str) -> Callable[[F], F]:
+def known_options(arguments: str | None = None, /, **hints: str) -> Callable[[F], F]:
     """Wrap a method of a task, an app or a handle that takes options by name, so that it explains unknown ones.
-    `hints`: what to write instead, where that is not what `@app.task` says."""
+    `hints`: what to write instead, where that is not what `@app.task` says. `arguments`: where positional arguments
+    belong, for a method that takes none."""
 
     def wrap(method: F) -> F:
         named = cast("Any", method)
@@ -107,6 +108,9 @@ def known_options(**hints: str) -> Callable[[F], F]:
 
         @wraps(method)
         def call(self: Any, /, *args: Any, **options: Any) -> Any:
+            if args and arguments is not None:
+                its = ", ".join(f"{name}=" for name in known)
+                raise UsageError(f"{self!r}: {named.__name__} takes only {its}; {arguments}")
             if options.keys() <= known.keys():
                 return method(self, *args, **options)
             unknown = [name for name in options if name not in known]

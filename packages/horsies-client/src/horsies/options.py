@@ -132,7 +132,7 @@ def check_good_until(checks: Checks, value: object) -> None:
         return
     if isinstance(value, timedelta):
         if not timedelta(0) < value <= MAX_DELAY:
-            checks.add("good_until", f"{value} is not between 0 and ten years", "give a positive timedelta")
+            checks.add("good_until", f"{_told(value)} is not between 0 and ten years", "give a positive timedelta")
     else:
         _check_moment(checks, "good_until", value)
         # a task with a deadline in the past would expire at once; the database's clock decides the rest
@@ -146,7 +146,12 @@ def check_delay(checks: Checks, value: object) -> None:
     if not isinstance(value, timedelta):
         checks.add("delay", f"is a {type(value).__name__}", "give a timedelta")
     elif not timedelta(0) <= value <= MAX_DELAY:
-        checks.add("delay", f"{value} is not between 0 and ten years", "give a timedelta in that range")
+        checks.add("delay", f"{_told(value)} is not between 0 and ten years", "give a timedelta in that range")
+
+
+def _told(value: timedelta) -> str:
+    """Python writes a negative timedelta as `-1 day, 23:59:55`."""
+    return f"{value.total_seconds():g} seconds" if value < timedelta(0) else f"{value}"
 
 
 def check_metadata(checks: Checks, value: object) -> None:

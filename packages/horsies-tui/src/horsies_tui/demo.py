@@ -140,7 +140,7 @@ class DemoSource:
     async def tasks(
         self, query: Query, *, since: timedelta | None, after: models.Place | None, limit: int
     ) -> models.TaskList:
-        rows = [row for row in self._listed(query, since) if row.status in query.tasks and _matches(row, query)]
+        rows = [row for row in self._listed(query, since) if row.status in query.tasks and self._matches(row, query)]
         flying = sorted((row for row in rows if row.status in IN_FLIGHT), key=lambda row: row.since)
         waiting = sorted((row for row in rows if row.status == "PENDING"), key=lambda row: (row.queue_name, row.since))
         ended = sorted((row for row in rows if row.terminal_at), key=lambda row: row.since, reverse=True)
@@ -156,16 +156,28 @@ class DemoSource:
         oldest = timedelta.max if since is None or query.id else since
         return [row for row in self._rows() if row.terminal_at is None or row.age <= oldest]
 
+    def _matches(self, row: TaskSummary, query: Query) -> bool:
+        metadata = self.world.tasks[row.id].metadata
+        return (
+            query.queue in ("", row.queue_name)
+            and query.name in row.task_name
+            and query.error in (row.error_code or "").lower()
+            and row.id.startswith(query.id)
+            and query.worker in (row.claimed_by_worker_id or "")
+            and all(metadata.get(key) == value for key, value in query.meta)
+            and (not query.error or row.status in TASK_TERMINAL_STATES)
+        )
+
     async def breakdown(self, query: Query, *, since: timedelta | None) -> models.Breakdown:
         every = self._listed(query, since)
-        like = [row for row in every if _matches(row, query)]
+        like = [row for row in every if self._matches(row, query)]
         statuses = {status: models.Count(sum(row.status is status for row in like)) for status in TaskStatus}
         facets: list[models.Facet] = []
         for field in FIELDS:
             rest = replace(query, **{field: ""})
             column = {"queue": "queue_name", "name": "task_name", "worker": "claimed_by_worker_id"}[field]
             values = Counter(getattr(row, column) for row in every
-                             if _matches(row, rest) and row.status in query.tasks)  # fmt: skip
+                             if self._matches(row, rest) and row.status in query.tasks)  # fmt: skip
             values.pop(None, None)
             facets += [
                 models.Facet(field, value, self.world.host(value) if field == "worker" else None, models.Count(count),
@@ -200,6 +212,7 @@ class DemoSource:
             "sent_at": self._at(task.sent), "created_at": self._at(task.sent), "enqueued_at": self._at(task.enqueued),
             "claimed_at": self._at_or_none(task.claimed), "started_at": self._at_or_none(task.started),
             "cancel_requested_at": None, "good_until": None, "next_retry_at": None, "unique_key": None,
+            "metadata": task.metadata,
             "worker_hostname": self.world.host(task.worker) if has_run else None,
             "worker_pid": 5120 if has_run else None, "workflow_id": task.workflow, "seen_at": self.now,
             "failed_reason": task.message if task.status is TaskStatus.FAILED else None,
@@ -338,14 +351,3 @@ class DemoSource:
 
     async def close(self) -> None:
         return None
-
-
-def _matches(row: TaskSummary, query: Query) -> bool:
-    return (
-        query.queue in ("", row.queue_name)
-        and query.name in row.task_name
-        and query.error in (row.error_code or "").lower()
-        and row.id.startswith(query.id)
-        and query.worker in (row.claimed_by_worker_id or "")
-        and (not query.error or row.status in TASK_TERMINAL_STATES)
-    )

@@ -36,6 +36,7 @@ TRACEBACK: Final = (
     '    smtp.send(message)\n  File "shop/smtp.py", line 12, in send\n'
     '    raise SmtpDown("connection refused by mx1")\nshop.smtp.SmtpDown: connection refused by mx1\n'
 )
+TENANTS: Final = ("acme", "globex", "initech")
 PROCESSES: Final = 4
 RETRY_S: Final = 12.0
 """The seconds from one attempt to the next."""
@@ -76,6 +77,7 @@ class DemoTask:
     silence: float = 4.0
     workflow: str | None = None
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def queue(self) -> str:
@@ -142,6 +144,8 @@ class World:
     def _add(self, status: TaskStatus, name: str, **columns: Any) -> DemoTask:
         task = DemoTask(self.new_id(), name, status, **columns)
         task.kwargs = {"order": {"id": self.random.randrange(10_000), "total": f"{self.random.randrange(9_999) / 100}"}}
+        if task.name != "send_newsletter":
+            task.metadata = {"tenant": TENANTS[task.kwargs["order"]["id"] % len(TENANTS)]}
         self.tasks[task.id] = task
         return task
 
@@ -296,7 +300,7 @@ class World:
             run = WorkflowRow(
                 id=run_id, name=name, status=status, on_error="fail", definition_key=None, parent_workflow_id=None,
                 depth=0, nodes_left=len(graph) - over, sent_at=at, created_at=at, started_at=at,
-                completed_at=at if is_over else None, updated_at=at, age=timedelta(seconds=age),
+                completed_at=at if is_over else None, updated_at=at, metadata=None, age=timedelta(seconds=age),
                 took=timedelta(seconds=3.0 * len(graph)) if is_over else None, nodes=len(graph), ended=over,
                 failed=sum(one.status is NodeStatus.FAILED for one in nodes),
             )  # fmt: skip

@@ -13,6 +13,10 @@ statement cache, needs no session setting (which a pooler would lose), and works
 `{{last_sign}}` stands for the text under `-- fragment: last_sign`, so that statements can share a condition or a
 list of columns: in `_pg/sql/fragments.sql` for every package, or at the top of a file for that file. A fragment may use
 others, and may stand in a list of parameters. `$row_limit` in a statement is the parameter of that name.
+
+`-- fragment: metadata_matches in by_metadata` is another text of a fragment. A statement that uses the fragment exists
+twice: as it is named, and as `<name>_by_metadata` with the other text. PostgreSQL checks the rights on every column
+that a statement names, even where a condition is folded away, so a column that not every role may read needs this.
 """
 
 import re
@@ -44,7 +48,7 @@ FUNCTIONS: Final = (
 """The functions that statements call, by signature."""
 _NAMES: Final = "|".join((*TABLES, *(function.partition("(")[0] for function in FUNCTIONS)))
 _TABLE: Final = re.compile(rf"(?<![\w.\"])(?:{_NAMES})\b")
-_FRAGMENT: Final = re.compile(r"^-- fragment: (?P<name>\w+)$", re.MULTILINE)
+_FRAGMENT: Final = re.compile(r"^-- fragment: (\w+(?: in \w+)?)$", re.MULTILINE)
 _USE: Final = re.compile(r"\{\{(?P<name>\w+)\}\}")
 _PARAMETER: Final = re.compile(r"\$(?P<name>[a-z]\w*)")
 _HEADER: Final = re.compile(r"^-- name: (?P<name>\w+) :(?P<kind>one|many|value|none)$", re.MULTILINE)
@@ -99,23 +103,26 @@ def _fragments(text: str) -> dict[str, str]:
 
 def _parse(text: str, schema: str | None) -> Iterator[Statement]:
     fragments = {**_shared_fragments(), **_fragments(text)}
+    variants: dict[str, dict[str, str]] = {}
+    for name, variant in (name.split(" in ") for name in fragments if " in " in name):
+        variants.setdefault(variant, {})[name] = fragments[f"{name} in {variant}"]
 
-    def expanded(part: str) -> str:
-        return _USE.sub(lambda use: expanded(fragments[use["name"]]), part)
+    def expanded(part: str, known: Mapping[str, str]) -> str:
+        return _USE.sub(lambda use: expanded(known[use["name"]], known), part)
 
     headers = list(_HEADER.finditer(text))
     for header, following in zip(headers, [*headers[1:], None], strict=True):
         block = text[header.end() : following.start() if following else len(text)]
         notes = [line.removeprefix("--").strip() for line in block.splitlines() if line.startswith("--")]
         body = "\n".join(line for line in block.splitlines() if not line.startswith("--")).strip().removesuffix(";")
-        params = _listed([expanded(note) for note in notes if note.startswith("params:")], "params:", ",")
-        yield Statement(
-            name=header["name"],
-            kind=header["kind"],
-            sql=qualify(_numbered(expanded(body), params), schema),
-            params=params,
-            edges=_listed(notes, "edge:", ";"),
-        )
+        params = _listed([expanded(note, fragments) for note in notes if note.startswith("params:")], "params:", ",")
+        texts = {header["name"]: expanded(body, fragments)}
+        for variant, other in variants.items():
+            if (sql := expanded(body, fragments | other)) not in texts.values():
+                texts[f"{header['name']}_{variant}"] = sql
+        for name, sql in texts.items():
+            numbered = qualify(_numbered(sql, params), schema)
+            yield Statement(name, header["kind"], numbered, params, _listed(notes, "edge:", ";"))
 
 
 def _numbered(sql: str, params: tuple[str, ...]) -> str:

@@ -98,8 +98,8 @@ class PostgresBroker:
 
     async def get_task_info(self, task_id: str) -> TaskInfo | None:
         """Everything about one task but its arguments and result; None when there is no such task. A role that may not
-        read messages gets None for `failed_reason`, `unique_key` and `progress`."""
-        hidden = {"failed_reason": None, "unique_key": None, "progress": None}
+        read messages gets None for `failed_reason`, `unique_key`, `progress` and `metadata`."""
+        hidden = dict.fromkeys(("failed_reason", "unique_key", "progress", "metadata"))
         rows = await self._session.rows_shown("read_task", "show_task", task_id)
         return TaskInfo.from_row({**hidden, **rows[0]}) if rows else None
 
@@ -278,10 +278,8 @@ class PostgresBroker:
         left = limit
         while left is None or left > 0:
             size = PURGE_BATCH if left is None else min(PURGE_BATCH, left)
-            values = (*filter.values(filter.ended), from_at, size)
-            rows = await self._session.bounded(
-                lambda fetch, values=values: fetch("purge_batch", *values), PURGE_TIMEOUT_MS
-            )
+            call = (*filter.call("purge_batch", filter.ended), from_at, size)
+            rows = await self._session.bounded(lambda fetch, call=call: fetch(*call), PURGE_TIMEOUT_MS)
             if rows:
                 yield len(rows)
             if len(rows) < size:

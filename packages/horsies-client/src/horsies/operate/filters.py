@@ -1,8 +1,11 @@
 """The filter that lists, counts and actions on tasks share, and the cursor between two pages."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
+from math import isfinite
 from typing import Any, Final, Self, cast
 
 from horsies._checks import Checks, shown
@@ -16,6 +19,9 @@ _ALWAYS_WITH_CODE: Final = frozenset({TaskStatus.FAILED, TaskStatus.EXPIRED})
 _SETS: Final = ("ids", "queues", "task_names", "error_codes", "statuses")
 _TEXTS: Final = ("id_start", "name_part", "worker_id", "worker_part", "code_part")
 _SPANS: Final = ("older_than", "newer_than")
+
+METADATA_WINDOW: Final = timedelta(hours=24)
+"""How far back a condition on metadata looks among ended tasks, because it has no index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,9 @@ class TaskFilter:
     newer_than: timedelta | None = None
     in_workflow: bool | None = None
     """True selects only tasks of workflows, False only other tasks."""
+    metadata: Mapping[str, str | float | bool] | None = field(default=None, hash=False)
+    """The values that a task's metadata has under these keys, all of them. Values are compared as text: 5 and "5" are
+    the same, and so are True and "true". Looks at live tasks and at those that ended within `window`."""
 
     def __post_init__(self) -> None:
         checks = Checks("TaskFilter")
@@ -53,6 +62,7 @@ class TaskFilter:
             checks.text(name, getattr(self, name), optional=True)
         for name in _SPANS:
             checks.span(name, getattr(self, name), optional=True)
+        self._keep_metadata(checks)
         checks.finish()
 
     def _keep(self, checks: Checks, name: str) -> None:
@@ -70,6 +80,24 @@ class TaskFilter:
         is_status = name == "statuses"
         kept = frozenset(one for one in TaskStatus if one in given) if is_status else tuple(dict.fromkeys(given))
         object.__setattr__(self, name, kept)
+
+    def _keep_metadata(self, checks: Checks) -> None:
+        given = cast("object", self.metadata)
+        if given is None:
+            return
+        if not isinstance(given, Mapping):
+            checks.add("metadata", f"must be a mapping, got {shown(given)}", 'write {"tenant": "acme"}')
+            return
+        kept = dict(cast("Mapping[object, object]", given))
+        for key, value in kept.items():
+            if not checks.text("metadata", key):
+                continue
+            if not isinstance(value, str | int | float):
+                why = f"{shown(value)} cannot be compared with the value of {shown(key)}"
+                checks.add("metadata", why, "give a text, a number, True or False")
+            elif not (_is_storable(key) and _is_storable(value)):
+                checks.add("metadata", f"no task can have {shown(key)}: {shown(value)}", "give what JSON can store")
+        object.__setattr__(self, "metadata", kept or None)
 
     @property
     def _wanted(self) -> frozenset[TaskStatus]:
@@ -93,18 +121,52 @@ class TaskFilter:
         """Whether every ended task that can match has an error code."""
         return self.code_part is not None or self.ended <= _ALWAYS_WITH_CODE
 
-    def values(self, statuses: Collection[TaskStatus]) -> tuple[Any, ...]:
-        """The parameters of the fragment `task_filter`, for a statement that reads tasks in these states."""
+    @property
+    def window(self) -> timedelta | None:
+        """How far back a condition on metadata looks among ended tasks: 24 hours, before `older_than`. None when there
+        is no such bound: without that condition, with `newer_than` or ids, or when only live tasks are wanted."""
+        if self.metadata is None or self.newer_than is not None or self.ids is not None or not self.ended:
+            return None
+        return (self.older_than or timedelta()) + METADATA_WINDOW
+
+    def call(self, statement: str, statuses: Collection[TaskStatus]) -> tuple[Any, ...]:
+        """The name of a statement that reads tasks in these states, and the parameters of its `task_filter`."""
+        is_ended = self.ended.issuperset(statuses)
+        newer_than = (self.window if is_ended else None) or self.newer_than
         return (
-            _listed(self.ids), self.id_start, sorted(statuses), _listed(self.queues), _listed(self.task_names),
-            self.name_part, self.worker_id, self.worker_part, self.older_than, self.newer_than, self.in_workflow,
-            _listed(self.error_codes), self.code_part, self.has_code and self.ended.issuperset(statuses),
+            statement_for(statement, self.metadata), _listed(self.ids), self.id_start, sorted(statuses),
+            _listed(self.queues), _listed(self.task_names), self.name_part, self.worker_id, self.worker_part,
+            self.older_than, newer_than, self.in_workflow, _listed(self.error_codes), self.code_part,
+            self.has_code and is_ended, metadata_texts(self.metadata),
         )  # fmt: skip
 
     @property
     def is_empty(self) -> bool:
         """No condition is given."""
         return self == TaskFilter()
+
+
+def statement_for(name: str, metadata: Mapping[str, Any] | None) -> str:
+    """The name of the statement's text that can compare metadata, if it has to: not every role may read that column."""
+    return f"{name}_by_metadata" if metadata else name
+
+
+def metadata_texts(metadata: Mapping[str, str | float | bool] | None) -> str | None:
+    """The parameter `metadata` of such a statement: the text of each value, as the operator ->> returns it."""
+    return json.dumps({key: _text(value) for key, value in metadata.items()}) if metadata else None
+
+
+def _text(value: str | float | bool) -> str:
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f")  # PostgreSQL stores 1e20 with all of its digits
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _is_storable(value: object) -> bool:
+    """Whether PostgreSQL can store it in JSON: no NUL, no half of a surrogate pair, no infinity."""
+    if isinstance(value, float):
+        return isfinite(value)
+    return not isinstance(value, str) or not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value)
 
 
 def _listed(values: Collection[str] | None) -> list[str] | None:

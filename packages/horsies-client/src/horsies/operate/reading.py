@@ -47,12 +47,12 @@ async def list_tasks(fetch: Fetch, filter: TaskFilter, limit: int, after: TaskCu
     """Live tasks first, the newest id first; then ended tasks, the last ended first."""
     found: list[TaskSummary] = []
     if filter.live and (after is None or after.terminal_at is None):
-        rows = await fetch("list_live_tasks", *filter.values(filter.live), after.id if after else None, limit)
+        rows = await fetch(*filter.call("list_live_tasks", filter.live), after.id if after else None, limit)
         found += map(TaskSummary.from_row, rows)
         after = None
     if filter.ended and len(found) < limit:
         place = (after.terminal_at, after.id) if after else (None, None)
-        rows = await fetch("list_ended_tasks", *filter.values(filter.ended), *place, limit - len(found))
+        rows = await fetch(*filter.call("list_ended_tasks", filter.ended), *place, limit - len(found))
         found += map(TaskSummary.from_row, rows)
     last = found[-1] if len(found) >= limit > 0 else None
     return TaskPage(tuple(found), TaskCursor(last.id, last.terminal_at) if last else None)
@@ -62,7 +62,7 @@ async def count_tasks(fetch: Fetch, filter: TaskFilter, bound: int) -> int:
     """How many tasks match; counting stops at `bound`."""
     count = 0
     if filter.live:
-        count += (await fetch("count_live_tasks", *filter.values(filter.live), bound))[0]["count"]
+        count += (await fetch(*filter.call("count_live_tasks", filter.live), bound))[0]["count"]
     if filter.ended and count < bound:
         count += await count_ended(fetch, filter, bound - count)
     return count
@@ -70,14 +70,13 @@ async def count_tasks(fetch: Fetch, filter: TaskFilter, bound: int) -> int:
 
 async def count_ended(fetch: Fetch, filter: TaskFilter, bound: int, *, purgeable: bool = False) -> int:
     """How many ended tasks match; `purgeable` leaves out those that a workflow keeps."""
-    return (await fetch("count_ended_tasks", *filter.values(filter.ended), purgeable, bound))[0]["count"]
+    return (await fetch(*filter.call("count_ended_tasks", filter.ended), purgeable, bound))[0]["count"]
 
 
 async def list_purgeable(fetch: Fetch, filter: TaskFilter, limit: int) -> list[TaskSummary]:
     """The first tasks that a purge would delete."""
-    return [
-        TaskSummary.from_row(row) for row in await fetch("list_purgeable_tasks", *filter.values(filter.ended), limit)
-    ]
+    rows = await fetch(*filter.call("list_purgeable_tasks", filter.ended), limit)
+    return [TaskSummary.from_row(row) for row in rows]
 
 
 async def task_states(fetch: Fetch, ids: Sequence[str], *, private: bool) -> dict[str, TaskState]:

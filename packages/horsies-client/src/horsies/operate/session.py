@@ -19,7 +19,7 @@ Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
 
 READ_TIMEOUT_MS: Final = 5_000
 UNIQUE_VIOLATION: Final = "23505"
-NEEDS_OPERATOR: Final = "not visible to this role (messages, arguments and results need the operator role)"
+NEEDS_OPERATOR: Final = "not visible to this role (messages, arguments, metadata and results need the operator role)"
 _PERMISSION_DENIED: Final = "42501"
 _TIMED_OUT: Final = "57014"
 _NO_TABLE: Final = "42P01"
@@ -28,6 +28,10 @@ _FILES: Final = ("schema.sql", "tasks.sql", "control.sql", "recover.sql", "opera
 
 class SlowAnswer(BrokerError):
     """A statement of an operator took longer than its time limit."""
+
+
+class MetadataHidden(BrokerError):
+    """A filter has a condition on metadata, which the role may not read."""
 
 
 def is_denied(error: BaseException) -> bool:
@@ -60,7 +64,12 @@ def bounded(
 
     async def run(connection: Any) -> R:
         async def fetch(name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
-            return await connection.fetch(known[name].sql, *values, timeout=answer_s)
+            try:
+                return await connection.fetch(known[name].sql, *values, timeout=answer_s)
+            except Exception as error:
+                if is_denied(error) and name.endswith("_by_metadata"):
+                    raise MetadataHidden(f"metadata is {NEEDS_OPERATOR}") from error
+                raise
 
         async with connection.transaction(readonly=readonly):
             await connection.execute(limits, timeout=answer_s)

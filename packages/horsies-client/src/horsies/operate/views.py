@@ -42,7 +42,7 @@ class _Task(FromRow):
 class TaskInfo(_Task):
     """One row of `horsies_tasks`, without arguments and result. Times are the database's."""
 
-    CONVERTED: ClassVar = {"status": TaskStatus, "progress": _json}
+    CONVERTED: ClassVar = {"status": TaskStatus, "progress": _json, "metadata": _mapping}
 
     priority: int
     sent_at: datetime
@@ -66,6 +66,8 @@ class TaskInfo(_Task):
     failed_reason: str | None
     unique_key: str | None
     progress: Any
+    metadata: Mapping[str, Any] | None
+    """Empty when it has none; None when this role may not read it."""
     is_workflow_task: bool
     created_at: datetime
     updated_at: datetime
@@ -244,7 +246,7 @@ class Heartbeat(FromRow):
 @dataclass(frozen=True, slots=True)
 class TaskDetail:
     """Everything about one task. A role that may not read messages, arguments and results gets None for `payload`, for
-    the task's `failed_reason` and `unique_key`, and for the messages of its attempts."""
+    the task's `failed_reason`, `unique_key` and `metadata`, and for the messages of its attempts."""
 
     task: Mapping[str, Any]
     """The row by column, without the columns in `payload`."""
@@ -253,6 +255,11 @@ class TaskDetail:
     attempts: tuple[TaskAttempt, ...]
     heartbeats: tuple[Heartbeat, ...]
     """The newest few, newest first."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        """Empty when it has none; None when this role may not read it."""
+        return self.task["metadata"]
 
     @classmethod
     def of(
@@ -265,7 +272,10 @@ class TaskDetail:
         """Build it from the rows of `show_task`, `show_payload` (None for a role that may not read it), `read_attempts`
         or `show_attempts`, and `show_heartbeats`."""
         payload = None if private is None else dict(private.items())
-        told = {name: None if payload is None else payload.pop(name) for name in ("failed_reason", "unique_key")}
+        names = ("failed_reason", "unique_key", "metadata")
+        told: dict[str, Any] = {name: None if payload is None else payload.pop(name) for name in names}
+        if told["metadata"] is not None:
+            told["metadata"] = _mapping(told["metadata"])
         return cls(
             {**dict(task.items()), **told},
             payload,

@@ -6,14 +6,19 @@ from datetime import datetime
 from typing import Any, ClassVar, Self
 
 from horsies._pg.rows import FromRow
+from horsies.metadata import decode
 from horsies.status import NodeStatus, WorkflowStatus
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    return dict(decode(text))  # a dict, which can be copied and pickled with the rest
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowInfo(FromRow):
     """One row of `horsies_workflows`, without result and error. Times are the database's."""
 
-    CONVERTED: ClassVar = {"status": WorkflowStatus}
+    CONVERTED: ClassVar = {"status": WorkflowStatus, "metadata": _metadata}
 
     id: str
     name: str
@@ -28,6 +33,8 @@ class WorkflowInfo(FromRow):
     started_at: datetime | None
     completed_at: datetime | None
     updated_at: datetime
+    metadata: Mapping[str, Any] | None
+    """Empty when it has none; None in a list of runs, and when this role may not read it."""
 
 
 @dataclass(frozen=True, slots=True)

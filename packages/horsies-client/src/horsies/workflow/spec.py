@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from horsies._hints import WORKFLOW, missing
+from horsies._hints import WORKFLOW, known_options, missing
 from horsies.workflow.graph import Graph, SubWorkflowNode
 from horsies.workflow.nodes import listed
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from horsies.workflow.start import Start
 
 T_co = TypeVar("T_co", covariant=True)
+_ARGUMENTS: Final = "arguments belong to the nodes, or to build_with of a workflow class: Nightly.build(5).start()"
 
 
 class WorkflowSpec(Graph[T_co]):
@@ -38,6 +39,7 @@ class WorkflowSpec(Graph[T_co]):
         return SubWorkflowNode(self, node_id=node_id, waits_for=listed(waits_for) or waits_for, join=join,
                                min_success=min_success, allow_failed_deps=allow_failed_deps)  # fmt: skip
 
+    @known_options(_ARGUMENTS)
     def start(
         self,
         *,
@@ -52,6 +54,7 @@ class WorkflowSpec(Graph[T_co]):
 
         return Start(self, workflow_id, connection, metadata).announced().send()
 
+    @known_options(_ARGUMENTS)
     async def start_async(
         self,
         *,

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
+from horsies.operate.filters import metadata_texts, statement_for
 from horsies.operate.session import Fetch
 from horsies.status import TASK_TERMINAL_STATES, TaskStatus
 from horsies_tui.data.filters import Query
@@ -36,9 +37,11 @@ async def breakdown(
     fetch: Fetch, query: Query, since: timedelta | None, estimates: Callable[[Fetch], Awaitable[Mapping[str, int]]]
 ) -> Breakdown:
     since = None if query.id else since
+    metadata = query.filter.metadata
     rows = await fetch(
-        "task_facets", [*query.tasks], query.queue or None, query.name or None, query.worker or None,
-        query.error or None, query.id or None, since, QUEUES, PER_QUEUE, LOOK, LOOK_CODED, SHOWN,
+        statement_for("task_facets", metadata), [*query.tasks], query.queue or None, query.name or None,
+        query.worker or None, query.error or None, query.id or None, since, QUEUES, PER_QUEUE, LOOK, LOOK_CODED, SHOWN,
+        metadata_texts(metadata),
     )  # fmt: skip
     cut = {row["value"] for row in rows if row["field"] == "read" and row["tasks"] >= _BOUNDS[row["value"]]}
     found = {row["value"]: int(row["tasks"]) for row in rows if row["field"] == "status"}

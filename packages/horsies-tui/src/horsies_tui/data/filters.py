@@ -1,7 +1,8 @@
 """The filter of a list, as people type it: `queue:mail status:failed,expired name:receipt error:smtp id:0192`.
 
-A bare word is a part of the name, `worker:` is the worker that holds or held a task, and a value with spaces stands in
-quotes. Every condition must hold. A word that cannot be understood is reported and ignored.
+A bare word is a part of the name, `worker:` is the worker that holds or held a task, `meta:tenant=acme` is a value of
+its metadata, and a value with spaces stands in quotes. Every condition must hold. A word that cannot be understood is
+reported and ignored.
 """
 
 import re
@@ -17,7 +18,7 @@ _MAX_CHARS: Final = 200
 
 _KEYS: Final = {
     "queue": "queue", "q": "queue", "name": "name", "task": "name", "error": "error", "code": "error", "id": "id",
-    "worker": "worker", "status": "status", "s": "status", "is": "status",
+    "worker": "worker", "status": "status", "s": "status", "is": "status", "meta": "meta",
 }  # fmt: skip
 _TEXTS: Final = ("queue", "name", "error", "id", "worker")
 _WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
@@ -34,12 +35,15 @@ class Query:
     error: str = ""
     id: str = ""
     worker: str = ""
+    meta: tuple[tuple[str, str], ...] = ()
+    """Keys and values of the metadata, by key."""
 
     @classmethod
     def parse(cls, text: str) -> tuple[Self, list[str]]:
         """The filter, and the problems of the words that were not understood."""
         found: dict[str, str] = {}
         statuses: set[str] = set()
+        meta: dict[str, str] = {}
         problems: list[str] = []
         for word in _WORD.findall(text[:_MAX_CHARS].replace("\0", "")):
             key, colon, value = word.partition(":")
@@ -48,12 +52,14 @@ class Query:
             value = value.replace('"', "")
             field = _KEYS.get(key.lower())
             if field is None:
-                problems.append(f"{key}: is not one of queue, status, name, error, id, worker")
+                problems.append(f"{key}: is not one of queue, status, name, error, id, worker, meta")
             elif field == "status":
                 problems += cls._add_statuses(value, statuses)
+            elif field == "meta":
+                problems += cls._add_metadata(value, meta)
             elif value:
                 found[field] = value if field in ("queue", "worker") else value.lower()
-        return cls(statuses=frozenset(statuses), **found), problems
+        return cls(statuses=frozenset(statuses), meta=tuple(sorted(meta.items())), **found), problems
 
     @staticmethod
     def _add_statuses(value: str, to: set[str]) -> list[str]:
@@ -66,9 +72,19 @@ class Query:
             to |= hits
         return problems
 
+    @staticmethod
+    def _add_metadata(pair: str, to: dict[str, str]) -> list[str]:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            return ["metadata has a key and a value: write meta:tenant=acme"]
+        if to.setdefault(key, value) != value:
+            return [f"meta:{key} has two values, and no task has both"]
+        return []
+
     def __str__(self) -> str:
         parts = [f"status:{','.join(sorted(status.lower() for status in self.statuses))}"] if self.statuses else []
         parts += [f"{name}:{_quoted(getattr(self, name))}" for name in _TEXTS if getattr(self, name)]
+        parts += [f"meta:{_quoted(f'{key}={value}')}" for key, value in self.meta]
         return " ".join(parts)
 
     @property
@@ -89,7 +105,7 @@ class Query:
     @property
     def has_text(self) -> bool:
         """Whether it has a condition besides the states."""
-        return any(getattr(self, name) for name in _TEXTS)
+        return bool(self.meta) or any(getattr(self, name) for name in _TEXTS)
 
     @property
     def whole_id(self) -> str | None:
@@ -107,6 +123,7 @@ class Query:
             name_part=self.name or None,
             code_part=self.error or None,
             worker_part=self.worker or None,
+            metadata=dict(self.meta),
         )
 
     @property

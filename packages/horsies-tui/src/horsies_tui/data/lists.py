@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+from horsies._checks import LONGEST
 from horsies._text import error_in
 from horsies.operate import reading
 from horsies.operate.filters import TaskFilter
@@ -58,7 +59,9 @@ async def tasks(fetch: Fetch, query: Query, since: timedelta | None, after: Plac
         page = await _waiting(fetch, filter, after, limit - len(found.rows))
         found = replace(page, rows=found.rows + page.rows, next=page.next or found.next, more_held=found.more_held)
     if filter.ended and (after is None or after.section == "ended") and len(found.rows) < limit:
-        ended = filter if query.id else replace(filter, newer_than=since)
+        # the window of the screen and the number of rows that are read bound a search of metadata, not the filter's own
+        whole = LONGEST if query.meta else None
+        ended = replace(filter, newer_than=whole if query.id else since or whole)
         page = await _ended(fetch, ended, after, limit - len(found.rows), has_text=query.has_text)
         found = replace(found, rows=found.rows + page.rows, next=page.next, looked=page.looked)
     return found
@@ -68,7 +71,7 @@ async def _held(fetch: Fetch, filter: TaskFilter, after: Place | None, limit: in
     others_follow = bool((filter.live | filter.ended) - IN_FLIGHT)
     room = min(HELD_SHOWN, limit) if others_follow else limit
     key = (after.at, after.id) if after is not None else (None, None)
-    rows = await fetch("tasks_held", *filter.values(filter.live & IN_FLIGHT), *key, room + 1)
+    rows = await fetch(*filter.call("tasks_held", filter.live & IN_FLIGHT), *key, room + 1)
     kept = tuple(TaskSummary.from_row(row) for row in rows[:room])
     if len(rows) <= room:
         return TaskList(kept)
@@ -79,8 +82,9 @@ async def _held(fetch: Fetch, filter: TaskFilter, after: Place | None, limit: in
 async def _waiting(fetch: Fetch, filter: TaskFilter, after: Place | None, limit: int) -> TaskList:
     room = min(WAITING_SHOWN, limit) if filter.ended else limit
     key = (after.queue_name, after.priority, after.at, after.id) if after is not None else (None,) * 4
-    look = LOOK if filter.name_part or filter.id_start else room  # without these conditions every row matches
-    rows = await fetch("tasks_waiting", *filter.values({TaskStatus.PENDING}), *key, look, room)
+    # without these conditions every row matches
+    look = LOOK if filter.name_part or filter.id_start or filter.metadata else room
+    rows = await fetch(*filter.call("tasks_waiting", {TaskStatus.PENDING}), *key, look, room)
     kept = _matching(rows)
     if filter.ended:
         return TaskList(kept, more_waiting=len(kept) >= room)
@@ -96,7 +100,7 @@ async def _ended(fetch: Fetch, filter: TaskFilter, after: Place | None, room: in
     else:
         look = LOOK if has_text or filter.ended != TASK_TERMINAL_STATES else room  # then every row matches
     key = (after.at, after.id) if after is not None else (None, None)
-    rows = await fetch("tasks_ended", *filter.values(filter.ended), *key, look, room)
+    rows = await fetch(*filter.call("tasks_ended", filter.ended), *key, look, room)
     kept = _matching(rows)
     if len(kept) >= room and (at := kept[-1].terminal_at) is not None:
         return TaskList(kept, Place("ended", kept[-1].id, at))

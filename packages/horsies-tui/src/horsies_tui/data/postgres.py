@@ -127,11 +127,11 @@ class PostgresSource:
                 return None
             slot_s = window.total_seconds() / MOMENTS
             past = await fetch("worker_history", worker_id, status.snapshot_at, slot_s, MOMENTS)
-            held = TaskFilter(worker_id=worker_id).values(IN_FLIGHT)
+            held = TaskFilter(worker_id=worker_id).call("tasks_held", IN_FLIGHT)
             return models.WorkerDetail(
                 status,
                 tuple(map(models.WorkerMoment.from_row, past)),
-                tuple(map(TaskSummary.from_row, await fetch("tasks_held", *held, None, None, 200))),
+                tuple(map(TaskSummary.from_row, await fetch(*held, None, None, 200))),
                 tuple(map(models.WorkerAttempt.from_row, await fetch("worker_attempts", worker_id, 2_000, 50))),
             )
 

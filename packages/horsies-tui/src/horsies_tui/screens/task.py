@@ -1,5 +1,6 @@
 """One task: its times, attempts, arguments, result, traceback and heartbeats."""
 
+import json
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final, cast
 
@@ -13,7 +14,7 @@ from horsies.operate.views import TaskAttempt, TaskDetail
 from horsies_tui.data.source import Target
 from horsies_tui.screens.lines import outcome_text
 from horsies_tui.screens.live import LiveScreen
-from horsies_tui.text import as_json, block, inert, moment, short_id, span
+from horsies_tui.text import as_json, block, inert, moment, pretty_json, short_id, span
 from horsies_tui.themes import MUTED, badge, variable_of
 from horsies_tui.widgets.live_table import Column, Columns, LiveTable
 from horsies_tui.widgets.panel import Panel
@@ -36,9 +37,9 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
     NAME = "task"
     PLACE = "tasks"
     ABOUT = (
-        "One task: its times as bars, finished attempts, arguments and result (as far as this role may see them), the "
-        "traceback of its error, and its last heartbeats. Left and right change the tab, y copies all of it as JSON, "
-        "w goes to its workflow."
+        "One task: its times as bars, finished attempts, arguments, metadata and result (as far as this role may see "
+        "them), the traceback of its error, and its last heartbeats. Left and right change the tab, y copies all of it "
+        "as JSON, w goes to its workflow."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right", "tab(1)", "Next tab"),
@@ -81,7 +82,10 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
         self.query_one(TaskCard).show(data)
         self.query_one(LiveTable).show(data.attempts)
         payload = cast("dict[str, Any] | None", data.payload)
-        self._text("arguments", payload_text(payload, "args", "kwargs", "task_options"))
+        told = payload_text(payload, "args", "kwargs", "task_options")
+        if data.metadata:
+            told += f"\n\nmetadata\n{pretty_json(json.dumps(data.metadata), None)}"
+        self._text("arguments", told)
         self._text("result", payload_text(payload, "result", "progress"))
         trace = traceback_of(payload.get("result")) if payload is not None else ""
         reason = task["failed_reason"]

@@ -36,9 +36,9 @@ class TasksScreen(FilteredScreen[TaskList]):
     ABOUT = (
         "First what workers hold, then what waits in the order in which it will be claimed, then what ended within the "
         "window ([ and ] change it), the newest first. / filters: queue:mail status:failed name:receipt error:smtp "
-        "id:0192 worker:web; a bare word is a name. The letters w h x d f u e switch a status. On a wide screen, i "
-        "goes to the queues, names and workers of the list; enter narrows it to one. Numbers: ≈ is an estimate, + at "
-        "least. "
+        "id:0192 worker:web meta:tenant=acme; a bare word is a name. The letters w h x d f u e switch a status. "
+        "On a wide screen, i goes to the queues, names and workers of the list; enter narrows it to one. Numbers: ≈ is "
+        "an estimate, + at least. "
         "Space marks, a marks all that the filter matches; actions take the marks, or the row under the cursor. The "
         "list grows as you go down."
     )
@@ -61,7 +61,7 @@ class TasksScreen(FilteredScreen[TaskList]):
 
     def body(self) -> ComposeResult:
         yield StatusChips([str(status) for status in TaskStatus])
-        yield FilterBar("filter: queue: status: name: error: id: worker:")
+        yield FilterBar("filter: queue: status: name: error: id: worker: meta:")
         with Horizontal():
             yield TablePanel("tasks", TASK_COLUMNS, lambda row: row.id,
                              empty="No tasks yet. New tasks show up here at once.")  # fmt: skip

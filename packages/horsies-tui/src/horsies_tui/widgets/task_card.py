@@ -1,9 +1,10 @@
 """The summary of one task: facts, its phases as bars on one axis, and why it failed."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -11,10 +12,13 @@ from textual.content import Content
 from textual.widgets import Static
 
 from horsies._text import error_in
+from horsies.metadata import RESERVED
 from horsies.operate.views import TaskAttempt, TaskDetail
 from horsies_tui.text import block, inert, moment, short_id, span
 from horsies_tui.themes import variable_of
-from horsies_tui.widgets.texts import Fields, status_content
+from horsies_tui.widgets.texts import NAME_WIDTH, Fields, status_content
+
+METADATA_SHOWN: Final = 6
 
 
 def facts(detail: TaskDetail) -> list[tuple[str, object]]:
@@ -34,6 +38,7 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
         ("process", f"{task['worker_hostname']} pid {task['worker_pid']}" if task["worker_pid"] else None),
         ("workflow", task["workflow_id"]),
         ("unique key", task["unique_key"]),
+        *_metadata(detail.metadata or {}),
         ("good until", f"in {span(task['good_until'] - now)}"
          if task["good_until"] and not task["terminal_at"] else None),
         ("next retry", f"in {span(task['next_retry_at'] - now)}"
@@ -42,6 +47,17 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
         ("clock", f"the sender's clock differs by {skew:.0f} s" if abs(skew) > 5 else None),
         ("error", Content.styled(inert(task["error_code"], 200), "$error") if task["error_code"] else None),
     ]  # fmt: skip
+
+
+def _metadata(found: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """A line for each key, under one name: the user's keys first, then those that horsies wrote."""
+    keys = sorted(found, key=lambda key: (key.startswith(RESERVED), key))
+    lines = [f"{key}={found[key] if isinstance(found[key], str) else json.dumps(found[key])}" for key in keys]
+    cut = [inert(line, 200) for line in lines[:METADATA_SHOWN]]
+    if len(lines) > len(cut):
+        cut.append(f"and {len(lines) - len(cut)} more, under arguments")
+    if cut:
+        yield "metadata", Content(f"\n{'':<{NAME_WIDTH}}".join(cut))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Texts of a row: facts in two columns, and long texts such as arguments or a traceback, cut and scrollable."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -11,6 +11,8 @@ from horsies._text import error_in
 from horsies.operate.session import NEEDS_OPERATOR
 from horsies_tui.text import block, inert, pretty_json
 from horsies_tui.themes import badge, variable_of
+
+NAME_WIDTH: Final = 13
 
 
 def status_content(state: str) -> Content:
@@ -24,7 +26,7 @@ class Fields(Static):
         shown = {
             name: value if isinstance(value, Content) else inert(value) for name, value in fields if value is not None
         }
-        lines = [Content.assemble((f"{name:<13}", "$text-muted"), value) for name, value in shown.items()]
+        lines = [Content.assemble((f"{name:<{NAME_WIDTH}}", "$text-muted"), value) for name, value in shown.items()]
         self.update(Content("\n").join(lines))
 
 

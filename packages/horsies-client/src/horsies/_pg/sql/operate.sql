@@ -104,7 +104,7 @@ SELECT left(args, $2::int) AS args, length(args) AS args_chars, left(kwargs, $2:
        length(kwargs) AS kwargs_chars, left(result, $2::int) AS result, length(result) AS result_chars,
        left(progress::text, $2::int) AS progress, length(progress::text) AS progress_chars,
        left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars,
-       failed_reason, unique_key
+       failed_reason, unique_key, coalesce(metadata, '{}') AS metadata
   FROM horsies_tasks WHERE id = $1;
 
 -- name: show_attempts :many

@@ -114,7 +114,8 @@ SELECT id, task_name, status, result FROM horsies_tasks WHERE id = ANY ($1::text
 
 -- name: read_task :one
 -- params: id
-SELECT {{task_info}}, t.failed_reason, t.unique_key, t.progress FROM horsies_tasks t WHERE t.id = $1;
+SELECT {{task_info}}, t.failed_reason, t.unique_key, t.progress, coalesce(t.metadata, '{}') AS metadata
+  FROM horsies_tasks t WHERE t.id = $1;
 
 -- name: read_attempts :many
 -- params: id

@@ -24,12 +24,17 @@ SELECT id, name AS task_name, status, coalesce(result, error) AS result, definit
 
 -- name: read_workflow :one
 -- params: id
-SELECT {{workflow_info}} FROM horsies_workflows w WHERE w.id = $1;
+SELECT {{workflow_info}}, coalesce(w.metadata, '{}') AS metadata FROM horsies_workflows w WHERE w.id = $1;
+
+-- name: show_workflow :one
+-- params: id
+-- `read_workflow` for a viewer, who may not read metadata.
+SELECT {{workflow_info}}, NULL::jsonb AS metadata FROM horsies_workflows w WHERE w.id = $1;
 
 -- name: list_workflows :many
 -- params: status, row_limit
 -- Live workflows first, then the newest ended ones; workflows inside others are left out.
-SELECT * FROM (
+SELECT *, NULL::jsonb AS metadata FROM (
     (SELECT {{workflow_info}} FROM horsies_workflows w
       WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.depth = 0 AND ($1::text IS NULL OR w.status = $1)
       ORDER BY w.status, w.updated_at DESC LIMIT $2)

@@ -8,14 +8,14 @@ operator retried during the confirmation and that failed again.
 import argparse
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from horsies.operate import actions
 from horsies.operate.broker import PostgresBroker
 from horsies.operate.commands._common import OK, PROBLEMS, Desk, Refused, confirm
 from horsies.operate.commands._print import complain, plural, say, say_json
-from horsies.operate.commands._task_filter import filter_of, narrowed
+from horsies.operate.commands._task_filter import filter_of, narrowed, searched
 from horsies.operate.filters import LIVE_STATES, RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.operate.reading import COUNT_BOUND
 from horsies.operate.session import SlowAnswer
@@ -126,21 +126,25 @@ async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
         async for some, refused in how.on_filter(broker, filter, options.limit):
             done += some
             left.update(refused)
-    _tell(options, how, matched=matched, done=done, ids=first, left=left, at_least=at_least)
-    if not options.json and (told := await how.left_out(broker, filter)) is not None:
-        complain(told)
+    _tell(options, how, matched=matched, done=done, ids=first, left=left, at_least=at_least, within=filter.window)
+    if not options.json:
+        if (window := searched(filter)) is not None:
+            say(window)
+        if (told := await how.left_out(broker, filter)) is not None:
+            complain(told)
     return OK if done or (options.dry_run and matched) else PROBLEMS
 
 
 def _tell(
     options: argparse.Namespace, how: Act, *, matched: int, done: int, ids: Sequence[str], left: Left,
-    at_least: bool = False,
+    at_least: bool = False, within: timedelta | None = None,
 ) -> None:  # fmt: skip
     if options.json:
         say_json(
             {
                 "verb": how.verb, "dry_run": options.dry_run, "matched": matched, "matched_is_lower_bound": at_least,
                 "done": done, "ids": list(ids), "not_done": [{"id": key, "why": why} for key, why in left.items()],
+                "ended_within": within,
             }
         )  # fmt: skip
         return

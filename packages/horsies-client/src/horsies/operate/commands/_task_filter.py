@@ -3,16 +3,18 @@
 import argparse
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
-from horsies._text import short
+from horsies._text import short, span
+from horsies.errors import ConfigurationError
 from horsies.operate.commands._common import Refused, at_least_one, duration, row_id
-from horsies.operate.filters import TaskFilter
+from horsies.operate.filters import METADATA_WINDOW, TaskFilter
 from horsies.status import TaskStatus
 
 _FIELDS: Final = {
     "status": "statuses", "queue": "queues", "task": "task_names", "error_code": "error_codes", "worker": "worker_id",
-    "older_than": "older_than", "newer_than": "newer_than",
+    "older_than": "older_than", "newer_than": "newer_than", "meta": "metadata",
 }  # fmt: skip
 
 
@@ -30,12 +32,51 @@ def add_selection(to: argparse.ArgumentParser, *, ids: bool = True) -> None:
         "--older-than", type=duration, metavar="SPAN", help="at least so long in its state: 90s, 15m, 2h, 7d"
     )
     group.add_argument("--newer-than", type=duration, metavar="SPAN", help="at most so long in its state")
+    group.add_argument(
+        "--meta", action=_Metadata, type=_pair, metavar="KEY=VALUE",
+        help="its metadata has this value; all that are given must match. Looks at live tasks and at those that ended "
+        "in the last 24 h (before --older-than); --newer-than looks further back",
+    )  # fmt: skip
     group.add_argument("--limit", type=at_least_one, metavar="N", help="at most so many tasks")
 
 
 def filter_of(options: argparse.Namespace) -> TaskFilter:
-    """The filter of the options, without the ids."""
-    return TaskFilter(**{field: getattr(options, name) for name, field in _FIELDS.items()})
+    """The filter of the options, without the ids; raises Refused."""
+    try:
+        return TaskFilter(**{field: getattr(options, name) for name, field in _FIELDS.items()})
+    except ConfigurationError as error:
+        raise Refused(str(error)) from None
+
+
+def searched(filter: TaskFilter) -> str | None:
+    """What to say about ended tasks that a condition on metadata did not look at; None when it looked at all."""
+    if (window := filter.window) is None:
+        return None
+    older = filter.older_than
+    hours = METADATA_WINDOW // timedelta(hours=1)
+    when = f"more than {span(older)} and less than {span(window)} ago" if older else f"in the last {hours} h"
+    return f"--meta looked only at ended tasks that ended {when}; --newer-than SPAN looks further back"
+
+
+class _Metadata(argparse.Action):
+    """Collects the pairs of `--meta`; a key that is given twice is refused, because both would have to match."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: object = None
+    ) -> None:
+        key, value = values
+        found: dict[str, str] = getattr(namespace, self.dest) or {}
+        if found.get(key, value) != value:
+            parser.error(f"--meta {short(key)!r} is given twice with two values, and no task has both: give one")
+        setattr(namespace, self.dest, {**found, key: value})
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        what = "no key" if equals else "no value"
+        raise argparse.ArgumentTypeError(f"{short(text)!r} has {what}: write KEY=VALUE, such as --meta tenant=acme")
+    return key, value
 
 
 def narrowed(filter: TaskFilter, allowed: Collection[TaskStatus], verb: str) -> TaskFilter:

@@ -1,16 +1,29 @@
-"""`horsies tasks list|show|retry|cancel|purge`."""
+"""`horsies tasks list|count|show|retry|cancel|purge`."""
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from horsies._text import error_in
 from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_confirmation, row_id
-from horsies.operate.commands._print import as_json, cell, complain, say, say_json, say_pairs, say_table, short, span
+from horsies.operate.commands._print import (
+    as_json,
+    cell,
+    complain,
+    plural,
+    say,
+    say_json,
+    say_pairs,
+    say_table,
+    short,
+    span,
+)
 from horsies.operate.commands._task_actions import Act, Cancel, Purge, Retry, act
-from horsies.operate.commands._task_filter import add_selection, filter_of
-from horsies.operate.filters import TaskCursor
+from horsies.operate.commands._task_filter import add_selection, filter_of, searched
+from horsies.operate.filters import TaskCursor, TaskFilter
+from horsies.operate.reading import COUNT_BOUND
 from horsies.operate.session import NEEDS_OPERATOR
 from horsies.operate.views import TaskDetail, TaskSummary
 
@@ -41,6 +54,7 @@ def main(argv: Sequence[str]) -> int:
     listing = command.add("list", "list tasks: live ones first, then ended ones, the newest first", _list)
     add_selection(listing, ids=False)
     listing.add_argument("--after", type=_cursor, metavar="CURSOR", help="go on where a page ended, as it was printed")
+    add_selection(command.add("count", "count tasks; --limit stops counting", _count), ids=False)
     about = "show everything about some tasks: times, attempts, arguments, result, heartbeats"
     show = command.add("show", about, _show)
     show.add_argument("ids", nargs="+", metavar="ID", type=row_id)
@@ -63,15 +77,32 @@ def _cursor(text: str) -> TaskCursor:
 
 
 async def _list(desk: Desk) -> int:
-    options = desk.options
-    page = await desk.broker.list_tasks(filter_of(options), options.limit or PAGE, options.after)
-    document = {"tasks": page.tasks, "next": str(page.next) if page.next else None}
-    if desk.has_said(document, page.tasks, "no tasks"):
-        return OK
-    say_tasks(page.tasks)
-    if page.next:
-        say(f"\nthere may be more: --after {page.next}")
+    options, filter = desk.options, filter_of(desk.options)
+    page = await desk.broker.list_tasks(filter, options.limit or PAGE, options.after)
+    document = {"tasks": page.tasks, "next": str(page.next) if page.next else None, "ended_within": filter.window}
+    if not desk.has_said(document, page.tasks, "no tasks"):
+        say_tasks(page.tasks)
+        if page.next:
+            say(f"\nthere may be more: --after {page.next}")
+    if not (options.json or page.next):
+        _say_window(filter)
     return OK
+
+
+async def _count(desk: Desk) -> int:
+    filter, bound = filter_of(desk.options), desk.options.limit or COUNT_BOUND
+    count = await desk.broker.count_tasks(filter, bound)
+    if desk.options.json:
+        say_json({"count": count, "is_lower_bound": count >= bound, "ended_within": filter.window})
+        return OK
+    say(("at least " if count >= bound else "") + plural(count, "task"))
+    _say_window(filter)
+    return OK
+
+
+def _say_window(filter: TaskFilter) -> None:
+    if (told := searched(filter)) is not None:
+        say(told)
 
 
 def say_tasks(tasks: Sequence[TaskSummary]) -> None:
@@ -152,7 +183,7 @@ def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
     _say_text("reason", task["failed_reason"], limit)
     say("\ntimes (of the database; `sent` is the sender's)")
     say_pairs([(name, _moment(task, column)) for name, column in _MOMENTS], indent="  ")
-    _say_payload(detail.payload, limit)
+    _say_payload(detail, limit)
     if detail.attempts:
         say("\nattempts")
         say_table(
@@ -196,11 +227,14 @@ def _moment(task: Mapping[str, Any], column: str) -> str | None:
     return f"{cell(value)}  {_ago(task['seen_at'] - value, ' ago')}"
 
 
-def _say_payload(payload: Mapping[str, Any] | None, limit: int | None) -> None:
+def _say_payload(detail: TaskDetail, limit: int | None) -> None:
+    payload = detail.payload
     say()
     if payload is None:
-        say(f"arguments, progress and result: {NEEDS_OPERATOR}")
+        say(f"arguments, metadata, progress and result: {NEEDS_OPERATOR}")
         return
+    if detail.metadata:
+        _say_text("metadata", json.dumps(detail.metadata, ensure_ascii=False), limit)
     for name in _PAYLOAD:
         _say_text(name, payload[name], limit, payload[name + "_chars"])
     error = error_in(payload["result"])

@@ -1,5 +1,6 @@
 """`horsies workflows [list]`, `show ID`, `pause|resume|cancel|retry ID...`."""
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -69,6 +70,8 @@ async def _show(desk: Desk) -> int:
         say_json({"workflow": info, "nodes": nodes, "paused": paused})
         return OK
     say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
+    if info.metadata and not options.mermaid:
+        say(f"\nmetadata  {one_line(json.dumps(info.metadata, ensure_ascii=False))}")
     if paused and not options.mermaid:
         say("")
         for one in paused:

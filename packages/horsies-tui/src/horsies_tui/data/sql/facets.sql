@@ -3,7 +3,7 @@
 -- those counts are lower bounds.
 
 -- name: task_facets :many
--- params: statuses, queue, name, worker, error, id_start, since, queues, per_queue, look, look_coded, shown
+-- params: statuses, queue, name, worker, error, id_start, since, queues, per_queue, look, look_coded, shown, metadata
 -- Each field is counted without the filter's condition on that field: the queues are those of the wanted states, names
 -- and workers, in all queues.
 WITH RECURSIVE waiting AS (
@@ -17,39 +17,40 @@ WITH RECURSIVE waiting AS (
       FROM waiting w WHERE w.queue_name IS NOT NULL AND w.n < $8::int
 ), sampled AS MATERIALIZED (
     (SELECT 'held' AS section, t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id AS worker,
-            t.worker_hostname AS host, NULL::text AS error_code
+            t.worker_hostname AS host, NULL::text AS error_code{{metadata_column}}
        FROM horsies_tasks t WHERE t.status IN ('CLAIMED', 'RUNNING') LIMIT $10::int)
     UNION ALL
-    SELECT 'waiting', s.id, 'PENDING', w.queue_name, s.task_name, NULL, NULL, NULL
+    SELECT 'waiting', s.id, 'PENDING', w.queue_name, s.task_name, NULL, NULL, NULL{{metadata_column}}
       FROM waiting w CROSS JOIN LATERAL (
-           SELECT t.id, t.task_name FROM horsies_tasks t
+           SELECT t.id, t.task_name{{metadata_column}} FROM horsies_tasks t
             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = w.queue_name
             ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT $9::int) AS s
     UNION ALL
-    (SELECT 'withdrawn', t.id, t.status, t.queue_name, t.task_name, NULL, NULL, NULL
+    (SELECT 'withdrawn', t.id, t.status, t.queue_name, t.task_name, NULL, NULL, NULL{{metadata_column}}
        FROM horsies_tasks t WHERE t.withdrawn LIMIT $10::int)
     UNION ALL
     -- successes and failures are sampled apart, because a thousand successes would hide the newest failures
-    (SELECT 'ended', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname, NULL
+    (SELECT 'ended', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname,
+            NULL{{metadata_column}}
        FROM horsies_tasks t
       WHERE t.terminal_at IS NOT NULL AND t.error_code IS NULL
         AND ($7::interval IS NULL OR t.terminal_at >= statement_timestamp() - $7::interval)
       ORDER BY t.terminal_at DESC LIMIT $10::int)
     UNION ALL
     (SELECT 'coded', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname,
-            left(t.error_code, 200)
+            left(t.error_code, 200){{metadata_column}}
        FROM horsies_tasks t
       WHERE t.terminal_at IS NOT NULL AND t.error_code IS NOT NULL
         AND ($7::interval IS NULL OR t.terminal_at >= statement_timestamp() - $7::interval)
       ORDER BY t.terminal_at DESC LIMIT $11::int)
 ), judged AS NOT MATERIALIZED (
-    SELECT s.status, s.queue_name, s.task_name, s.worker, s.host, s.status = ANY ($1::text[]) AS by_status,
-           $2::text IS NULL OR s.queue_name = $2::text AS by_queue,
-           $3::text IS NULL OR strpos(lower(s.task_name), $3::text) > 0 AS by_name,
-           $4::text IS NULL OR strpos(s.worker, $4::text) > 0 AS by_worker
-      FROM sampled s
-     WHERE ($5::text IS NULL OR strpos(lower(s.error_code), $5::text) > 0)
-       AND ($6::text IS NULL OR left(s.id, length($6::text)) = $6::text)
+    SELECT t.status, t.queue_name, t.task_name, t.worker, t.host, t.status = ANY ($1::text[]) AS by_status,
+           $2::text IS NULL OR t.queue_name = $2::text AS by_queue,
+           $3::text IS NULL OR strpos(lower(t.task_name), $3::text) > 0 AS by_name,
+           $4::text IS NULL OR strpos(t.worker, $4::text) > 0 AS by_worker
+      FROM sampled t
+     WHERE ($5::text IS NULL OR strpos(lower(t.error_code), $5::text) > 0)
+       AND ($6::text IS NULL OR left(t.id, length($6::text)) = $6::text) AND {{metadata_matches}}
 )
 SELECT 'status' AS field, status AS value, NULL::text AS host, count(*) AS tasks
   FROM judged WHERE by_queue AND by_name AND by_worker GROUP BY status

@@ -17,15 +17,15 @@ SELECT {{task_summary}}
 -- `tail` is the last row that was read: the next page continues there, even when nothing matched. Withdrawn tasks have
 -- an index of their own; the planner merges the two.
 WITH walked AS MATERIALIZED (
-    SELECT {{task_summary}}, t.enqueued_at, t.former_node_id
+    SELECT {{task_summary}}, t.enqueued_at, t.former_node_id{{metadata_column}}
       FROM (SELECT id, task_name, queue_name, priority, status, enqueued_at, claimed_at, started_at, terminal_at, retry_count,
                    max_retries, manual_retries, claimed_by_worker_id, worker_hostname, error_code, is_workflow_task,
-                   withdrawn, former_node_id
+                   withdrawn, former_node_id{{metadata_column}}
               FROM horsies_tasks WHERE status = 'PENDING' AND NOT withdrawn
             UNION ALL
             SELECT id, task_name, queue_name, priority, status, enqueued_at, claimed_at, started_at, terminal_at, retry_count,
                    max_retries, manual_retries, claimed_by_worker_id, worker_hostname, error_code, is_workflow_task,
-                   withdrawn, former_node_id
+                   withdrawn, former_node_id{{metadata_column}}
               FROM horsies_tasks WHERE withdrawn) AS t
      WHERE ($queue_names::text[] IS NULL OR t.queue_name = ANY ($queue_names::text[]))
        AND ($after_queue::text IS NULL OR (t.queue_name, t.priority, t.enqueued_at, t.id)
@@ -45,7 +45,7 @@ SELECT tail.*, m.* FROM tail LEFT JOIN matching m ON true ORDER BY m.queue_name,
 -- name: tasks_ended :many
 -- params: {{task_filter}}, after_at, after_id, look, row_limit
 WITH walked AS MATERIALIZED (
-    SELECT {{task_summary}}, t.former_node_id
+    SELECT {{task_summary}}, t.former_node_id{{metadata_column}}
       FROM horsies_tasks t
      WHERE t.terminal_at IS NOT NULL AND (NOT $has_code::boolean OR t.error_code IS NOT NULL)
        AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))

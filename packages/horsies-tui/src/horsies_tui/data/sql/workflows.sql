@@ -19,7 +19,7 @@ LATERAL (
 -- name: workflows_live :many
 -- params: statuses, name, id_start, row_limit
 -- The order of the index over live runs: running, waiting, paused; the last changed first within each.
-SELECT {{workflow_info}}, {{run_times}}
+SELECT {{workflow_info}}, {{run_times}}, NULL::jsonb AS metadata
   FROM (SELECT {{workflow_info}} FROM horsies_workflows w
          WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.status = ANY ($statuses::text[]) AND w.depth = 0
            AND {{found_run}}
@@ -43,7 +43,7 @@ WITH walked AS MATERIALIZED (
     SELECT (SELECT count(*) FROM walked) AS walked, w.id AS tail_id, w.completed_at AS tail_at
       FROM walked w ORDER BY w.completed_at, w.id LIMIT 1
 )
-SELECT tail.*, {{workflow_info}}, {{run_times}}
+SELECT tail.*, {{workflow_info}}, {{run_times}}, NULL::jsonb AS metadata
   FROM tail LEFT JOIN matching w ON true CROSS JOIN {{node_counts}}
  ORDER BY w.completed_at DESC, w.id DESC;
 
@@ -68,7 +68,8 @@ SELECT 'read', w.section, count(*) FROM walked w GROUP BY w.section;
 
 -- name: workflow_by_id :many
 -- params: id
-SELECT {{workflow_info}}, {{run_times}} FROM horsies_workflows w CROSS JOIN {{node_counts}} WHERE w.id = $1;
+SELECT {{workflow_info}}, {{run_times}}, NULL::jsonb AS metadata
+  FROM horsies_workflows w CROSS JOIN {{node_counts}} WHERE w.id = $1;
 
 -- name: workflow_errors :many
 -- params: id, chars, row_limit
