@@ -28,6 +28,8 @@ from tests.support.workers import WorkerProcess, describe, ended, start_worker
 
 APP = "tests.support.event_app:app"
 EVENTS_VARIABLE = "HORSIES_TEST_EVENTS"
+BLOCK_VARIABLE = "HORSIES_TEST_BLOCK"
+SLOW_START_VARIABLE = "HORSIES_TEST_SLOW_START"
 SCHEDULE_VARIABLE = "HORSIES_TEST_SCHEDULE"
 HANDLERS_VARIABLE = "HORSIES_TEST_HANDLERS"
 FORGED = "2026-01-01 00:00:00,000 CRITICAL horsies.worker: all is lost"
@@ -104,6 +106,13 @@ def _logs(_event: WorkerStarted) -> None:
     _LOG.warning("%d", "no number")
 
 
+def _blocks(_record: logging.LogRecord) -> bool:
+    """The filter of a logger runs where the record is made: on the event loop, as for the report of SIGUSR1."""
+    while threading.current_thread() is threading.main_thread() and Path(os.environ[BLOCK_VARIABLE]).exists():
+        time.sleep(0.01)
+    return True
+
+
 def _sleeps(_event: AttemptSucceeded) -> None:
     time.sleep(600)
 
@@ -112,6 +121,15 @@ if VARIABLE in os.environ:
     schedules = [TaskSchedule("tick", "noop", Interval(seconds=1))] if SCHEDULE_VARIABLE in os.environ else []
     app = worker_app.build({**json.loads(os.environ[VARIABLE]), "schedule": ScheduleConfig(schedules)})
     register(app)
+    if BLOCK_VARIABLE in os.environ:
+        logging.getLogger("horsies.worker").addFilter(_blocks)
+    if SLOW_START_VARIABLE in os.environ:
+
+        @app.on_child_start
+        def wait() -> None:
+            while Path(os.environ[SLOW_START_VARIABLE]).exists():
+                time.sleep(0.01)
+
     for name in os.environ.get(HANDLERS_VARIABLE, "").split(","):
         match name:
             case "raises":

@@ -1,7 +1,7 @@
 """Events of a worker, for `app.on_event`. Its own logs and metrics are made from the same events.
 
 A worker creates them in its parent process, so that they also tell of child processes that crash. Times are in seconds.
-`docs/reference/events.md` is generated from the docstrings here (`just events-reference`).
+`docs/reference/events.md` is generated from the docstrings here (`just reference`).
 """
 
 from collections.abc import Sequence
@@ -65,6 +65,7 @@ class DatabaseRegained(Event):
     """That session has a connection again, or needs none any more and the others have one."""
 
     session: str
+    """As for `DatabaseLost`."""
     outage_s: float
 
 
@@ -206,7 +207,8 @@ class RowsPruned(Event):
     """Old rows were deleted."""
 
     table: str
-    """Without the prefix `horsies_`, such as `tasks`."""
+    """Which ones: `tasks`, `task_names`, `task_sets`, `heartbeats`, `worker_states`, `worker_instances`, `workflows`,
+    `workflow_nodes`."""
     count: int
 
 
@@ -222,9 +224,10 @@ class ScheduleFired(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkflowEnded(Event):
-    """This worker wrote the end of a workflow."""
+    """This worker wrote the end of a workflow, or of one inside another. One that is cancelled on request was ended by
+    the client that asked."""
 
     workflow_id: str
     name: str
     status: str
-    """`COMPLETED`, `FAILED` or `CANCELLED`."""
+    """`COMPLETED`, `FAILED`, or `CANCELLED` because the workflow around it could not go on."""

@@ -77,14 +77,16 @@ EXITS: Final = Metric(
 )
 RECOVERED: Final = Metric(
     "horsies_worker_recovered_tasks_total",
-    "Tasks of dead or silent workers that this one took care of: requeued, ended, expired.",
+    "Tasks that this worker took from dead or silent ones (requeued, ended), or found expired.",
     ("action",),
 )
 DEAD: Final = Metric("horsies_worker_declared_dead_total", "Other workers that this one declared dead.")
 PRUNED: Final = Metric("horsies_worker_pruned_rows_total", "Old rows that this worker deleted.", ("table",))
 FIRED: Final = Metric("horsies_worker_schedules_fired_total", "Runs that schedules started here.")
 WORKFLOWS: Final = Metric(
-    "horsies_worker_workflows_ended_total", "Workflow runs whose end this worker wrote.", ("status",)
+    "horsies_worker_workflows_ended_total",
+    "Workflow runs whose end this worker wrote: completed, failed, cancelled.",
+    ("status",),
 )
 OUTAGES: Final = Metric("horsies_worker_database_outages_total", "How often a session lost the database.")
 EVENTS_DROPPED: Final = Metric(
