@@ -181,6 +181,18 @@ def test_probes_from_start_to_stop(db: Database, tmp_path: Path) -> None:
             assert handle.get(LONG_MS).is_ok()
 
 
+def test_all_idle_workers_are_ready_again_after_an_outage(db: Database, tmp_path: Path) -> None:
+    """One is on duty and claims, the other waits for the duty: its sessions are not all needed."""
+    with ChaosProxy(db.url) as proxy, observed(proxy.url, tmp_path) as one, observed(proxy.url, tmp_path) as other:
+        both = (one, other)
+        eventually(lambda: all(each.ready()[0] == 200 for each in both))
+        for _ in range(2):
+            proxy.set(Mode.CUT)
+            eventually(lambda: all(each.ready()[0] == 503 for each in both))
+            proxy.set(Mode.PASS)
+            eventually(lambda: all(each.ready()[0] == 200 for each in both))
+
+
 def test_a_silent_database(db: Database, tmp_path: Path) -> None:
     """Nothing is refused, nothing arrives: the probe answers at once all the same."""
     with ChaosProxy(db.url) as proxy, observed(proxy.url, tmp_path) as one:
