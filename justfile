@@ -87,6 +87,10 @@ revision message: setup
 schema-dump: setup
     {{run}} python -m tests.support.schema_dump
 
+# write docs/reference/events.md and worker-metrics.md from the docstrings of the events and from the table of metrics
+reference: setup
+    {{run}} python -m tests.support.reference_pages
+
 # how fast is it, beside its peers: just bench (quick), bench full, bench peers (installs them), bench against REV, bench --list
 bench *args: setup
     {{run}} --with uvloop==0.23.0 python -m bench {{args}}

@@ -388,7 +388,7 @@ def test_logs_name_the_task(tasks: SimpleNamespace, process: WorkerProcess) -> N
     process.wait_for_log(f"[log {handle.task_id} attempt 1]: from user code")
     bad = tasks.odd.send("base")
     bad.get(LONG_MS)
-    process.wait_for_log(f"task {bad.task_id} (odd) attempt 1: ERR")
+    process.wait_for_log(f"task {bad.task_id} (odd) attempt 1: failed after")
 
 
 def test_json_logs_name_the_task(db: Database) -> None:

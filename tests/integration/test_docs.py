@@ -143,3 +143,29 @@ def test_the_schedules_of_the_guide_are_good_ones(tmp_path: Path) -> None:
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
     assert "weekly        report: weekly on monday, friday at 08:00:00 in UTC" in run.stdout
+
+
+def test_the_event_handlers_of_the_guide_run_as_written(db: Database, tmp_path: Path) -> None:
+    from tests.support.workers import WorkerProcess, ended
+
+    for title, code in blocks(ROOT / "docs" / "guides" / "workers.md"):
+        if title is not None:
+            (tmp_path / title).write_text(code)
+    environment = {**os.environ, "HORSIES_DATABASE_URL": db.url}
+    command = [sys.executable, "-m", "horsies_worker", "alerts:app", "--processes=1", "--health-file=health"]
+    with ended(WorkerProcess(command, environment, tmp_path, cwd=tmp_path)) as process:
+        process.wait_up()
+        send = "from alerts import charge; charge.send(-1).get(20_000); charge.send(1).get(20_000)"
+        subprocess.run([sys.executable, "-c", send], cwd=tmp_path, env=environment, check=True, timeout=60)
+        process.wait_for_log("ERROR alerts: charge has failed for good: NEGATIVE")
+
+
+def test_the_table_of_log_fields_is_complete() -> None:
+    """Against the fields that a line can have; tests/unit/worker/test_log_lines.py checks those."""
+    page = (ROOT / "docs" / "guides" / "workers.md").read_text()
+    section = page.split("\n## Logs\n")[1].split("\n## ")[0]
+    fields = {
+        "time", "level", "logger", "message", "pid", "worker_id", "task_id", "task_name", "attempt", "queue",
+        "duration_s", "wait_s", "error_code", "will_retry", "traceback", "metadata", "exception",
+    }  # fmt: skip
+    assert {field for field in fields if f"`{field}`" not in section} == set()

@@ -13,8 +13,10 @@ import asyncpg
 import pytest
 
 from horsies import RecoveryConfig, SuccessCase, SuccessPolicy, TaskError, WorkflowStatus, from_node
+from horsies.events import WorkflowEnded
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
+from horsies_worker.events.bus import EventBus
 from horsies_worker.identity import Identity
 from horsies_worker.liveness.reaper import Reaper
 from horsies_worker.liveness.recovery import Recovery
@@ -162,7 +164,10 @@ async def test_a_run_that_cannot_go_on_ends_with_what_is_inside_it(t: SimpleName
         await engine.recover()
         held = await engine.claim(2)
         session = Session(t.app.config.broker, "gives up", Queries(None, Identity()))
-        following = await session.run(lambda c: give_up(session, c, handle.workflow_id, "as the test wanted"))
+        bus, told = EventBus(), list[WorkflowEnded]()
+        bus.subscribe(WorkflowEnded, told.append)
+        following = await session.run(lambda c: give_up(session, c, handle.workflow_id, "as the test wanted", bus))
+        assert [(event.name, event.status) for event in told] == [("outer", "FAILED"), ("inner", "CANCELLED")]
         await session.close()
         assert following.keys() == {handle.workflow_id}
         assert (await handle.get_async(1_000)).err_value.message == "as the test wanted"

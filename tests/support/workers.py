@@ -160,10 +160,11 @@ def start_worker(
     app: str = APP,
     processes: int | None = 2,
     sync_points: Mapping[str, Path] | None = None,
+    command: Sequence[str] = (sys.executable, "-m", "horsies_worker"),
     **environment: str,
 ) -> WorkerProcess:
     """Start one and return at once; the caller ends it."""
-    command = [sys.executable, "-m", "horsies_worker", app, f"--health-file={folder / 'health'}", *arguments]
+    command = [*command, app, f"--health-file={folder / 'health'}", *arguments]
     if processes is not None:
         command.append(f"--processes={processes}")
     points = ",".join(f"{name}={path}" for name, path in (sync_points or {}).items())

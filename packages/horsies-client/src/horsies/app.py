@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
-Handler = TypeVar("Handler", bound=Callable[[Any], object])
+R = TypeVar("R")
 Hook = TypeVar("Hook", bound=Callable[[], None])
 
 
@@ -189,18 +189,21 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
     @overload
     def on_event(self, kind: type[E], handler: Callable[[E], object]) -> Callable[[E], object]: ...
     @overload
-    def on_event(self, kind: type[E], handler: None = None) -> Callable[[Handler], Handler]: ...
+    def on_event(self, kind: type[E], handler: None = None) -> Callable[[Callable[[E], R]], Callable[[E], R]]: ...
     def on_event(self, kind: type[Event], handler: Callable[[Any], object] | None = None) -> Any:
-        """Call `handler(event)` in every worker for each event of this class (`horsies.events`), on one thread beside
-        the worker's own work. When handlers cannot keep up, events are dropped and counted. Without a handler it is a
-        decorator."""
+        """Call `handler(event)` in every worker and scheduler process for each event of this class (`horsies.events`;
+        `Event`: of every class), on one thread beside the process's own work. When handlers cannot keep up, events are
+        dropped and counted. Without a handler it is a decorator."""
         if not isinstance(kind, type) or not issubclass(kind, Event):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"on_event takes a class of horsies.events, such as AttemptFailed, not {shown(kind)}")
         if handler is None:
             return partial(self.on_event, kind)
         if not callable(handler):
             raise UsageError(f"on_event takes a function of one event, not {shown(handler)}")
-        self.event_handlers.append((kind, handler))
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+            raise UsageError("on_event takes a plain function: handlers run on a thread that has no event loop")
+        if (kind, handler) not in self.event_handlers:
+            self.event_handlers.append((kind, handler))
         return handler
 
     def _define(self, name: str, fn: Callable[..., Any], options: TaskOptions, *, is_stub: bool) -> TaskDefinition:

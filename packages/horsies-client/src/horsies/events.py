@@ -1,7 +1,7 @@
 """Events of a worker, for `app.on_event`. Its own logs and metrics are made from the same events.
 
 A worker creates them in its parent process, so that they also tell of child processes that crash. Times are in seconds.
-`docs/reference/events.md` lists them.
+`docs/reference/events.md` is generated from the docstrings here (`just reference`).
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,13 @@ from typing import Literal
 
 ExitReason = Literal["requested", "killed", "crashed", "start_failed"]
 RecoveryAction = Literal["requeued", "ended", "expired"]
+DropReason = Literal["claim_lost", "refused"]
 FailureKind = Literal["error", "timeout", "cancelled", "crashed", "interrupted"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The base of all events."""
+    """The base of all events. A handler of this class gets every event."""
 
 
 # -- the worker ----------------------------------------------------------------------------------
@@ -30,14 +31,16 @@ class WorkerStarted(Event):
     pid: int
     queues: Sequence[str]
     processes: int
+    """Child processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopping(Event):
-    """The worker claims no more tasks; running ones have this long to end."""
+    """The worker claims no more tasks."""
 
     worker_id: str
     drain_s: float
+    """How long running tasks have to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,17 @@ class DatabaseLost(Event):
     """A session of the worker lost its connection, or could not open one."""
 
     session: str
+    """What it is for: `claim`, `heartbeat`, `finalize`, `reaper`, `pruner`, `scheduler`, `workflows`."""
     reason: str
+    """The error, without the password."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRegained(Event):
-    """That session has a connection again."""
+    """That session has a connection again, or needs none any more and the others have one."""
 
     session: str
+    """As for `DatabaseLost`."""
     outage_s: float
 
 
@@ -83,7 +89,7 @@ class AttemptStarted(Event):
     queue_name: str
     attempt: int
     wait_s: float
-    """Since the task could have started."""
+    """How long the task could have started before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +104,9 @@ class AttemptSucceeded(Event):
     wait_s: float
     """From when the task could have started to when user code began."""
     metadata: str | None
-    """JSON."""
+    """The task's metadata as JSON."""
     pid: int | None
+    """The child process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +118,24 @@ class AttemptFailed(Event):
     queue_name: str
     attempt: int
     kind: FailureKind
-    """`error`: the task returned an err, raised, or could not be called. `crashed`: the child process died."""
+    """`error`: the task returned an err, raised, or could not be called. `crashed`: the child process died.
+    `interrupted`: the worker stopped before the task had ended."""
     error_code: str | None
     message: str | None
+    """At most a few thousand characters."""
     traceback: str | None
+    """Of an exception; None for an err that the task returned."""
     will_retry: bool
     """The worker's decision. The row may still change it: a cancelled or expired task is not retried."""
     retry_delay_s: float
     duration_s: float | None
     """None: user code never began."""
     wait_s: float | None
+    """As for `AttemptSucceeded`."""
     metadata: str | None
+    """The task's metadata as JSON."""
     pid: int | None
+    """The child process; None when the task never reached one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,22 +147,23 @@ class TasksReturned(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResultDropped(Event):
-    """The result of an attempt was not written: another worker owns the task by now (`claim_lost`), or the database
-    accepts no end of it (`refused`)."""
+    """The result of an attempt is not written. An attempt that was stopped because its claim is lost has no other end;
+    one that had ended was told of before (`AttemptSucceeded`, `AttemptFailed`)."""
 
     task_id: str
     attempt: int
-    reason: Literal["claim_lost", "refused"]
+    reason: DropReason
+    """`claim_lost`: another worker owns the task by now, or may own it after an outage. `refused`: by the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecovered(Event):
-    """This worker took a task from a worker that is dead or silent, or found it expired."""
+    """This worker took a task from a worker that is dead or silent, or ended one that had expired."""
 
     task_id: str
     action: RecoveryAction
     """`requeued`: it had not started. `ended`: its attempt ended as a crash, or with the result that its worker could
-    not write any more; it may be retried."""
+    not write any more; it may be retried. `expired`: its `good_until` passed before it could start."""
 
 
 # -- child processes -----------------------------------------------------------------------------
@@ -170,8 +184,10 @@ class ChildExited(Event):
     name: str
     pid: int
     reason: ExitReason
-    """`requested`: it was replaced, or the worker stops. `killed`: the worker killed it."""
+    """`requested`: it was replaced, or the worker stops. `killed`: the worker killed it. `crashed`: it died by itself.
+    `start_failed`: it was never ready."""
     description: str
+    """How it ended: its signal or exit code, and whether memory is the likely cause."""
     tasks: int
     """How many tasks it was running."""
 
@@ -191,6 +207,8 @@ class RowsPruned(Event):
     """Old rows were deleted."""
 
     table: str
+    """Which ones: `tasks`, `task_names`, `task_sets`, `heartbeats`, `worker_states`, `worker_instances`, `workflows`,
+    `workflow_nodes`."""
     count: int
 
 
@@ -199,13 +217,17 @@ class ScheduleFired(Event):
     """A schedule enqueued a task or started a workflow."""
 
     schedule: str
+    """Its name."""
     run_id: str
+    """The id of the task or of the workflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowEnded(Event):
-    """This worker wrote the end of a workflow."""
+    """This worker wrote the end of a workflow, or of one inside another. One that is cancelled on request was ended by
+    the client that asked."""
 
     workflow_id: str
     name: str
     status: str
+    """`COMPLETED`, `FAILED`, or `CANCELLED` because the workflow around it could not go on."""

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from horsies.events import AttemptFailed, AttemptStarted, AttemptSucceeded, FailureKind
 from horsies.status import TaskStatus
+from horsies_worker.child.error_text import MAX_TRACEBACK, short
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.outcome import Outcome, OutcomeKind
 from horsies_worker.claim.claimed_task import OwnedTasks
@@ -79,11 +80,16 @@ class Attempts:
         self._bus.emit(
             AttemptFailed(
                 job.task_id, job.task_name, job.queue_name, job.attempt, _KINDS[outcome.kind], outcome.error_code,
-                outcome.failed_reason or outcome.error_message, _traceback(outcome.result),
+                _message(outcome), _traceback(outcome.result),
                 end.status is TaskStatus.PENDING, end.retry_delay_ms / 1000, duration_s, wait_s, job.metadata,
                 outcome.pid,
             )
         )  # fmt: skip
+
+
+def _message(outcome: Outcome) -> str | None:
+    text = outcome.failed_reason or outcome.error_message
+    return None if text is None else short(text)
 
 
 def _traceback(result: str) -> str | None:
@@ -95,4 +101,5 @@ def _traceback(result: str) -> str | None:
         found = cast("dict[str, Any]", data).get("traceback")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return found if isinstance(found, str) else None
+    # an err of the task's own may have a text of any length under this name
+    return short(found, MAX_TRACEBACK) if isinstance(found, str) else None

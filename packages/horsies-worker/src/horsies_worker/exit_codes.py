@@ -11,7 +11,8 @@ class ExitCode(IntEnum):
     USAGE = 2
     """The command line is wrong. Do not start it again unchanged."""
     CONFIGURATION = 3
-    """The app does not import, or its configuration is wrong. Do not start it again unchanged."""
+    """The app does not import, its configuration is wrong, or metrics cannot be served. Do not start it again
+    unchanged."""
     SCHEMA = 4
     """The tables are missing or too old and may not, or cannot, be upgraded from here. Run `horsies-migrate up`."""
     DATABASE = 5

@@ -18,7 +18,7 @@ from horsies_worker.children.template import fork_template
 from horsies_worker.database.connect import DatabaseGone
 from horsies_worker.events import log_lines
 from horsies_worker.events.bus import EventBus
-from horsies_worker.events.user_handlers import UserHandlers
+from horsies_worker.events.user_handlers import CLOSE_S, UserHandlers
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.metrics import MetricsUnavailable, require_extra
 from horsies_worker.options import SchedulerOptions, WorkerOptions
@@ -132,12 +132,13 @@ class _WorkerProcess:
         loop = asyncio.get_running_loop()
         # its thread begins here: the template of the children was forked before
         handlers = UserHandlers(self.bus, self.worker.app.event_handlers)
-        endpoint = self._endpoint(handlers)
+        endpoint: WorkerEndpoint | None = None
         # handled until the loop is closed: a second signal must not end a clean stop
         signals.handle(loop, stop=self._stop, hurry=partial(self._stop, hurry=True), log_stacks=self._log_stacks)
         if self._owner is not None:
             loop.add_reader(self._owner, self._on_owner_gone, loop, self._owner)
         try:
+            endpoint = self._endpoint(handlers)
             if endpoint is not None:
                 endpoint.start()
             while True:
@@ -151,7 +152,7 @@ class _WorkerProcess:
         finally:
             if endpoint is not None:
                 endpoint.close()
-            handlers.close()
+            handlers.close(min(CLOSE_S, self.watchdog.left_s))
             if self._owner is not None:
                 loop.remove_reader(self._owner)
 

@@ -149,6 +149,11 @@ class Watchdog:
                 self._thread.start()
             self._changed.notify()
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline, without the last third of one, which belongs to the interpreter's exit."""
+        return max(0.0, self._deadline - time.monotonic() - 0.3)
+
     def ends_with(self, code: ExitCode, reason: str) -> None:
         """The work is over: a deadline that passes from now on only cuts the interpreter's own exit short."""
         self._end = (code, reason)

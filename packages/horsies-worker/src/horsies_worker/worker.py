@@ -220,7 +220,7 @@ class Worker:
         )
         self.heartbeats = Heartbeats(
             sessions.heartbeat, config, self.pool, self.owned, self.starter, self.finalizer, lease_ms=settings.lease_ms,
-            afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
+            bus=self.bus, afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
         )  # fmt: skip
         recovery = Recovery(self.queries, self.app.registry, tasks_ended, self.bus)
         checks = sessions.heartbeat
@@ -233,7 +233,7 @@ class Worker:
         self.pruner = Pruner(sessions.pruner, config, self.bus)
         self.reporter = Reporter(
             sessions.heartbeat, config, self.pool, settings, self.instance, on_declared_dead=self._on_declared_dead,
-            counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)), on_written=self.dead_workers.wake,
+            counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)), on_written=self._on_reported,
         )  # fmt: skip
         self.scheduler = self._find_scheduler()
 
@@ -388,6 +388,10 @@ class Worker:
         self.is_declared_dead = True
         self._stop.begin()
         self._interrupt()  # it owns none of its running tasks any more
+
+    def _on_reported(self) -> None:
+        self.dead_workers.wake()
+        self.sessions.end_unused_outages(2 * self.app.config.resilience.reconnect_max_ms / 1000)
 
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)

@@ -53,7 +53,7 @@ def exit_reason(end: Exit, *, was_ready: bool, was_asked: bool) -> ExitReason:
     """Return why the child ended, in one word for events and metrics."""
     if end.killed_by_us:
         return "killed"
-    if was_asked:
+    if was_asked and not end.status:  # a task that runs during the stop may still crash its process
         return "requested"
     return "crashed" if was_ready else "start_failed"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horsies.events import TasksClaimed
+from horsies.events import TaskRecovered, TasksClaimed
 from horsies.registry import Registry
 from horsies_worker.child.jobs import Job
 from horsies_worker.children.pool import ChildPool
@@ -54,13 +54,15 @@ class Dispatcher:
                 else "WORKFLOW_STOPPED, waits until its workflow is resumed"
             )
             log.info("task %s (%s): %s", row["id"], row["task_name"], what, extra=about(row["id"], row["task_name"]))
+            if is_expired:
+                self.bus.emit(TaskRecovered(row["id"], "expired"))
             if is_expired and row["is_workflow_task"]:
                 self.tasks_ended([row["id"]])
+        if running or waiting:
+            self.bus.emit(TasksClaimed(len(running) + len(waiting)))
         if is_stopped:
             self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in (*running, *waiting)])
             return
-        if running or waiting:
-            self.bus.emit(TasksClaimed(len(running) + len(waiting)))
         self.owned.add(running)
         self.owned.add(waiting)
         self.buffer.add(waiting)

@@ -90,9 +90,12 @@ class Session:
         lender = self._lender
         if lender is not None and not (self._is_open or self._was_in_the_way) and lender.is_free:
             try:
-                return await lender.run(action)
+                answer = await lender.run(action)
             finally:
                 self._was_in_the_way = lender.is_wanted
+            if self._lost_at is not None:
+                self._tell_regained()
+            return answer
         self._was_in_the_way = False
         self._wanted += 1
         failures = self._failed_to_open[0]
@@ -132,9 +135,7 @@ class Session:
             self._failed_to_open = (self._failed_to_open[0] + 1, error)
             raise
         self._failed_to_open = (self._failed_to_open[0], None)
-        if self._lost_at is not None:
-            self._bus.emit(DatabaseRegained(self._purpose, time.monotonic() - self._lost_at))
-            self._lost_at = None
+        self._tell_regained()
         if self._idle_s is not None:
             self._close_in(self._idle_s, self._idle_s)
 
@@ -143,6 +144,17 @@ class Session:
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             self._bus.emit(DatabaseLost(self._purpose, self._config.redact(worded(error))))
+
+    def _tell_regained(self) -> None:
+        if self._lost_at is not None:
+            outage_s, self._lost_at = time.monotonic() - self._lost_at, None
+            self._bus.emit(DatabaseRegained(self._purpose, outage_s))
+
+    def end_outage_if_unused(self, quiet_s: float) -> None:
+        """The database answers other sessions, and this one has not been used for so long: what it was needed for has
+        been done elsewhere, so it does not have to be opened to tell that the outage is over."""
+        if self.is_lost and not self.is_wanted and time.monotonic() - self._used_at >= quiet_s:
+            self._tell_regained()
 
     @property
     def is_lost(self) -> bool:
@@ -251,8 +263,14 @@ class Sessions:
 
     @property
     def is_connected(self) -> bool:
-        """No session has lost the database."""
-        return not any(session.is_lost for session in self._all)
+        """Claims and heartbeats have the database. The others are opened only when there is work for them, so they
+        may have lost it in an outage that ended long ago."""
+        return not (self.claim.is_lost or self.heartbeat.is_lost)
+
+    def end_unused_outages(self, quiet_s: float) -> None:
+        """Call it when the database has answered. `quiet_s`: longer than the longest wait before a retry."""
+        for session in self._all:
+            session.end_outage_if_unused(quiet_s)
 
     async def close(self, timeout_s: float) -> None:
         """Close all of them at the same time: any of their servers may not answer."""

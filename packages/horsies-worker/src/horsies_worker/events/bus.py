@@ -4,8 +4,13 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from horsies import events
 from horsies.events import Event
 
+KINDS: Final[tuple[type[Event], ...]] = tuple(
+    kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event) and kind is not Event
+)
+"""All classes of events, in the order of `horsies.events`."""
 E = TypeVar("E", bound=Event)
 _log = logging.getLogger("horsies.worker")
 
@@ -19,7 +24,9 @@ class EventBus:
         self._handlers: dict[type[Event], list[Callable[[Any], object]]] = {}
 
     def subscribe(self, kind: type[E], handler: Callable[[E], object]) -> None:
-        self._handlers.setdefault(kind, []).append(handler)
+        """Call the handler for each event of this class; `Event` stands for all classes."""
+        for one in KINDS if kind is Event else (kind,):
+            self._handlers.setdefault(one, []).append(handler)
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether an event of this class has a subscriber; otherwise it need not be made."""

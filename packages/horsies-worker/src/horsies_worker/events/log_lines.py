@@ -1,7 +1,7 @@
 """Log lines of attempts: WARNING when a failed one is retried, ERROR with the traceback when it is final.
 
-With `--log-tasks` every success is a line at INFO. A cancelled task is no error. The fields of a JSON
-line are those that operators search for: task, id, attempt, queue, duration, error code, will_retry, metadata.
+With `--log-tasks` every success is a line at INFO. A cancelled task is no error. `docs/guides/workers.md` has the table
+of levels, and the fields of a JSON line.
 """
 
 import logging
@@ -11,7 +11,7 @@ from horsies._text import Lines, one_line
 from horsies.events import AttemptFailed, AttemptSucceeded
 from horsies.metadata import RESERVED, decode
 from horsies_worker.events.bus import EventBus
-from horsies_worker.output.log_context import about, log
+from horsies_worker.output.log_context import about, indented, log
 
 _ENDED: Final = {
     "error": "failed",
@@ -46,7 +46,7 @@ class _Succeeded:
 def _failed(event: AttemptFailed) -> None:
     if event.kind == "cancelled":
         level = logging.INFO
-    elif event.will_retry or event.kind == "interrupted":
+    elif event.will_retry:
         level = logging.WARNING
     else:
         level = logging.ERROR
@@ -66,7 +66,7 @@ def _failed(event: AttemptFailed) -> None:
     traceback = ""
     if level == logging.ERROR and event.traceback:
         extra["traceback"] = event.traceback
-        traceback = f"\n{event.traceback.rstrip()}"
+        traceback = indented(event.traceback)
     log.log(
         level, "task %s (%s) attempt %d: %s: %s%s", event.task_id, one_line(event.task_name), event.attempt, what,
         one_line(text), Lines(traceback) if traceback else "", extra=extra,

@@ -10,11 +10,13 @@ from typing import Any, Final
 
 from horsies.config import AppConfig
 from horsies.errors import OperationalErrorCode
+from horsies.events import ResultDropped
 from horsies_worker.child.jobs import Job
 from horsies_worker.children.pool import ChildPool
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.database.session import Session
+from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.finalizer import Finalizer
 from horsies_worker.output.log_context import about, log
 from horsies_worker.service import Service
@@ -105,6 +107,7 @@ class Heartbeats(Service):
         finalizer: Finalizer,
         *,
         lease_ms: int,
+        bus: EventBus = SILENT,
         afterwards: Sequence[Callable[[], Awaitable[None]]] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -115,6 +118,7 @@ class Heartbeats(Service):
         self._buffer = buffer
         self._finalizer = finalizer
         self._afterwards = afterwards
+        self._bus = bus
         self._clock = clock
         self._times = BeatTimes(config.recovery.runner_heartbeat_interval_ms / 1000)
         claimer_s = config.recovery.claimer_heartbeat_interval_ms / 1000
@@ -164,10 +168,11 @@ class Heartbeats(Service):
 
     def _drop_lost(self, jobs: Iterable[Job]) -> None:
         leaving = {end.task_id for end in self._finalizer.unwritten()} | self._finalizer.returning()
+        waiting = {task.job.task_id for task in self._buffer.waiting()}
         for job in jobs:
             if self._owned.find(job.task_id, job.generation) is None or job.task_id in leaving:
                 continue  # the task ended, or went back to the queue, while the heartbeat was under way
-            self._stop(job, "CLAIM_LOST, stopping it")
+            self._stop(job, "CLAIM_LOST, stopping it", has_begun=job.task_id not in waiting)
             self._buffer.drop([job.task_id])
 
     def _stop_retryable(self) -> None:
@@ -181,10 +186,12 @@ class Heartbeats(Service):
             if policy.allows(OperationalErrorCode.WORKER_CRASHED):
                 self._stop(job, f"no contact with the database for {self._running_stale_s:.0f} s, stopping it")
 
-    def _stop(self, job: Job, reason: str) -> None:
+    def _stop(self, job: Job, reason: str, *, has_begun: bool = True) -> None:
         log.warning(
             "task %s (%s) attempt %d: %s", job.task_id, job.task_name, job.attempt, reason,
             extra=about(job.task_id, job.task_name, job.attempt),
         )  # fmt: skip
+        if has_begun:
+            self._bus.emit(ResultDropped(job.task_id, job.attempt, "claim_lost"))
         self._pool.abandon(job.task_id, job.generation)
         self._owned.drop([job])

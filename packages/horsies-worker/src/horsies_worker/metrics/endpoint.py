@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -55,14 +56,23 @@ class WorkerEndpoint:
         loop = self._loop
         if loop is None or loop.is_closed():
             return None
-        asked = asyncio.run_coroutine_threadsafe(self._read(), loop)
+        answer: Future[Gauges] = Future()
         try:
-            return asked.result(_ANSWER_S)
+            loop.call_soon_threadsafe(self._answer, answer)
+            return answer.result(_ANSWER_S)
         except Exception:  # the loop is stuck, or closed meanwhile
-            asked.cancel()
+            answer.cancel()  # a loop that is stuck need not answer all who asked meanwhile
             return None
 
-    async def _read(self) -> Gauges:
+    def _answer(self, answer: "Future[Gauges]") -> None:
+        if answer.set_running_or_notify_cancel():
+            try:
+                answer.set_result(self._read())
+            except Exception as error:
+                _log.exception("the figures of this worker cannot be read")
+                answer.set_exception(error)
+
+    def _read(self) -> Gauges:
         worker = self._worker()
         stats = worker.pool.stats()
         states = Counter(child.state for child in stats.children)

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
@@ -22,6 +22,9 @@ from horsies.events import (
     AttemptSucceeded,
     ChildExited,
     DatabaseLost,
+    DropReason,
+    ExitReason,
+    RecoveryAction,
     ResultDropped,
     RowsPruned,
     ScheduleFired,
@@ -31,6 +34,7 @@ from horsies.events import (
     WorkerDeclaredDead,
     WorkflowEnded,
 )
+from horsies.status import WorkflowStatus
 from horsies_worker.events.bus import EventBus
 from horsies_worker.metrics.cluster import Metric
 
@@ -73,26 +77,28 @@ EXITS: Final = Metric(
 )
 RECOVERED: Final = Metric(
     "horsies_worker_recovered_tasks_total",
-    "Tasks of dead or silent workers that this one took care of: requeued, ended, expired.",
+    "Tasks that this worker took from dead or silent ones (requeued, ended), or found expired.",
     ("action",),
 )
 DEAD: Final = Metric("horsies_worker_declared_dead_total", "Other workers that this one declared dead.")
 PRUNED: Final = Metric("horsies_worker_pruned_rows_total", "Old rows that this worker deleted.", ("table",))
 FIRED: Final = Metric("horsies_worker_schedules_fired_total", "Runs that schedules started here.")
 WORKFLOWS: Final = Metric(
-    "horsies_worker_workflows_ended_total", "Workflow runs whose end this worker wrote.", ("status",)
+    "horsies_worker_workflows_ended_total",
+    "Workflow runs whose end this worker wrote: completed, failed, cancelled.",
+    ("status",),
 )
 OUTAGES: Final = Metric("horsies_worker_database_outages_total", "How often a session lost the database.")
 EVENTS_DROPPED: Final = Metric(
     "horsies_worker_events_dropped_total", "Events that the app's handlers were too slow for."
 )
-CHILDREN: Final = Metric(
-    "horsies_worker_children", "Child processes by state: starting, ready, retiring, dead.", ("state",)
-)
+CHILDREN: Final = Metric("horsies_worker_children", "Child processes by state: starting, ready, retiring.", ("state",))
 MEMORY: Final = Metric("horsies_worker_child_memory_bytes", "Resident memory of all child processes together.")
 RUNNING: Final = Metric("horsies_worker_running_tasks", "Tasks that child processes have.")
 BACKLOG: Final = Metric("horsies_worker_unwritten_results", "Results that are not in the database yet.")
-CONNECTED: Final = Metric("horsies_worker_database_connected", "0 while a session of the worker has no database.")
+CONNECTED: Final = Metric(
+    "horsies_worker_database_connected", "0 while claims or heartbeats have no database, and until the worker is up."
+)
 INFO: Final = Metric("horsies_worker_info", "Always 1.", ("worker_id", "version"))
 
 METRICS: Final[tuple[Metric, ...]] = (
@@ -101,6 +107,11 @@ METRICS: Final[tuple[Metric, ...]] = (
 )  # fmt: skip
 """In the order of the page."""
 _HISTOGRAMS: Final[Mapping[Metric, Sequence[float]]] = {BATCH: SIZES, WAIT: WAITS, RUN: RUNS}
+_VALUES: Final[Mapping[Metric, Sequence[str]]] = {
+    DROPPED: get_args(DropReason), EXITS: get_args(ExitReason), RECOVERED: get_args(RecoveryAction),
+    WORKFLOWS: [status.value.lower() for status in WorkflowStatus if status.is_terminal],
+}  # fmt: skip
+"""The labels whose values are known from the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,10 @@ class Gauges:
     unwritten: int
     is_connected: bool
     events_dropped: int
+
+
+def type_of(metric: Metric) -> Literal["counter", "gauge", "histogram"]:
+    return "counter" if metric.is_counter else "histogram" if metric in _HISTOGRAMS else "gauge"
 
 
 class _Histogram:
@@ -156,12 +171,22 @@ class WorkerMetrics(Collector):
             metric: Counter() for metric in METRICS if metric.is_counter
         }
         for metric in self._counts:
+            # a counter that is absent until its first event has no rate: Prometheus would miss the first crash
             if not metric.labels:
+<<<<<<< HEAD
                 self._counts[metric][()] = 0  # a counter that is absent until its first event has no rate
         self._histograms: dict[Metric, dict[tuple[str, ...], _Histogram]] = {metric: {} for metric in _HISTOGRAMS}
         # of each task: looking them up by their Metric would take as long as the rest
         self._starts, self._ends = self._counts[STARTED], self._counts[ENDED]
         self._runs, self._waits = self._histograms[RUN], self._histograms[WAIT]
+=======
+                self._counts[metric][()] = 0
+            for value in _VALUES.get(metric, ()):
+                self._counts[metric][(value,)] = 0
+        self._histograms: dict[Metric, dict[tuple[str, ...], _Histogram]] = {
+            metric: {} if metric.labels else {(): _Histogram(bounds)} for metric, bounds in _HISTOGRAMS.items()
+        }
+>>>>>>> eventdocs
         self._reading = threading.Lock()
         bus.subscribe(TasksClaimed, self._claimed)
         bus.subscribe(AttemptStarted, self._started)

@@ -2,16 +2,29 @@
 
 import json
 import logging
+import math
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, cast
 
-from horsies._text import one_line
+from horsies._text import one_line, printable
 from horsies.context import find_current_task
 
 log: Final = logging.getLogger("horsies.worker")
-_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task", "taskName"}
+_TASK: Final = "horsies_task"
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", _TASK}
 """The attributes of every record; the others are `extra`."""
+_MAX_DEPTH: Final = 20
+
+
+class QueuedRecord(logging.LogRecord):
+    """A record of the parent, behind its log queue. `msg` is the whole text, for any formatter; JSON lines have the
+    exception in a field of its own. In slots: formatters take what is in `__dict__` for `extra`."""
+
+    __slots__ = ("exception", "plain_message")
+    plain_message: str
+    exception: str | None
 
 
 def about(
@@ -25,7 +38,8 @@ def about(
 class _TaskFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         task = find_current_task()
-        record.task = "" if task is None else f" [{one_line(task.task_name)} {task.task_id} attempt {task.attempt}]"
+        shown = "" if task is None else f" [{one_line(task.task_name)} {task.task_id} attempt {task.attempt}]"
+        setattr(record, _TASK, shown)  # not `task`: that may be the user's own `extra`
         return True
 
 
@@ -34,11 +48,12 @@ class _JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         task = find_current_task()
+        message, exception = _texts(record, self)
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": message,
             "pid": record.process,
         }
         if _worker:
@@ -46,9 +61,55 @@ class _JsonFormatter(logging.Formatter):
         if task is not None:
             line |= about(task.task_id, task.task_name, task.attempt, queue=task.queue_name)
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        if exception:
+            line["exception"] = exception
+        try:
+            return json.dumps(line, default=_text, allow_nan=False)
+        except Exception:  # an `extra` of the app: NaN, a key that is no text, a cycle, or changed meanwhile
+            return json.dumps({name: _plain(value, _MAX_DEPTH) for name, value in line.items()})
+
+
+def _texts(record: logging.LogRecord, formatter: logging.Formatter) -> tuple[str, str | None]:
+    """Message and exception of the record, without the traceback that has a field of its own."""
+    if isinstance(record, QueuedRecord):
+        message, exception = record.plain_message, record.exception
+    else:
+        message = record.getMessage()
+        exception = formatter.formatException(record.exc_info) if record.exc_info else None
+    traceback = getattr(record, "traceback", None)
+    if isinstance(traceback, str) and traceback:
+        message = message.removesuffix(indented(traceback))
+    return message, exception
+
+
+def indented(traceback: str) -> str:
+    """The lines of a traceback behind a message. Indented, because the message of its exception is hostile input: none
+    of its lines may look like a line of the log."""
+    return "".join(f"\n  {line}" for line in printable(traceback.rstrip()).split("\n"))
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<its __str__ raised {type(error).__name__}>"
+
+
+def _plain(value: Any, depth: int) -> object:
+    """The value as JSON can have it, whatever it is."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    try:
+        if depth and isinstance(value, Mapping):
+            items = list(cast("Mapping[object, object]", value).items())
+            return {_text(name): _plain(item, depth - 1) for name, item in items}
+        if depth and isinstance(value, list | tuple):
+            return [_plain(item, depth - 1) for item in list(cast("list[object]", value))]
+    except Exception as error:  # a mapping of the app's own
+        return f"<unreadable: {type(error).__name__}>"
+    return "..." if not depth and isinstance(value, Mapping | list | tuple) else _text(value)
 
 
 _worker: list[str] = []
@@ -69,6 +130,6 @@ def configure_logging(level: str, style: str) -> None:
     if style == "json":
         handler.setFormatter(_JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s%(task)s: %(message)s"))
+        handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s %(name)s%({_TASK})s: %(message)s"))
     root.addHandler(handler)
     root.setLevel(level)

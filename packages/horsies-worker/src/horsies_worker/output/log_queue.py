@@ -4,7 +4,6 @@ A sink that stops reading must not stop claims, heartbeats and results. Lines th
 dropped; the next line that fits is followed by their count.
 """
 
-import copy
 import logging
 import queue
 import threading
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from horsies._text import Lines, one_line, plural, printable
+from horsies_worker.output.log_context import QueuedRecord, indented
 
 _MAX_LINES: Final = 10_000
 _CLOSE_S: Final = 2.0
@@ -29,13 +29,11 @@ class _QueueHandler(logging.Handler):
         self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        queued = copy.copy(record)
-        if record.name.partition(".")[0] == "horsies":
-            queued.args = _escaped(record.args)
-            queued.msg = printable(self.format(queued))
-        else:
-            queued.msg = self.format(record)
-        queued.args = queued.exc_info = queued.exc_text = queued.stack_info = None
+        try:
+            queued = _queued(record)
+        except Exception:  # arguments that do not fit the message: the caller must not fail because it logs
+            self.handleError(record)
+            return
         try:
             self._lines.put_nowait(queued)
             if self._dropped:
@@ -45,6 +43,27 @@ class _QueueHandler(logging.Handler):
                 )
         except queue.Full:
             self._dropped += 1
+
+
+_texts: Final = logging.Formatter()
+
+
+def _queued(record: logging.LogRecord) -> QueuedRecord:
+    """A copy with the finished texts, and without references to arguments and frames."""
+    queued = QueuedRecord.__new__(QueuedRecord)
+    queued.__dict__.update(vars(record))
+    exception = _texts.formatException(record.exc_info) if record.exc_info else record.exc_text
+    stack = _texts.formatStack(record.stack_info) if record.stack_info else ""
+    if record.name.partition(".")[0] == "horsies":
+        queued.args = _escaped(record.args)
+        queued.plain_message = printable(queued.getMessage())
+        queued.msg = queued.plain_message + "".join(indented(text) for text in (exception, stack) if text)
+    else:
+        queued.plain_message = queued.getMessage()
+        queued.msg = "\n".join(text for text in (queued.plain_message, exception, stack) if text)
+    queued.exception = "\n".join(text for text in (exception, stack) if text) or None
+    queued.args = queued.exc_info = queued.exc_text = queued.stack_info = None
+    return queued
 
 
 def _escaped(args: "tuple[object, ...] | Mapping[str, object] | None") -> Any:

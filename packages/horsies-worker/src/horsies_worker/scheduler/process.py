@@ -12,6 +12,8 @@ from horsies_worker import signals
 from horsies_worker.database.connect import DatabaseGone, connect_ready
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session, close
+from horsies_worker.events.bus import EventBus
+from horsies_worker.events.user_handlers import CLOSE_S, UserHandlers
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.identity import Identity
 from horsies_worker.options import SchedulerOptions
@@ -35,18 +37,23 @@ def run_scheduler(app: Horsies, options: SchedulerOptions, *, owns_process: bool
 async def _serve(app: Horsies, options: SchedulerOptions, watchdog: Watchdog) -> None:
     """Run until a signal comes. A slot is fired whole or not at all, so a stop waits for nothing."""
     stop = Stop(options.shutdown_timeout_s, watchdog.arm)
+    bus = EventBus()
+    handlers = UserHandlers(bus, app.event_handlers)
     signals.handle(asyncio.get_running_loop(), stop=stop.begin_or_hurry, hurry=stop.hurry, log_stacks=log_own_stacks)
     _banner(app, options)
-    await stop.unless_begun(_work(app, options))
-    _log.info("stopping")
+    try:
+        await stop.unless_begun(_work(app, options, bus))
+        _log.info("stopping")
+    finally:
+        handlers.close(min(CLOSE_S, watchdog.left_s))
 
 
-async def _work(app: Horsies, options: SchedulerOptions) -> None:
+async def _work(app: Horsies, options: SchedulerOptions, bus: EventBus) -> None:
     broker = await resolve_async(app.config.broker)
     connection = await connect_ready(app, broker, timeout_s=options.database_timeout_s, who="scheduler")
     await close(connection)
-    session = Session(broker, "scheduler", Queries(app.schema, Identity()))
-    scheduler = Scheduler(session, app, settled_schedules(app), on_contact=options.touch_health_file)
+    session = Session(broker, "scheduler", Queries(app.schema, Identity()), bus=bus)
+    scheduler = Scheduler(session, app, settled_schedules(app), bus=bus, on_contact=options.touch_health_file)
     services = {asyncio.create_task(scheduler.run()), asyncio.create_task(scheduler.hear(broker, "scheduler"))}
     _log.info("scheduler is up")
     try:

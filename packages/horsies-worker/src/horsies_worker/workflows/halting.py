@@ -8,6 +8,7 @@ from typing import Any, Final, TypeGuard
 from horsies._pg.transient import is_from_driver, is_transient
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.errors import OutcomeCode
+from horsies.events import WorkflowEnded
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import lock_tree
@@ -114,20 +115,28 @@ async def note_inside(queries: Queries, connection: Any, workflow_id: str) -> Wo
     return status
 
 
-async def fail_run(queries: Queries, connection: Any, workflow_id: str, reason: str) -> str | None:
-    """End a run FAILED for this reason, and cancel the runs inside it; returns the id of the run around it."""
+async def fail_run(
+    queries: Queries, connection: Any, workflow_id: str, reason: str
+) -> tuple[str | None, list[WorkflowEnded]]:
+    """End a run FAILED for this reason, and cancel the runs inside it. Returns the id of the run around it, and the
+    events to tell after the commit."""
     error = encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, reason))
     tree = Tree(await lock_tree(connection, queries.statements, workflow_id))
     run = tree.find(workflow_id)
     if run is None:
-        return None
+        return None, []
     inside = [row["id"] for row in tree.rows if row["id"] != workflow_id]
     failed = WorkflowStatus.FAILED.value
     await queries.fetch(connection, "stop_workflows", [workflow_id], failed, _NEVER_STARTED, _SKIPPED, error)
     if inside:
         cancelled = WorkflowStatus.CANCELLED.value
         await queries.fetch(connection, "stop_workflows", inside, cancelled, _NEVER_STARTED, _AROUND, _AROUND)
-    return run["parent_workflow_id"]
+    ended = [
+        WorkflowEnded(row["id"], row["name"], failed if row is run else WorkflowStatus.CANCELLED.value)
+        for row in tree.rows
+        if not WorkflowStatus(row["status"]).is_terminal
+    ]
+    return run["parent_workflow_id"], ended
 
 
 def _message(text: str | None) -> str:

@@ -81,13 +81,17 @@ async def take_step(
         # the message of the database or of a BadRow names the value; any other error may be a bug of this code
         is_clear = isinstance(error, BadRow) or is_from_driver(error)
         log.error("workflow %s ends FAILED: %s", workflow_id, reason, exc_info=None if is_clear else error)
-    return await give_up(session, connection, workflow_id, reason)
+    return await give_up(session, connection, workflow_id, reason, bus)
 
 
-async def give_up(session: Session, connection: Any, workflow_id: str, reason: str) -> dict[str, Work]:
+async def give_up(
+    session: Session, connection: Any, workflow_id: str, reason: str, bus: EventBus = SILENT
+) -> dict[str, Work]:
     """End a run whose own data make its steps fail: it would fail for ever."""
     async with session.transaction(connection):
-        around = await fail_run(session.queries, connection, workflow_id, reason)
+        around, ended = await fail_run(session.queries, connection, workflow_id, reason)
+    for event in ended:
+        bus.emit(event)
     following = {workflow_id: Work(whole=True)}  # record tasks that ended meanwhile
     return following if around is None else {**following, around: Work(child_ids=[workflow_id])}
 
@@ -360,8 +364,8 @@ class _Step:
         large = TaskError(
             OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, f"the output is larger than {self._max_bytes:,} bytes"
         )
-        await self._fetch("finish_workflow", status.value, error, self._max_bytes, encode_error(large))
-        self._ended = WorkflowEnded(self._id, workflow["name"], status.value)
+        for row in await self._fetch("finish_workflow", status.value, error, self._max_bytes, encode_error(large)):
+            self._ended = WorkflowEnded(self._id, workflow["name"], row["status"])  # FAILED for a too large output
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])
 

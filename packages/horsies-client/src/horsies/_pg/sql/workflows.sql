@@ -125,7 +125,7 @@ WITH RECURSIVE tree AS (
     UNION
     SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
 )
-SELECT w.id, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside,
+SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside,
        w.status = 'PAUSED' AND coalesce(w.error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
            'around it is paused%', false) AS paused_along
   FROM horsies_workflows w

@@ -1,0 +1,38 @@
+"""The generated pages of docs/reference are up to date, and every event and field is documented."""
+
+import re
+
+import pytest
+
+from horsies_worker.events.bus import KINDS
+from horsies_worker.metrics.worker import METRICS
+from tests.support.reference_pages import FOLDER, PAGES
+
+OBVIOUS = {
+    "worker_id", "hostname", "pid", "queues", "count", "task_id", "task_name", "queue_name", "attempt", "duration_s",
+    "error_code", "retry_delay_s", "name", "workflow_id", "outage_s",
+}  # fmt: skip
+"""Fields whose names say it."""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_committed_page_is_the_generated_one(name: str) -> None:
+    assert (FOLDER / name).read_text() == PAGES[name](), "run `just reference`"
+
+
+def test_every_event_has_a_section_and_every_field_a_meaning() -> None:
+    page = (FOLDER / "events.md").read_text()
+    for kind in KINDS:
+        section = page.split(f"\n### {kind.__name__}\n\n")[1].split("\n##")[0]
+        assert section.split("\n", maxsplit=1)[0], kind
+        rows = dict(re.findall(r"^\| `(\w+)` \| [^\n]+ \| ([^|\n]*) \|$", section, re.MULTILINE))
+        assert list(rows) == list(kind.__dataclass_fields__)
+        silent = {name for name, meaning in rows.items() if not meaning.strip()}
+        assert silent <= OBVIOUS, (kind, silent)
+
+
+def test_every_metric_has_a_row() -> None:
+    page = (FOLDER / "worker-metrics.md").read_text()
+    assert re.findall(r"^\| `(horsies_\w+)` \| (?:counter|gauge|histogram) \|", page, re.MULTILINE) == [
+        metric.name for metric in METRICS
+    ]
