@@ -44,6 +44,7 @@ def _layers(middleware: Sequence[Middleware], method: str) -> list[tuple[Middlew
 def _in_scope(item: Middleware, context: TaskContext, call: Callable[[], Any]) -> Any:
     with _scope(item, context):
         return call()
+    # reached when the scope's exit returned True
     raise RuntimeError(f"{type(item).__name__}.scope swallowed an exception, so that the attempt has no result")
 
 
