@@ -209,8 +209,9 @@ def _headers(ctx: TaskContext) -> dict[str, Any]:
 
 
 def _leave_out_variables(event: Any) -> None:
-    for value in event.get("exception", {}).get("values", ()):
-        for frame in (value.get("stacktrace") or {}).get("frames", ()):
+    for value in event["exception"]["values"]:
+        stack: Any = value.get("stacktrace")
+        for frame in stack["frames"] if stack else ():
             frame.pop("vars", None)
 
 

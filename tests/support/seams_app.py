@@ -1,0 +1,406 @@
+"""The app of the tests of middleware, lifespans and metadata. What its middleware does is decided by the metadata of a
+task: `mischief` names one misbehaviour, `note` a file for the order of calls."""
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from horsies import (
+    AttemptEnd,
+    Horsies,
+    Middleware,
+    Outgoing,
+    RetryPolicy,
+    TaskError,
+    TaskResult,
+    TaskSendError,
+    TaskStopped,
+    current_task,
+)
+from horsies.context import TaskContext
+from tests.support.postgres import Database
+from tests.support.worker_app import VARIABLE, build, note
+from tests.support.workers import WorkerProcess, describe, start_worker
+
+SEAMS_VARIABLE = "HORSIES_TEST_SEAMS"
+APP = "tests.support.seams_app:app"
+Number = TaskResult[int, TaskError]
+Data = TaskResult[dict[str, Any], TaskError]
+
+
+def write(ctx: TaskContext, text: str) -> None:
+    if path := ctx.metadata.get("note"):
+        note(path, text)
+
+
+class Noting(Middleware):
+    """Notes all that it sees."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sends: list[tuple[str, Outgoing, TaskSendError | None]] = []
+
+    def on_send(self, task: Outgoing) -> None:
+        self.sends.append(("on_send", task, None))
+        task.metadata.setdefault("seen", []).append(self.name)
+
+    def on_sent(self, task: Outgoing, error: TaskSendError | None) -> None:
+        self.sends.append(("on_sent", task, error))
+
+    @contextmanager
+    def scope(self, ctx: TaskContext) -> Iterator[None]:
+        write(ctx, f"{self.name} enters")
+        try:
+            yield
+        except BaseException as error:
+            write(ctx, f"{self.name} leaves by {type(error).__name__}")
+            raise
+        write(ctx, f"{self.name} leaves")
+
+    def run_task(self, ctx: TaskContext, call: Callable[[], Any]) -> Any:
+        write(ctx, f"{self.name} calls")
+        result = call()
+        write(ctx, f"{self.name} has {result!r}")
+        return result
+
+    async def run_task_async(self, ctx: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
+        write(ctx, f"{self.name} calls")
+        result = await call()
+        write(ctx, f"{self.name} has {result!r}")
+        return result
+
+    def on_attempt_end(self, end: AttemptEnd) -> None:
+        what = type(end.exception).__name__ if end.exception else end.result
+        write(end.context, f"{self.name} ends {end.outcome} {what} retry={end.retry_expected}")
+
+
+class Mischief(Middleware):
+    """Does what the metadata asks for."""
+
+    def on_send(self, task: Outgoing) -> None:
+        match task.metadata.get("at_send"):
+            case "raise":
+                raise PermissionError("not for you")
+            case "edit":
+                task.metadata["edited"] = True
+            case "large":
+                task.metadata["large"] = "x" * 20_000
+            case "not json":
+                task.metadata["odd"] = {1, 2}
+            case "not a dict":
+                task.metadata = ["tenant"]  # type: ignore[assignment]
+            case _:
+                pass
+
+    def on_sent(self, task: Outgoing, error: TaskSendError | None) -> None:
+        if task.metadata and "at_sent" in task.metadata:
+            raise ValueError("after the send")
+
+    def scope(self, ctx: TaskContext) -> Any:
+        match ctx.metadata.get("mischief"):
+            case "scope raises":
+                raise LookupError("no scope")
+            case "returns None":
+                return None
+            case "not decorated":
+                return self.undecorated()
+            case "never yields":
+                return self.never()
+            case "yields twice":
+                return self.twice()
+            case "enter raises":
+                return self.enter_raises()
+            case "exit raises":
+                return self.exit_raises()
+            case "swallows":
+                return self.swallows()
+            case _:
+                return super().scope(ctx)
+
+    def undecorated(self) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def never(self) -> Iterator[None]:
+        if self is None:
+            yield
+
+    @contextmanager
+    def twice(self) -> Iterator[None]:
+        yield
+        yield
+
+    @contextmanager
+    def enter_raises(self) -> Iterator[None]:
+        raise LookupError("at enter")
+        yield
+
+    @contextmanager
+    def exit_raises(self) -> Iterator[None]:
+        yield
+        raise LookupError("at exit")
+
+    @contextmanager
+    def swallows(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            pass
+
+    def run_task(self, ctx: TaskContext, call: Callable[[], Any]) -> Any:
+        kind = ctx.metadata.get("mischief")
+        self.before(kind)
+        if kind == "hangs before":
+            time.sleep(60)
+        try:
+            result = call()
+        except TaskStopped as stop:
+            if kind == "catches the stop":
+                return TaskResult(ok=-1)
+            if kind == "turns the stop":
+                raise ValueError(stop.reason) from stop
+            raise
+        except LookupError as error:
+            if kind == "translates":
+                raise PermissionError("translated") from error
+            raise
+        if kind == "hangs after":
+            time.sleep(60)
+        return self.after(kind, result)
+
+    async def run_task_async(self, ctx: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
+        kind = ctx.metadata.get("mischief")
+        self.before(kind)
+        if kind == "hangs before":
+            await asyncio.sleep(60)
+        try:
+            result = await call()
+        except asyncio.CancelledError:
+            write(ctx, f"stopped by {ctx.stop_reason}")
+            if kind == "catches the stop":
+                return TaskResult(ok=-1)
+            raise
+        if kind == "hangs after":
+            await asyncio.sleep(60)
+        return self.after(kind, result)
+
+    def before(self, kind: object) -> None:
+        if kind == "raises before":
+            raise LookupError("before")
+        if kind == "dies":
+            os._exit(9)
+
+    def after(self, kind: object, result: Any) -> Any:
+        match kind:
+            case "raises after":
+                raise LookupError("after")
+            case "replaces":
+                return TaskResult(ok=result.ok + 1_000)
+            case "replaces by an error":
+                return TaskResult(err=TaskError("REPLACED", "by middleware"))
+            case "replaces by a text":
+                return TaskResult(ok="text")
+            case "returns nothing":
+                return None
+            case _:
+                return result
+
+    def on_attempt_end(self, end: AttemptEnd) -> None:
+        match end.context.metadata.get("at_end"):
+            case "raise":
+                raise ValueError("at the end")
+            case "slow":
+                write(end.context, "slow")
+                time.sleep(60)
+            case "thread":
+                write(end.context, f"{threading.current_thread().name} {current_task().task_id}")
+            case _:
+                pass
+
+
+class OnlySync(Middleware):
+    """Forgets the async tasks."""
+
+    def run_task(self, ctx: TaskContext, call: Callable[[], Any]) -> Any:
+        return call()
+
+
+KINDS: dict[str, Callable[[], Middleware]] = {
+    "outer": lambda: Noting("outer"), "inner": lambda: Noting("inner"), "mischief": Mischief, "only sync": OnlySync,
+}  # fmt: skip
+
+
+def build_app(
+    where: Database | str,
+    *,
+    middleware: Sequence[str | Middleware] = (),
+    lifespans: Sequence[Sequence[str]] = (),
+    **config: Any,
+) -> Horsies:
+    """`middleware`: objects, or keys of KINDS. `lifespans`: the arguments of `add_lifespan`."""
+    items = [KINDS[item]() if isinstance(item, str) else item for item in middleware]
+    app = build(describe(where, middleware=items, **config))
+    for entry in lifespans:
+        add_lifespan(app, *entry)
+    return app
+
+
+@contextmanager
+def tasks_on(where: Database | str, **given: Any) -> Iterator[SimpleNamespace]:
+    """The tasks, ready to be sent; `.app` is the app."""
+    with build_app(where, **given) as app:
+        tasks = register(app)
+        tasks.app = app
+        yield tasks
+
+
+def start(
+    db: Database,
+    folder: Path,
+    *arguments: str,
+    processes: int = 2,
+    middleware: Sequence[str] = ("outer", "mischief", "inner"),
+    lifespans: Sequence[Sequence[str]] = (),
+    **config: Any,
+) -> WorkerProcess:
+    """A worker of this app; the caller ends it."""
+    given = {"middleware": list(middleware), "lifespans": list(lifespans), **config}
+    return start_worker(
+        describe(db), folder, *arguments, app=APP, processes=processes, **{SEAMS_VARIABLE: json.dumps(given)}
+    )
+
+
+def add_lifespan(app: Horsies, name: str, path: str, kind: str = "") -> Any:
+    """One that notes when it opens and closes; `kind` has words for what is odd about it."""
+
+    def told(what: str) -> str:
+        where = "main" if threading.current_thread() is threading.main_thread() else threading.current_thread().name
+        return f"{name} {what} {where}"
+
+    def plain() -> Iterator[str]:
+        if "fails" in kind:
+            raise OSError("no pool for you")
+        if "never" in kind:
+            return
+        note(path, told("opens"))
+        yield name
+        note(path, told("closes"))
+        if "breaks" in kind:
+            raise OSError("it does not close")
+        if "exits" in kind:
+            raise SystemExit(3)
+        if "twice" in kind:
+            yield name
+
+    async def awaiting() -> AsyncIterator[str]:
+        await asyncio.sleep(0)
+        for value in plain():
+            yield value
+
+    function = awaiting if "async" in kind else plain
+    function.__name__ = name
+    return app.lifespan(function)  # type: ignore[type-var]
+
+
+def register(app: Horsies) -> SimpleNamespace:
+    retried = RetryPolicy.fixed(0.1, 2, auto_retry_for=["SMTP_DOWN"])
+
+    @app.task("add")
+    def add(a: int, b: int = 0) -> Number:
+        write(current_task(), "task runs")
+        return TaskResult(ok=a + b)
+
+    @app.task("add_async")
+    async def add_async(a: int, b: int = 0) -> Number:
+        write(current_task(), "task runs")
+        await asyncio.sleep(0)
+        return TaskResult(ok=a + b)
+
+    @app.task("fail")
+    def fail(text: str) -> Number:
+        raise LookupError(text)
+
+    @app.task("fail_async")
+    async def fail_async(text: str) -> Number:
+        raise LookupError(text)
+
+    @app.task("flaky", retry_policy=retried)
+    def flaky(until: int) -> Number:
+        attempt = current_task().attempt
+        return TaskResult(ok=attempt) if attempt >= until else TaskResult(err=TaskError("SMTP_DOWN", "not yet"))
+
+    @app.task("sleep", timeout_ms=300)
+    def sleep(seconds: float) -> Number:
+        write(current_task(), "task sleeps")
+        time.sleep(seconds)
+        return TaskResult(ok=1)
+
+    @app.task("nap", timeout_ms=300)
+    async def nap(seconds: float) -> Number:
+        write(current_task(), "task sleeps")
+        await asyncio.sleep(seconds)
+        return TaskResult(ok=1)
+
+    @app.task("wait")
+    def wait() -> Number:
+        write(current_task(), "task sleeps")
+        time.sleep(60)
+        return TaskResult(ok=1)
+
+    @app.task("wait_async")
+    async def wait_async() -> Number:
+        write(current_task(), "task sleeps")
+        await asyncio.sleep(60)
+        return TaskResult(ok=1)
+
+    @app.task("metadata", metadata={"team": "billing", "level": 1})
+    def metadata() -> Data:
+        return TaskResult(ok=dict(current_task().metadata))
+
+    @app.task("metadata_of_child")
+    def metadata_of_child() -> TaskResult[str, TaskError]:
+        return TaskResult(ok=child.with_options(metadata={"level": 3}).send().task_id)
+
+    @app.task("child", metadata={"team": "mail", "level": 2})
+    async def child() -> Data:
+        return TaskResult(ok=dict(current_task().metadata))
+
+    @app.task("spread")
+    def spread(n: int) -> TaskResult[list[int], TaskError]:
+        return TaskResult(ok=list(range(n)))
+
+    @app.task("item_metadata")
+    def item_metadata(x: int) -> Data:
+        return TaskResult(ok={"x": x, **current_task().metadata})
+
+    @app.task("lifespans")
+    def lifespans() -> Data:
+        return TaskResult(ok=read_lifespans(app))
+
+    @app.task("lifespans_async")
+    async def lifespans_async() -> Data:
+        return TaskResult(ok=read_lifespans(app))
+
+    return SimpleNamespace(**{name: task for name, task in locals().items() if name not in ("app", "retried")})
+
+
+def read_lifespans(app: Horsies) -> dict[str, Any]:
+    found: dict[str, Any] = {"pid": os.getpid()}
+    for lifespan in app.lifespans:
+        try:
+            found[lifespan.name] = lifespan.value
+        except Exception as error:
+            found[lifespan.name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+if SEAMS_VARIABLE in os.environ:
+    app = build_app(json.loads(os.environ[VARIABLE])["url"], **json.loads(os.environ[SEAMS_VARIABLE]))
+    tasks = register(app)
