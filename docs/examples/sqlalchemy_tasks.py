@@ -14,8 +14,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from horsies import AppConfig, Horsies, Middleware, PostgresConfig, TaskError, TaskResult
-from horsies.context import TaskContext
+from horsies import AppConfig, Horsies, Middleware, PostgresConfig, TaskContext, TaskError, TaskResult
 
 session: ContextVar[Session] = ContextVar("session")
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from horsies import AppConfig, Horsies, Middleware, Outgoing, PostgresConfig, TaskError, TaskResult
-from horsies.context import TaskContext
+from horsies import AppConfig, Horsies, Middleware, Outgoing, PostgresConfig, TaskContext, TaskError, TaskResult
 
 tenant: ContextVar[str] = ContextVar("tenant")  # a web app sets it for each request
 
