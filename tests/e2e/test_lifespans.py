@@ -89,6 +89,18 @@ def test_those_that_fail_to_close_are_named_and_keep_no_other_open(db: Database,
     assert "yielded twice: it must `yield` once" in process.log
 
 
+@pytest.mark.parametrize("kind", ["hangs", "async hangs"])
+def test_one_that_does_not_end_holds_up_neither_tasks_nor_the_stop(db: Database, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "notes"
+    arguments = ("--max-tasks-per-child=1", "--shutdown-timeout=4")
+    process = seams_app.start(db, tmp_path, *arguments, processes=1, lifespans=[("pool", str(path), kind)])
+    with ended(process, code=None), seams_app.tasks_on(db) as tasks:
+        process.wait_up()
+        pids = [tasks.lifespans.send().get(LONG_MS).ok["pid"] for _ in range(3)]
+        assert len(set(pids)) == 3  # each replaced, while the one before it still hangs
+        process.stop(20)
+
+
 def test_a_killed_worker_closes_nothing(db: Database, tmp_path: Path) -> None:
     path = tmp_path / "notes"
     process = seams_app.start(db, tmp_path, processes=1, lifespans=[("pool", str(path))])

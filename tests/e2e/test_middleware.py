@@ -30,7 +30,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace
             try:
                 with seams_app.tasks_on(db) as tasks:
                     yield SimpleNamespace(db=db, process=process, tasks=tasks)
-                check_invariants(db)
+                check_invariants(db, async_tasks=seams_app.ASYNC_TASKS)
             finally:
                 workers.shared.discard(process.pid)
 
@@ -237,14 +237,33 @@ def test_middleware_that_catches_a_stop(tasks: SimpleNamespace, tmp_path: Path, 
     assert sent(tasks, "add", 1, folder=tmp_path).handle.get(LONG_MS).ok == 1
 
 
+def test_a_shutdown_passes_through(db: Database, tmp_path: Path) -> None:
+    process = seams_app.start(db, tmp_path, "--shutdown-timeout=2", processes=1)
+    with ended(process), seams_app.tasks_on(db) as tasks:
+        process.wait_up()
+        both = [sent(tasks, name, folder=tmp_path) for name in ("wait", "wait_async")]
+        eventually(lambda: all("task sleeps" in noted.lines() for noted in both))
+        assert process.stop() == 0
+        for noted, by in zip(both, ("TaskStopped", "CancelledError"), strict=True):
+            assert noted.error()[0] == "WORKER_CRASHED"
+            lines = noted.lines()
+            assert f"outer leaves by {by}" in lines
+            assert f"outer ends interrupted {by} retry=False" in lines
+            assert ("stopped by shutdown" in lines) == (by == "CancelledError")
+
+
 # -- the end of an attempt ----------------------------------------------------------------------------------
 
 
-def test_hooks_at_the_end_are_contained(shared: SimpleNamespace, tasks: SimpleNamespace, tmp_path: Path) -> None:
-    noted = sent(tasks, "add", 1, folder=tmp_path, at_end="raise")
-    assert noted.handle.get(LONG_MS).ok == 1
+@pytest.mark.parametrize("at_end", ["raise", "exit"])
+def test_hooks_at_the_end_are_contained(
+    shared: SimpleNamespace, tasks: SimpleNamespace, tmp_path: Path, at_end: str
+) -> None:
+    several = [sent(tasks, name, 1, folder=tmp_path, at_end=at_end) for name in ("add", "add_async") * 3]
+    for noted in several:
+        assert noted.handle.get(LONG_MS).ok == 1
+        assert any(line.startswith("outer ends ok") for line in noted.all_lines())
     shared.process.wait_for_log("Mischief.on_attempt_end failed; the task is not affected")
-    assert any(line.startswith("outer ends ok") for line in noted.all_lines())
     threaded = sent(tasks, "add", 1, folder=tmp_path, at_end="thread")
     assert f"horsies-attempt-ends {threaded.handle.task_id}" in threaded.all_lines()
 

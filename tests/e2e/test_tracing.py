@@ -9,13 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sentry_sdk
 from opentelemetry import baggage, context as otel_context, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from horsies import TaskSendError
+from horsies import Outgoing, TaskSendError
 from horsies.contrib.opentelemetry import Tracing
+from horsies.contrib.sentry import Sentry
 from tests.support import postgres, tracing_app, workers
 from tests.support.apps import UNREACHABLE, add_task, make_app
 from tests.support.waiting import eventually
@@ -250,6 +252,20 @@ def test_a_send_that_fails() -> None:
             raised.value.retry()
     (span,) = spans.all()  # of the first try; a repeated one has none of its own
     assert (span["status"], span["attributes"]["error.type"]) == ("ERROR", "ENQUEUE_FAILED")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_beside_sentry(order: int) -> None:
+    """Both write headers into the trace context, and neither removes the other's."""
+    spans = Spans(Path("nowhere"))
+    task = Outgoing("add", ["id"], "default", {"horsies.trace": {"traceparent": "old", "horsies-batch": "7"}})
+    with sentry_sdk.new_scope() as scope:
+        scope.set_client(sentry_sdk.Client("http://key@127.0.0.1:1/1", traces_sample_rate=1.0))
+        for middleware in [Tracing(spans.provider), Sentry()][::order]:
+            middleware.on_send(task)
+    carrier = task.metadata["horsies.trace"]
+    assert carrier.keys() == {"traceparent", "sentry-trace", "sentry-baggage"}
+    assert carrier["traceparent"] != "old"
 
 
 class Broken(TracerProvider):

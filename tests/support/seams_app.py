@@ -31,6 +31,7 @@ from tests.support.workers import WorkerProcess, describe, start_worker
 
 SEAMS_VARIABLE = "HORSIES_TEST_SEAMS"
 APP = "tests.support.seams_app:app"
+ASYNC_TASKS = ("add_async", "fail_async", "wait_async", "child", "lifespans_async")
 Number = TaskResult[int, TaskError]
 Data = TaskResult[dict[str, Any], TaskError]
 
@@ -216,6 +217,8 @@ class Mischief(Middleware):
         match end.context.metadata.get("at_end"):
             case "raise":
                 raise ValueError("at the end")
+            case "exit":
+                raise SystemExit(3)
             case "slow":
                 write(end.context, "slow")
                 time.sleep(60)
@@ -292,6 +295,8 @@ def add_lifespan(app: Horsies, name: str, path: str, kind: str = "") -> Any:
         note(path, told("opens"))
         yield name
         note(path, told("closes"))
+        if "hangs" in kind:
+            time.sleep(60)
         if "breaks" in kind:
             raise OSError("it does not close")
         if "exits" in kind:
