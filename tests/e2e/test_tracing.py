@@ -237,6 +237,19 @@ def test_errors(
     assert span["attributes"]["error.type"] == kind
 
 
+@pytest.mark.parametrize("name", ["wait", "wait_async"])
+def test_a_cancelled_task(spans: Spans, tasks: SimpleNamespace, tmp_path: Path, name: str) -> None:
+    handle = getattr(tasks, name).send(str(tmp_path / "notes"))
+    eventually((tmp_path / "notes").exists)
+    handle.cancel()
+    assert str(handle.get(LONG_MS).err_value.error_code) == "TASK_CANCELLED"
+    (span,) = spans.of(handle.task_id, "process ")
+    assert (span["status"], span["attributes"]["error.type"]) == ("ERROR", "cancelled")
+    # the next task of the same child is not inside of it
+    (after,) = spans.of(tasks.inside.send().task_id, "process ")
+    assert after["trace"] != span["trace"]
+
+
 def test_a_stack_does_not_begin_with_our_frames(tasks: SimpleNamespace) -> None:
     text = tasks.fail.send("hunter2").get(LONG_MS).err_value.data["traceback"]
     assert text.count("File ") == 1, text

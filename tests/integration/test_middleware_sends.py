@@ -11,6 +11,9 @@ from typing import Any
 import asyncpg
 import psycopg
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from horsies import (
     AppConfig,
@@ -20,9 +23,16 @@ from horsies import (
     Middleware,
     Outgoing,
     PostgresConfig,
+    ScheduleConfig,
     SendErrorCode,
+    TaskSchedule,
     TaskSendError,
 )
+from horsies.contrib.opentelemetry import Tracing
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.session import Session
+from horsies_worker.identity import Identity
+from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 from tests.support import factories
 from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on, make_app
 from tests.support.chaosproxy import ChaosProxy, When
@@ -198,6 +208,29 @@ async def test_a_fired_schedule(db: Database) -> None:
     assert told(noting) == [("on_send", "add", (task_id,), None), ("on_sent", "add", (task_id,), None)]
     assert [task.schedule for _, task, _ in noting.sends] == ["s", "s"]
     assert metadata_of(db, task_id) == {"seen": ["outer"]}
+
+
+async def test_a_scheduled_workflow(db: Database) -> None:
+    noting, spans = Noting("outer"), InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    every = TaskSchedule("s", workflow="sums", pattern=Hourly())
+    app = make_app(db, schedule=ScheduleConfig([every]), middleware=[noting, Tracing(provider)])
+    add = add_task(app)
+    app.workflow("sums", [add.node(node_id="only")(1)])
+    session = Session(app.config.broker, "scheduler", Queries(app.schema, Identity()))
+    scheduler = Scheduler(session, app, settled_schedules(app))
+    await scheduler.run_once()
+    age(db, "0 seconds")
+    await scheduler.run_once()
+    await session.close()
+    ((run_id, metadata),) = db.execute("SELECT id, metadata FROM horsies_workflows")
+    assert told(noting) == [("on_send", "sums", (run_id,), None), ("on_sent", "sums", (run_id,), None)]
+    (span,) = spans.get_finished_spans()
+    assert (span.name, (span.attributes or {})["horsies.schedule"]) == ("start sums", "s")
+    assert format(span.get_span_context().span_id, "016x") in metadata["horsies.trace"]["traceparent"]
+    node = db.value("SELECT metadata FROM horsies_tasks")
+    assert node == {**metadata, "horsies.workflow": run_id, "horsies.node": "only"}
 
 
 class RefusesOne(Middleware):

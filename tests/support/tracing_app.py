@@ -122,6 +122,20 @@ def register(app: Horsies) -> SimpleNamespace:
         await asyncio.sleep(60)
         return TaskResult(ok=1)
 
+    @app.task("wait")
+    def wait(path: str) -> Number:
+        import time
+
+        note(path, "waits")
+        time.sleep(60)
+        return TaskResult(ok=1)
+
+    @app.task("wait_async")
+    async def wait_async(path: str) -> Number:
+        note(path, "waits")
+        await asyncio.sleep(60)
+        return TaskResult(ok=1)
+
     @app.task("spread")
     def spread(n: int) -> TaskResult[list[int], TaskError]:
         return TaskResult(ok=list(range(n)))
