@@ -98,7 +98,11 @@ class Nowhere(sentry_sdk.Transport):
 def traced() -> Iterator[None]:
     """A web process with Sentry, in the middle of a request that belongs to a trace."""
     with sentry_sdk.new_scope() as scope:
-        scope.set_client(sentry_sdk.Client("http://key@127.0.0.1:1/1", transport=Nowhere, traces_sample_rate=1.0))
+        scope.set_client(
+            sentry_sdk.Client(
+                "http://key@127.0.0.1:1/1", transport=Nowhere, traces_sample_rate=1.0, default_integrations=False
+            )
+        )
         transaction = sentry_sdk.continue_trace({"sentry-trace": f"{TRACE}-b7ad6b7169203331-1"}, name="POST /orders")
         with sentry_sdk.start_transaction(transaction):
             yield

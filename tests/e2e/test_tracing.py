@@ -273,7 +273,9 @@ def test_beside_sentry(order: int) -> None:
     spans = Spans(Path("nowhere"))
     task = Outgoing("add", ["id"], "default", {"horsies.trace": {"traceparent": "old", "horsies-batch": "7"}})
     with sentry_sdk.new_scope() as scope:
-        scope.set_client(sentry_sdk.Client("http://key@127.0.0.1:1/1", traces_sample_rate=1.0))
+        scope.set_client(
+            sentry_sdk.Client("http://key@127.0.0.1:1/1", traces_sample_rate=1.0, default_integrations=False)
+        )
         for middleware in [Tracing(spans.provider), Sentry()][::order]:
             middleware.on_send(task)
     carrier = task.metadata["horsies.trace"]

@@ -38,7 +38,7 @@ from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on, make
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.postgres import Database
 from tests.support.schedulers import age, schedule, scheduling, state
-from tests.support.seams_app import Mischief, Noting, OnlySync
+from tests.support.seams_middleware import Mischief, Noting, OnlySync
 
 pytestmark = pytest.mark.shared_database
 
@@ -293,7 +293,7 @@ def test_what_is_no_middleware_is_refused() -> None:
 
 CHECKED = """
 from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult
-from tests.support.seams_app import OnlySync
+from tests.support.seams_middleware import OnlySync
 app = Horsies(AppConfig(PostgresConfig("postgresql://nobody@127.0.0.1:1/nowhere"), middleware=[OnlySync()]))
 @app.task("one")
 {prefix}def one() -> TaskResult[int, TaskError]:

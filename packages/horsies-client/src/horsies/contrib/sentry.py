@@ -1,7 +1,10 @@
 """Sentry: reports failed tasks, with a scope of their own for each attempt. `docs/guides/tracing.md` explains it.
 
-sentry_sdk.init(dsn=..., traces_sample_rate=0.1)
 app = Horsies(AppConfig(..., middleware=[Sentry()]))
+
+@app.on_child_start
+def report() -> None:
+    sentry_sdk.init(dsn=..., traces_sample_rate=0.1)
 
 It needs `horsies-client[sentry]`. A failure in this code never reaches a task or a send; the first one is logged.
 """
@@ -176,7 +179,7 @@ class Sentry(Middleware):
         sentry_sdk.capture_event(event, hint=hint)
 
     def _flush_at_exit(self) -> None:
-        """The SDK's own exit function is lost in a process that was forked after `init`."""
+        """The SDK's own exit function is lost in a child that was forked after `init`."""
         if self._flushing_in != os.getpid():
             self._flushing_in = os.getpid()
             atexit.register(sentry_sdk.flush, timeout=self._flush_s)
