@@ -41,6 +41,18 @@ def test_the_order_the_threads_and_the_values(db: Database, tmp_path: Path) -> N
     ]  # fmt: skip
 
 
+def test_hooks_of_the_last_attempt_find_them_open(db: Database, tmp_path: Path) -> None:
+    path, notes = tmp_path / "lifespans", tmp_path / "notes"
+    process = seams_app.start(db, tmp_path, processes=1, lifespans=[("pool", str(path))])
+    with ended(process), seams_app.tasks_on(db) as tasks:
+        process.wait_up()
+        sender = tasks.add.with_options(metadata={"note": str(notes), "at_end": "lifespan"})
+        assert sender.send(1).get(LONG_MS).ok == 1
+        assert process.stop() == 0
+    assert "pool is open" in lines(notes)
+    assert lines(path) == ["pool opens main", "pool closes main"]
+
+
 def test_they_are_closed_when_a_child_is_replaced(db: Database, tmp_path: Path) -> None:
     path = tmp_path / "notes"
     process = seams_app.start(db, tmp_path, "--max-tasks-per-child=2", processes=1, lifespans=[("pool", str(path))])

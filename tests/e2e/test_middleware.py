@@ -10,6 +10,7 @@ import pytest
 
 from horsies import TaskHandle, gather
 from tests.support import postgres, seams_app, workers
+from tests.support.apps import app_on
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 from tests.support.workers import check_invariants, ended
@@ -110,6 +111,16 @@ def test_attempts_that_are_retried(tasks: SimpleNamespace, tmp_path: Path) -> No
     eventually(lambda: sum(line.startswith("outer ends") for line in gives_up.lines()) == 3)
     ends = [line.rpartition("=")[2] for line in gives_up.lines() if line.startswith("outer ends")]
     assert ends == ["True", "True", "False"]
+
+
+@BOTH
+def test_arguments_that_do_not_fit_reach_the_last_hook_only(shared: SimpleNamespace, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "notes"
+    with app_on(shared.db) as stranger:
+        handle = stranger.with_options(metadata={"note": str(path)}).send(f"add{kind}", a="text")
+        assert str(handle.get(LONG_MS).err_value.error_code) == "WORKER_SERIALIZATION_ERROR"
+    eventually(lambda: path.exists() and path.read_text().count("\n") == 2)
+    assert path.read_text().splitlines()[1] == "outer ends error DecodeError retry=False"
 
 
 # -- what middleware may do to a result ---------------------------------------------------------------

@@ -187,6 +187,15 @@ def test_baggage_and_spans_of_user_code(spans: Spans, tasks: SimpleNamespace) ->
                                                for span in spans.all()))  # fmt: skip
 
 
+def test_async_tasks_at_the_same_time_do_not_mix(spans: Spans, tasks: SimpleNamespace) -> None:
+    handles = [tasks.add_async.send(number) for number in range(20)]
+    for handle in handles:
+        (process,) = spans.of(handle.task_id, "process ")
+        inside = eventually(lambda process=process: [s for s in spans.all() if s["parent"] == process["id"]])
+        assert [span["name"] for span in inside] == ["inside"]
+        assert inside[0]["trace"] == process["trace"]
+
+
 def test_nested_workflows_and_maps(spans: Spans, tasks: SimpleNamespace) -> None:
     with spans.tracer.start_as_current_span("request") as request:
         run = tasks.wide().start()

@@ -13,7 +13,7 @@ from typing import Any
 
 from horsies import Horsies, Middleware, RetryPolicy, TaskError, TaskResult, current_task
 from tests.support.postgres import Database
-from tests.support.seams_middleware import KINDS, write
+from tests.support.seams_middleware import KINDS, Mischief, write
 from tests.support.worker_app import VARIABLE, build, note
 from tests.support.workers import WorkerProcess, describe, start_worker
 
@@ -36,6 +36,9 @@ def build_app(
     app = build(describe(where, middleware=items, **config))
     for entry in lifespans:
         add_lifespan(app, *entry)
+    for item in items:
+        if isinstance(item, Mischief):
+            item.lifespans = app.lifespans
     return app
 
 

@@ -5,12 +5,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from horsies import (
     AttemptEnd,
+    Lifespan,
     Middleware,
     Outgoing,
     TaskContext,
@@ -71,6 +72,8 @@ class Noting(Middleware):
 
 class Mischief(Middleware):
     """Does what the metadata asks for."""
+
+    lifespans: Sequence[Lifespan[Any]] = ()
 
     def on_send(self, task: Outgoing) -> None:
         match task.metadata.get("at_send"):
@@ -204,6 +207,9 @@ class Mischief(Middleware):
         match end.context.metadata.get("at_end"):
             case "raise":
                 raise ValueError("at the end")
+            case "lifespan":
+                time.sleep(0.3)
+                write(end.context, f"{self.lifespans[0].value} is open")
             case "exit":
                 raise SystemExit(3)
             case "slow":

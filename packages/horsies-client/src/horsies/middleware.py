@@ -55,8 +55,9 @@ class AttemptEnd:
 
     context: "TaskContext"
     result: "TaskResult[Any, TaskError] | None"
-    """What the task returned; None when it raised, or was stopped."""
+    """What the task returned; None when it raised, was stopped, or was not called."""
     exception: BaseException | None
+    """What the task or middleware raised; or why the stored arguments do not fit the task, which was not called."""
     outcome: AttemptOutcomeName
     duration_s: float
     retry_expected: bool
