@@ -58,6 +58,34 @@ def test_the_workflows_guide_runs_as_written(db: Database, tmp_path: Path) -> No
     ])  # fmt: skip
 
 
+def test_the_middleware_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
+    told = run_as_written(ROOT / "docs" / "guides" / "middleware.md", "shop:app", "send.py", db, tmp_path)
+    assert told == "acme pays 20\n"
+
+
+def test_the_metadata_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
+    told = run_as_written(ROOT / "docs" / "guides" / "metadata.md", "mail:app", "send.py", db, tmp_path)
+    assert told == "{'tenant': 'acme'}\n" * 2
+
+
+def test_the_tracing_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
+    told = run_as_written(ROOT / "docs" / "guides" / "tracing.md", "traced:app", "send.py", db, tmp_path)
+    assert "\n42\n" in f"\n{told}"
+    assert '"name": "send charge"' in told
+    log = (tmp_path / "worker.log").read_text()
+    assert '"name": "process charge"' in log
+    assert '"name": "ask the bank"' in log
+
+
+def test_the_sentry_snippet_is_a_good_app(tmp_path: Path) -> None:
+    (code,) = [code for title, code in blocks(ROOT / "docs" / "guides" / "tracing.md") if title == "reported.py"]
+    (tmp_path / "reported.py").write_text(code)
+    environment = {**os.environ, "HORSIES_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/nowhere"}
+    command = [sys.executable, "-m", "horsies.cli", "check", "reported:app"]
+    checked = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert "no problems found" in checked.stdout, checked.stdout + checked.stderr
+
+
 def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
     """They stand on the first one."""
     first, _, policy, classes = [code for _, code in blocks(ROOT / "docs" / "guides" / "workflows.md")]

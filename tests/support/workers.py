@@ -229,11 +229,13 @@ def tasks_on(where: Database | str, **config: Any) -> Iterator[SimpleNamespace]:
         yield tasks
 
 
-def check_invariants(db: Database, *, slack_s: float = 6.0, allowed: Sequence[str] = (), **more: Any) -> None:
+def check_invariants(
+    db: Database, *, slack_s: float = 6.0, allowed: Sequence[str] = (), async_tasks: Sequence[str] = (), **more: Any
+) -> None:
     """The rules of FAULTS 3 with the thresholds of the fast config, on a database where all is done."""
     found = invariants.check(
         db, slack_s=slack_s, running_stale_s=3, finalizing_stale_s=3, claimed_stale_s=3, wf_grace_s=1,
-        async_tasks=[*ASYNC_TASKS, "nap_briefly"], **more,
+        async_tasks=[*ASYNC_TASKS, "nap_briefly", *async_tasks], **more,
     )  # fmt: skip
     found = [violation for violation in found if violation.rule not in allowed]
     assert not found, [(violation, _row(db, violation.id)) for violation in found]

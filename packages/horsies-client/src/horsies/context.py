@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from horsies.errors import UsageError
-from horsies.metadata import decode
+from horsies.metadata import decode, has_nul
 
 StopReason = Literal["cancelled", "timeout", "shutdown"]
 
@@ -33,8 +33,8 @@ class TaskContext:
     """The running attempt. Get it with `current_task()`."""
 
     __slots__ = (
-        "_emit_progress", "_metadata", "_metadata_json", "_stop_asked", "attempt", "deadline", "fencing_token",
-        "queue_name", "ready_at", "task_id", "task_name",
+        "_emit_progress", "_metadata", "_metadata_json", "_state", "_stop_asked", "_stop_reason", "attempt",
+        "deadline", "fencing_token", "queue_name", "ready_at", "task_id", "task_name",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class TaskContext:
         queue_name: str = "default",
         ready_at: float = 0.0,
         metadata_json: str | None = None,
+        stop_reason: Callable[[], StopReason | None] | None = None,
     ) -> None:
         self.task_id = task_id
         self.task_name = task_name
@@ -67,6 +68,8 @@ class TaskContext:
         self._metadata: Mapping[str, Any] | None = None
         self._emit_progress = emit_progress
         self._stop_asked = stop_asked
+        self._stop_reason = stop_reason
+        self._state: dict[Any, Any] | None = None
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -75,6 +78,19 @@ class TaskContext:
             self._metadata = decode(self._metadata_json)
         return self._metadata
 
+    @property
+    def state(self) -> dict[Any, Any]:
+        """For middleware: what it keeps for the length of this attempt, under a key of its own."""
+        if self._state is None:
+            self._state = {}
+        return self._state
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why this attempt must stop, None while it need not. `TaskStopped.reason` says the same; the CancelledError of
+        an async task says nothing."""
+        return self._stop_reason() if self._stop_reason is not None else None
+
     def report_progress(self, value: Any) -> None:
         """Set the task's progress to a JSON value. Cheap to call; the worker writes only the latest value."""
         try:
@@ -82,7 +98,7 @@ class TaskContext:
             text.encode()  # raises for a lone surrogate
         except (TypeError, ValueError, RecursionError) as exc:
             raise UsageError(f"report_progress takes a JSON value: {exc}") from exc
-        if "\\u0000" in text:
+        if has_nul(text):
             raise UsageError("report_progress takes a JSON value without NUL characters")
         self._emit_progress(text)
 

@@ -89,6 +89,7 @@ class Lifespan(Generic[S]):
             next(self._generator)
         except StopIteration:
             return
+        self._generator.close()
         raise self._wrong("yielded twice: it must `yield` once")
 
     async def exit_async(self) -> None:
@@ -97,6 +98,7 @@ class Lifespan(Generic[S]):
             await anext(self._generator)
         except StopAsyncIteration:
             return
+        await self._generator.aclose()
         raise self._wrong("yielded twice: it must `yield` once")
 
     def _begin(self) -> None:

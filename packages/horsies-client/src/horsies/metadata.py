@@ -5,6 +5,7 @@ then what middleware adds; later ones win. It is not part of the fingerprint: a 
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -16,6 +17,9 @@ TRACE: Final = "horsies.trace"
 WORKFLOW: Final = "horsies.workflow"
 NODE: Final = "horsies.node"
 """The run and the node of a traced workflow's task; workers write both in SQL."""
+
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""An escaped NUL, and not the text "\\u0000" after an escaped backslash."""
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -29,11 +33,16 @@ def encode(metadata: Mapping[str, Any]) -> str | None:
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON: {error}") from None
-    if "\\u0000" in text:
+    if has_nul(text):
         raise ValueError("holds a NUL character, which PostgreSQL cannot store")
     if size > MAX_BYTES:
         raise ValueError(f"is {size:,} bytes of JSON, the limit is {MAX_BYTES:,}: store large data elsewhere")
     return text
+
+
+def has_nul(text: str) -> bool:
+    """Whether this JSON holds a NUL character."""
+    return "\\u0000" in text and _NUL.search(text) is not None
 
 
 def decode(text: str | None) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ app = Horsies(AppConfig(..., middleware=[Tenant()]))
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from horsies._checks import Checks, shown
@@ -45,6 +45,8 @@ class Outgoing:
     """The name of the schedule that fires."""
     from_task: "TaskContext | None" = None
     """The task in which the send happens."""
+    state: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
+    """For middleware: what it keeps from `on_send` to `on_sent`, under a key of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,9 @@ class AttemptEnd:
 
     context: "TaskContext"
     result: "TaskResult[Any, TaskError] | None"
-    """What the task returned; None when it raised, or was stopped."""
+    """What the task returned; None when it raised, was stopped, or was not called."""
     exception: BaseException | None
+    """What the task or middleware raised; or why the stored arguments do not fit the task, which was not called."""
     outcome: AttemptOutcomeName
     duration_s: float
     retry_expected: bool
@@ -73,8 +76,8 @@ class Middleware:
         `task.metadata`. An exception refuses the send. `.retry()` of a failed send does not call it again."""
 
     def on_sent(self, task: Outgoing, error: TaskSendError | None) -> None:
-        """Called after each try of the send. With `connection=`, the caller's transaction may still roll back. Its own
-        exceptions are logged."""
+        """Called after each try of the send, and when the `on_send` of a later middleware refused it. With
+        `connection=`, the caller's transaction may still roll back. Its own exceptions are logged."""
 
     def scope(self, ctx: "TaskContext") -> AbstractContextManager[None]:
         """Entered around every attempt, sync and async. It must not block: it would block the event loop of async
@@ -137,9 +140,14 @@ def check_kinds(checks: Checks, middleware: Iterable[Middleware], kinds: Collect
 
 
 def announce(middleware: Sequence[Middleware], task: Outgoing) -> None:
-    """Call every `on_send`. An exception reaches the caller: the send is refused."""
-    for item in middleware:
-        item.on_send(task)
+    """Call every `on_send`. An exception reaches the caller: the send is refused, and the middleware before the one
+    that raised is told."""
+    for at, item in enumerate(middleware):
+        try:
+            item.on_send(task)
+        except BaseException as error:
+            tell_sent(middleware[:at], task, error)
+            raise
 
 
 def tell_sent(middleware: Sequence[Middleware], task: Outgoing, error: BaseException | None) -> None:

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from horsies._checks import shown
 from horsies._pg import enqueue, foreign
 from horsies._pg.refusals import and_remedy, worded
 from horsies._pg.transient import Doubt, is_from_driver, is_transient, sqlstate
@@ -50,6 +51,8 @@ def outgoing(
         announce(middleware, announced)
         metadata = announced.metadata
     try:
+        if not isinstance(metadata, dict):  # pyright: ignore[reportUnnecessaryIsInstance] # middleware is user code
+            raise ValueError(f"must stay a dict, a middleware's on_send made it {shown(metadata)}")
         return encode(metadata), announced
     except ValueError as error:
         error_ = TaskSendError(SendErrorCode.VALIDATION_FAILED, f"send of {name!r}: metadata {error}")

@@ -13,6 +13,9 @@ from horsies._checks import shown
 from horsies.context import TaskContext
 from horsies.middleware import Middleware, overrides
 
+_YIELDS: Final = ("generator didn't yield", "generator didn't stop", "generator didn't stop after throw()")
+"""What contextlib says of a generator that does not yield once."""
+
 
 class Around:
     """The layers around `def` and `async def` tasks. Methods that are not overridden cost nothing."""
@@ -42,19 +45,47 @@ def _layers(middleware: Sequence[Middleware], method: str) -> list[tuple[Middlew
 
 
 def _in_scope(item: Middleware, context: TaskContext, call: Callable[[], Any]) -> Any:
-    with _scope(item, context):
+    with _Scope(item, context):
         return call()
-    raise RuntimeError(f"{type(item).__name__}.scope swallowed an exception, so that the attempt has no result")
+    raise _swallowed(item)
 
 
 async def _in_scope_async(item: Middleware, context: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
-    with _scope(item, context):
+    with _Scope(item, context):
         return await call()
-    raise RuntimeError(f"{type(item).__name__}.scope swallowed an exception, so that the attempt has no result")
+    raise _swallowed(item)
 
 
-def _scope(item: Middleware, context: TaskContext) -> AbstractContextManager[None]:
-    scope = item.scope(context)
-    if not hasattr(scope, "__exit__"):
-        raise TypeError(f"{type(item).__name__}.scope returned {shown(scope)}: decorate it with @contextmanager")
-    return scope
+class _Scope:
+    """The scope of one middleware. Its errors name the class: contextlib's own do not."""
+
+    __slots__ = ("_item", "_scope")
+
+    def __init__(self, item: Middleware, context: TaskContext) -> None:
+        self._item = item
+        self._scope: AbstractContextManager[None] = item.scope(context)
+        if not hasattr(self._scope, "__exit__"):
+            raise TypeError(
+                f"{type(item).__name__}.scope returned {shown(self._scope)}: decorate it with @contextmanager"
+            )
+
+    def __enter__(self) -> None:
+        try:
+            self._scope.__enter__()
+        except RuntimeError as error:
+            raise self._named(error) from None
+
+    def __exit__(self, cls: Any, error: BaseException | None, trace: Any) -> bool | None:
+        try:
+            return self._scope.__exit__(cls, error, trace)
+        except RuntimeError as failure:
+            raise self._named(failure) from None
+
+    def _named(self, error: RuntimeError) -> RuntimeError:
+        if str(error) not in _YIELDS:
+            return error
+        return RuntimeError(f"{type(self._item).__name__}.scope must yield exactly once: {error}")
+
+
+def _swallowed(item: Middleware) -> RuntimeError:
+    return RuntimeError(f"{type(item).__name__}.scope swallowed an exception, so that the attempt has no result")

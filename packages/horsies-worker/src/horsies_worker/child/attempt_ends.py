@@ -37,6 +37,8 @@ class AttemptEnds:
         self._registry = registry
         self._waiting: queue.Queue[AttemptEnd | None] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
+        # the main thread and the event loop's thread may both see their first attempt end at the same moment
+        self._starting = threading.Lock()
         self._dropped = 0
         self._told_at = 0.0
 
@@ -56,8 +58,7 @@ class AttemptEnds:
             retry_expected=self._expects_retry(context, outcome),
         )
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="horsies-attempt-ends", daemon=True)
-            self._thread.start()
+            self._start()
         try:
             self._waiting.put_nowait(end)
         except queue.Full:
@@ -65,6 +66,13 @@ class AttemptEnds:
             if time.monotonic() - self._told_at > _TELL_EVERY_S:
                 self._told_at = time.monotonic()
                 _log.warning("on_attempt_end is too slow: %d calls left out in this process so far", self._dropped)
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="horsies-attempt-ends", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def close(self) -> None:
         """Wait for the hooks of the last attempts, not for ever."""
@@ -88,6 +96,6 @@ class AttemptEnds:
             for item in self._hooks:
                 try:
                     item.on_attempt_end(end)
-                except Exception:
+                except BaseException:  # a SystemExit would end the thread, and with it all later calls
                     _log.exception("%s.on_attempt_end failed; the task is not affected", type(item).__name__)
             leave_task(entered)

@@ -1,12 +1,17 @@
 """Texts of exceptions: bounded, storable, and safe even when an exception's `__str__` raises. Pure."""
 
 import traceback
+from pathlib import Path
+from typing import Final
 
+import horsies
 from horsies.codec.failure import clean
 
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 12_000
 _MAX_FRAMES = 60
+_OUR_FILES: Final = tuple(str(Path(__file__).with_name(name)) for name in ("around.py", "execute.py"))
+_OUR_FOLDER: Final = str(Path(horsies.__file__).parent / "contrib")
 
 
 def short(text: str, limit: int = MAX_MESSAGE) -> str:
@@ -38,11 +43,21 @@ def exception_text(exc: BaseException) -> str:
 def exception_data(exc: BaseException) -> dict[str, str]:
     """Return type, message and traceback for the `data` of a TaskError."""
     try:
-        # Skip the first frame: it is in execute.py, the others are user code.
-        trace = exc.__traceback__
-        if trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
-        text = short("".join(traceback.format_exception(type(exc), exc, trace, limit=_MAX_FRAMES)), MAX_TRACEBACK)
+        found = traceback.TracebackException(type(exc), exc, exc.__traceback__, limit=_MAX_FRAMES)
+        _leave_out_our_frames(found)
+        text = short("".join(found.format()), MAX_TRACEBACK)
     except Exception as failure:
         text = f"<the traceback could not be formatted: {type(failure).__name__}>"
     return {"type": exception_type(exc), "message": exception_message(exc), "traceback": text}
+
+
+def _leave_out_our_frames(found: traceback.TracebackException) -> None:
+    """Keep the frames of user code: the task, and middleware, between whose layers there are frames of ours."""
+    todo: list[traceback.TracebackException | None] = [found]
+    while todo:
+        one = todo.pop()
+        if one is not None:
+            kept = [frame for frame in one.stack if not frame.filename.startswith((*_OUR_FILES, _OUR_FOLDER))]
+            if kept:  # otherwise the error is ours, and the frames are all there is to see
+                one.stack[:] = kept
+            todo += (one.__cause__, one.__context__, *(one.exceptions or ()))

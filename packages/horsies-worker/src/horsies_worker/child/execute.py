@@ -96,7 +96,9 @@ class Executor:
             raise
         except BaseException as exc:  # validators are user code, and other programs may write rows
             message = f"the stored arguments do not fit the task: {exception_text(exc)}"
-            return error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message, exception_data(exc))
+            outcome = error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message, exception_data(exc))
+            outcome.exception = exc
+            return outcome
         return definition, args, kwargs
 
     def _conclude(self, definition: TaskDefinition, value: object) -> Outcome:
@@ -105,7 +107,9 @@ class Executor:
         except (TaskStopped, asyncio.CancelledError):
             raise
         except BaseException as exc:  # such as SystemExit from a serializer
-            return error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, exception_text(exc))
+            outcome = error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, exception_text(exc))
+            outcome.exception = exc
+            return outcome
         error = encoded.error
         if error is None:
             return Outcome(OutcomeKind.OK, encoded.json, returned=value)

@@ -40,5 +40,5 @@ class Lifespans:
                     asyncio.run_coroutine_threadsafe(lifespan.exit_async(), self._loop).result()
                 else:
                     lifespan.exit()
-            except Exception:
+            except BaseException:  # a SystemExit must not keep the others open
                 _log.exception("lifespan %r failed while it was closed", lifespan.name)

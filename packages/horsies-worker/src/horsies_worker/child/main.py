@@ -82,8 +82,8 @@ def child_main(
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         reports.sendall(frames.encode_ready(os.getpid(), meters.resident_kb()))
         runner.run()
+    runner.ends.close()  # before the lifespans: the hooks may use them
     lifespans.exit()
-    runner.ends.close()
     # Do not wait for threads of user code. Code that must flush registers that with atexit.
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] # as multiprocessing does

@@ -59,6 +59,9 @@ class _Run:
     def stop_asked(self) -> bool:
         return self.stop is not None
 
+    def stop_reason(self) -> StopReason | None:
+        return None if self.stop is None else _REASONS[self.stop]
+
 
 class Runner:
     def __init__(self, app: Horsies, jobs: socket.socket, commands: socket.socket, tokens: int, meters: Meters) -> None:
@@ -274,6 +277,7 @@ class Runner:
             fencing_token=job.generation,
             emit_progress=lambda text: self._progress(run, text),
             stop_asked=run.stop_asked,
+            stop_reason=run.stop_reason,
             queue_name=job.queue_name,
             ready_at=job.ready_at,
             metadata_json=job.metadata,

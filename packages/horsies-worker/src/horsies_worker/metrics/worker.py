@@ -173,20 +173,15 @@ class WorkerMetrics(Collector):
         for metric in self._counts:
             # a counter that is absent until its first event has no rate: Prometheus would miss the first crash
             if not metric.labels:
-<<<<<<< HEAD
-                self._counts[metric][()] = 0  # a counter that is absent until its first event has no rate
-        self._histograms: dict[Metric, dict[tuple[str, ...], _Histogram]] = {metric: {} for metric in _HISTOGRAMS}
-        # of each task: looking them up by their Metric would take as long as the rest
-        self._starts, self._ends = self._counts[STARTED], self._counts[ENDED]
-        self._runs, self._waits = self._histograms[RUN], self._histograms[WAIT]
-=======
                 self._counts[metric][()] = 0
             for value in _VALUES.get(metric, ()):
                 self._counts[metric][(value,)] = 0
         self._histograms: dict[Metric, dict[tuple[str, ...], _Histogram]] = {
             metric: {} if metric.labels else {(): _Histogram(bounds)} for metric, bounds in _HISTOGRAMS.items()
         }
->>>>>>> eventdocs
+        # of each task: looking them up by their Metric would take as long as the rest
+        self._starts, self._ends = self._counts[STARTED], self._counts[ENDED]
+        self._runs, self._waits = self._histograms[RUN], self._histograms[WAIT]
         self._reading = threading.Lock()
         bus.subscribe(TasksClaimed, self._claimed)
         bus.subscribe(AttemptStarted, self._started)
