@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from horsies import PostgresConfig, RecoveryConfig, ResilienceConfig
-from horsies.events import DatabaseLost, DatabaseRegained, Event, ResultDropped, RowsPruned, TaskRecovered
+from horsies import PostgresConfig, RecoveryConfig, ResilienceConfig, TaskError, TaskResult, WorkflowStatus
+from horsies.events import (
+    DatabaseLost,
+    DatabaseRegained,
+    Event,
+    ResultDropped,
+    RowsPruned,
+    TaskRecovered,
+    WorkflowEnded,
+)
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session, Sessions
 from horsies_worker.events.bus import EventBus
@@ -14,9 +22,11 @@ from horsies_worker.identity import Identity
 from horsies_worker.liveness.reaper import Reaper
 from horsies_worker.liveness.recovery import Recovery
 from horsies_worker.retention.pruner import Pruner
+from horsies_worker.workflows.advance import Advancer
 from tests.support import factories
 from tests.support.apps import add_task, make_app
 from tests.support.chaosproxy import ChaosProxy, Mode
+from tests.support.engine import Engine
 from tests.support.factories import ago
 from tests.support.hands import end_of, running
 from tests.support.postgres import Database
@@ -82,6 +92,26 @@ async def test_a_task_that_expired(db: Database, bus: EventBus, told: list[Event
     await reaper.run_once()
     await session.close()
     assert told == [TaskRecovered(task, "expired")]
+
+
+async def test_the_end_of_a_workflow_as_it_was_written(db: Database, bus: EventBus, told: list[Event]) -> None:
+    """The step would end it COMPLETED; the statement finds its output too large."""
+    limits: dict[str, Any] = {"payload_max_bytes": 10_000, "payload_warn_bytes": 1_000}
+    app = make_app(db, **limits)
+
+    @app.task("long")
+    def long() -> TaskResult[str, TaskError]:
+        raise NotImplementedError
+
+    node = long.node(node_id="only")()
+    session = Session(app.config.broker, "workflows", QUERIES)
+    async with app, Engine.on(db, ["long"], **limits) as engine:
+        handle = await app.workflow("w", [node], output=node).start_async()
+        engine.advancers[:] = [Advancer(session, app.config, bus)]
+        await engine.drain(lambda _name, _given: "y" * 20_000)
+        await session.close()
+        assert told == [WorkflowEnded(handle.workflow_id, "w", "FAILED")]
+        assert await handle.status_async() is WorkflowStatus.FAILED
 
 
 # -- sessions ------------------------------------------------------------------------------------
