@@ -249,7 +249,7 @@ def test_middleware_that_catches_a_stop(tasks: SimpleNamespace, tmp_path: Path, 
 
 
 def test_a_shutdown_passes_through(db: Database, tmp_path: Path) -> None:
-    process = seams_app.start(db, tmp_path, "--shutdown-timeout=2", processes=1)
+    process = seams_app.start(db, tmp_path, "--shutdown-timeout=5", processes=1)
     with ended(process), seams_app.tasks_on(db) as tasks:
         process.wait_up()
         both = [sent(tasks, name, folder=tmp_path) for name in ("wait", "wait_async")]

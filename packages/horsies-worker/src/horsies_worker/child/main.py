@@ -82,7 +82,7 @@ def child_main(
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         reports.sendall(frames.encode_ready(os.getpid(), meters.resident_kb()))
         runner.run()
-    runner.ends.close()  # before the lifespans: the hooks may use them
+    runner.close()  # before the lifespans: the hooks may use them
     lifespans.exit()
     # Do not wait for threads of user code. Code that must flush registers that with atexit.
     with contextlib.suppress(BaseException):

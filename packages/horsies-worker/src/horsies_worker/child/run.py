@@ -39,6 +39,7 @@ _REASONS: Final[dict[StopCode, StopReason]] = {
     StopCode.SHUTDOWN: "shutdown",
     StopCode.ABANDON: "cancelled",
 }
+_SETTLE_S: Final = 1.0
 _RECEIVE_BYTES: Final = 256 * 1024
 _MEASURE_EVERY: Final = 32
 _LONG_S: Final = 0.002
@@ -101,6 +102,15 @@ class Runner:
                 return
             seq = int.from_bytes(token, "little")
             self._run_sync(seq, self._payload(seq))
+
+    def close(self) -> None:
+        """Call the hooks of the last attempts, for a limited time. The report of an async attempt may have made the
+        parent close this child before the event loop's thread has queued the attempt's hooks."""
+        if self.ends.is_wanted:
+            settled = threading.Event()
+            self.loop.call_soon_threadsafe(settled.set)
+            settled.wait(_SETTLE_S)
+            self.ends.close()
 
     # -- the main thread: `def` tasks ---------------------------------------------------------------
 
