@@ -25,7 +25,7 @@ def test_json_lines(db: Database, tmp_path: Path) -> None:
         gather([ok, retried, forged, extra], timeout_ms=LONG_MS)
         worker_id = lines(one)[-1]["worker_id"]
         assert f"worker {worker_id} is up" in {line["message"] for line in lines(one)}
-        eventually(lambda: len(lines(one, task_name="flaky", logger="horsies.worker")) == 2)
+        eventually(lambda: len(lines(one, task_name="flaky", logger="horsies.worker.attempts")) == 2)
 
         (line,) = lines(one, task_id=ok.task_id)
         assert (line["level"], line["task_name"], line["attempt"], line["queue"]) == ("INFO", "add", 1, "default")
@@ -62,8 +62,12 @@ def test_text_lines(db: Database, tmp_path: Path) -> None:
         eventually(lambda: cancelled.info().status.value == "RUNNING")
         cancelled.cancel()
         gather([ok, forged, cancelled], timeout_ms=LONG_MS)
-        one.process.wait_for_log(f"INFO horsies.worker: task {cancelled.task_id} (sleep) attempt 1: was cancelled")
-        one.process.wait_for_log(f"ERROR horsies.worker: task {forged.task_id} (forge) attempt 1: failed after")
+        one.process.wait_for_log(
+            f"INFO horsies.worker.attempts: task {cancelled.task_id} (sleep) attempt 1: was cancelled"
+        )
+        one.process.wait_for_log(
+            f"ERROR horsies.worker.attempts: task {forged.task_id} (forge) attempt 1: failed after"
+        )
     assert "\n  Traceback (most recent call last):\n    File " in one.log
     assert f"\n  {FORGED}\\x1b[2J\n" in one.log
     assert not any(line.startswith(FORGED) for line in one.log.splitlines())

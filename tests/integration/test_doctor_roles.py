@@ -122,7 +122,10 @@ def test_the_verbs_of_a_viewer(served: Database, accounts: dict[str, str], capsy
     assert viewer("tasks", "list").code == 0
     shown = viewer("tasks", "show", failed)
     assert shown.code == 0
-    assert "arguments, progress and result: not visible to this role (messages, arguments and results" in shown.out
+    assert (
+        "arguments, metadata, progress and result: not visible to this role (messages, arguments, metadata and results"
+        in shown.out
+    )
     assert "secret" not in shown.out
     assert viewer.json("tasks", "show", failed)["tasks"][0]["payload"] is None
     for arguments in (["workers"], ["queues"], ["stale", "list"], ["tasks", "purge", "--task", "add", "--dry-run"]):

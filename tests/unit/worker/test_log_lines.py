@@ -114,7 +114,7 @@ def test_the_fields_of_a_failure(sink: Sink) -> None:
     assert line.pop("pid")
     assert line.pop("message")
     assert line == {
-        "level": "ERROR", "logger": "horsies.worker", "worker_id": "w-1", "task_id": "t-1", "task_name": "pay",
+        "level": "ERROR", "logger": "horsies.worker.attempts", "worker_id": "w-1", "task_id": "t-1", "task_name": "pay",
         "attempt": 2, "queue": "mail", "duration_s": 0.25, "wait_s": 1.5, "error_code": "DOWN", "will_retry": False,
         "metadata": {"tenant": "acme"}, "traceback": TRACEBACK,
     }  # fmt: skip

@@ -25,6 +25,7 @@ from horsies.result import TaskError, TaskResult
 
 try:
     import sentry_sdk
+    from sentry_sdk.integrations.logging import ignore_logger
     from sentry_sdk.scope import Scope, use_isolation_scope, use_scope
     from sentry_sdk.utils import event_from_exception
 except ImportError as error:
@@ -32,6 +33,7 @@ except ImportError as error:
 
 ORIGIN: Final = "auto.queue.horsies"
 FLUSH_S: Final = 2.0
+ATTEMPTS_LOGGER: Final = "horsies.worker.attempts"
 _HEADERS: Final = {"sentry-trace": "sentry-trace", "baggage": "sentry-baggage"}
 """Sentry's headers by their names in the metadata: `baggage` belongs to OpenTelemetry there."""
 
@@ -61,6 +63,8 @@ class Sentry(Middleware):
         local_variables: bool = False,
         flush_s: float = FLUSH_S,
     ) -> None:
+        # The worker logs each final failure too, which the SDK would report once more.
+        ignore_logger(ATTEMPTS_LOGGER)
         self._capture_retried = capture_retried
         self._capture_returned = capture_returned
         self._local_variables = local_variables

@@ -13,6 +13,10 @@ from horsies.metadata import RESERVED, decode
 from horsies_worker.events.bus import EventBus
 from horsies_worker.output.log_context import about, indented, log
 
+attempts: Final = logging.getLogger("horsies.worker.attempts")
+"""A logger of its own: a tool that reports attempts from inside the child (`horsies.contrib.sentry`) leaves it out, or
+each failure would be reported twice. Crashes are logged by the worker's, because a child that died reports nothing."""
+
 _ENDED: Final = {
     "error": "failed",
     "timeout": "timed out",
@@ -24,7 +28,7 @@ _ENDED: Final = {
 
 def subscribe(bus: EventBus, *, log_tasks: bool) -> None:
     bus.subscribe(AttemptFailed, _failed)
-    if log_tasks or log.isEnabledFor(logging.DEBUG):
+    if log_tasks or attempts.isEnabledFor(logging.DEBUG):
         bus.subscribe(AttemptSucceeded, _Succeeded(logging.INFO if log_tasks else logging.DEBUG))
 
 
@@ -37,7 +41,7 @@ class _Succeeded:
             event.task_id, event.task_name, event.attempt, queue=event.queue_name, duration_s=event.duration_s,
             wait_s=event.wait_s, metadata=_shown(event.metadata), will_retry=False,
         )  # fmt: skip
-        log.log(
+        attempts.log(
             self._level, "task %s (%s) attempt %d: succeeded in %.3f s", event.task_id, one_line(event.task_name),
             event.attempt, event.duration_s, extra=extra,
         )  # fmt: skip
@@ -50,7 +54,8 @@ def _failed(event: AttemptFailed) -> None:
         level = logging.WARNING
     else:
         level = logging.ERROR
-    if not log.isEnabledFor(level):
+    logger = log if event.kind == "crashed" else attempts
+    if not logger.isEnabledFor(level):
         return
     extra = about(
         event.task_id, event.task_name, event.attempt, queue=event.queue_name, duration_s=event.duration_s,
@@ -67,7 +72,7 @@ def _failed(event: AttemptFailed) -> None:
     if level == logging.ERROR and event.traceback:
         extra["traceback"] = event.traceback
         traceback = indented(event.traceback)
-    log.log(
+    logger.log(
         level, "task %s (%s) attempt %d: %s: %s%s", event.task_id, one_line(event.task_name), event.attempt, what,
         one_line(text), Lines(traceback) if traceback else "", extra=extra,
     )  # fmt: skip
