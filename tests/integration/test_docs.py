@@ -77,6 +77,18 @@ def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
     assert "no problems found" in checked.stdout
 
 
+def test_the_testing_guide_runs_as_written(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "guides" / "testing.md"
+    for title, code in blocks(page):
+        (tmp_path / str(title)).write_text(code)
+    (ini,) = re.findall(r"^```ini\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "pytest.ini").write_text(ini)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "6 passed" in run.stdout, run.stdout + run.stderr
+
+
 def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Path) -> str:
     """The titled snippets of a page as files, with a worker on the app; what the script prints."""
     for title, code in blocks(page):
