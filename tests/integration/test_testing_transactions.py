@@ -1,4 +1,4 @@
-"""`testing.recorded` and `inline` with `connection=`: which libraries tell of a commit, and that no table is touched."""
+"""`testing.recorded` and `inline` with `connection=`: which libraries tell of a commit."""
 
 import pytest
 

@@ -101,7 +101,7 @@ def register(app: Horsies) -> SimpleNamespace:
 
 
 def described(url: str) -> dict[str, Any]:
-    return {"url": url, "payload_max_bytes": 1_000_000}
+    return {"url": url, "payload_max_bytes": 1_500_000}
 
 
 def make(config: dict[str, Any]) -> Horsies:

@@ -16,9 +16,9 @@ assert_type(testing.run(touch), TaskResult[None, TaskError])
 assert_type(testing.run_as(receipt, attempt=2)(order), TaskResult[str, TaskError])
 third: OneTask[[], None] = testing.run_as(touch, attempt=3, metadata={"tenant": "acme"})
 
-testing.run(receipt)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-testing.run(receipt, "order")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-testing.run_as(receipt, attempt=2)("order")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+testing.run(receipt)  # type: ignore[call-arg]
+testing.run(receipt, "order")  # type: ignore[arg-type]
+testing.run_as(receipt, attempt=2)("order")  # type: ignore[arg-type]
 
 
 async def awaited() -> None:
@@ -36,7 +36,7 @@ with testing.recorded(app) as sends:
     assert_type(sends.assert_sent("receipt", 1, any_name=2), SentTask)
     assert_type(sends.started("nightly"), list[StartedWorkflow])
     sends.refute_sent(touch)
-    sends.assert_sent(receipt, "order")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    sends.assert_sent(receipt, "order")  # type: ignore[call-overload]
 
 with testing.inline(app, raise_errors=True) as ran:
     assert_type(ran.sent(touch)[0].result, TaskResult[Any, TaskError] | None)

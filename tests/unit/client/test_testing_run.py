@@ -285,5 +285,3 @@ def test_it_takes_a_task_with_a_body() -> None:
         testing.run(elsewhere)
     with pytest.raises(UsageError, match="is no task"):
         testing.run(print)  # type: ignore[arg-type]
-
-

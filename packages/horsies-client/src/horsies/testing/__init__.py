@@ -1,4 +1,4 @@
-"""For tests of apps that use horsies: record what is sent, run one task, or run everything that is sent in this process.
+"""For tests of apps that use horsies: record what is sent, run one task, or run everything that is sent at once.
 
     with testing.recorded(app) as sends:
         sign_up("ada@example.org")
@@ -10,15 +10,15 @@ explains all of it.
 
 from horsies.testing.inlining import inline
 from horsies.testing.one_task import OneTask, run, run_as, run_async
-from horsies.testing.records import Attempt, SentTask, StartedWorkflow
 from horsies.testing.recording import recorded
+from horsies.testing.records import Attempt, SentTask, StartedWorkflow
 from horsies.testing.sends import Sends
 
 __all__ = [
     "Attempt",
     "OneTask",
-    "SentTask",
     "Sends",
+    "SentTask",
     "StartedWorkflow",
     "inline",
     "recorded",

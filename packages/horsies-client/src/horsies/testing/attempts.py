@@ -1,8 +1,8 @@
 """Runs attempts in this process with the worker's own parts: `Executor` around user code, and `decide` after it.
 
-A `def` task runs in the calling thread; an `async def` task on one event loop that all of them share, in a thread of its
-own, as in a worker's child. Both start with an empty `contextvars.Context`, as in a worker: what a task needs from its
-sender must travel with it, and a test notices when it does not. Timeouts and cancellation are not enforced.
+A `def` task runs in the calling thread; `async def` tasks share one event loop, in a thread of its own, as in the child
+of a worker. Both start with an empty `contextvars.Context`, as there: what a task needs from its sender must travel
+with it, and a test notices when it does not. Timeouts and cancellation are not enforced.
 """
 
 import asyncio
@@ -116,9 +116,7 @@ async def in_thread(work: Callable[[], R]) -> R:
 
 def off_the_loop(work: Callable[[], R]) -> R:
     """Run blocking code here or, where this thread runs an event loop, in another one, and wait for it."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _runs_a_loop():
         return work()
     results: list[R] = []
     errors: list[BaseException] = []
@@ -136,6 +134,14 @@ def off_the_loop(work: Callable[[], R]) -> R:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 _task_loop: Final = TaskLoop()
@@ -230,7 +236,10 @@ def _context(job: "Job") -> TaskContext:
 
 def _let_pass(error: BaseException | None) -> None:
     """Raise what is meant for the test and not for the task: Ctrl-C, and pytest's own `fail` and `skip`."""
-    if isinstance(error, KeyboardInterrupt) or (error and type(error).__module__ == "_pytest.outcomes"):
+    if error is None:
+        return
+    is_of_pytest = any(cls.__module__ == "_pytest.outcomes" for cls in type(error).__mro__)
+    if is_of_pytest or isinstance(error, KeyboardInterrupt):
         raise error
 
 

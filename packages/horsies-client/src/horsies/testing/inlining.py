@@ -1,9 +1,9 @@
 """`inline`: runs every send at once, in this process, with the worker's own parts."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from horsies.app import Horsies
 from horsies.errors import UsageError
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def inline(app: Horsies, *, raise_errors: bool = False) -> Iterator[Sends]:
+def inline(app: Horsies, *, raise_errors: bool = False) -> Generator[Sends]:
     """Inside the block, every send of this app runs before `send` returns, and `handle.get()` has its result.
 
     Retries follow at once; their delays, and those of the send, are recorded in its `SentTask`. Workflows run node by
-    node. With `raise_errors`, a send whose task fails in the end raises the task's own exception, or `TaskFailed` for an
-    err that it returned; so does the start of a workflow that fails.
+    node. With `raise_errors`, a send whose task fails in the end raises the task's own exception, or `TaskFailed` for
+    an err that it returned; so does the start of a workflow that fails.
     """
     require_worker("inline")
     mode = Inlining(app, raise_errors=raise_errors)
@@ -41,20 +41,22 @@ class Inlining(Mode):
         self._raise_errors = raise_errors
 
     def send(self, send: Send[Any]) -> Any:
-        return self._kept(super().send(send))
+        sent = super().send(send)
+        self._keep(sent)
+        return sent
 
     async def send_async(self, send: Send[Any]) -> Any:
-        return self._kept(await super().send_async(send))
+        sent = await super().send_async(send)
+        self._keep(sent)
+        return sent
 
-    def _kept(self, sent: Any) -> Any:
+    def _keep(self, sent: Any) -> None:
         """Let the handles keep their results, for a test that asks them after the block."""
-        handles: list[TaskHandle[Any] | WorkflowHandle[Any]] = sent if isinstance(sent, list) else [sent]
-        for handle in handles:
+        for handle in cast("list[TaskHandle[Any] | WorkflowHandle[Any]]", sent if isinstance(sent, list) else [sent]):
             is_workflow = isinstance(handle, WorkflowHandle)
             seen = self.look(handle.workflow_id if is_workflow else handle.task_id, is_workflow=is_workflow)
             if seen is not None:
                 handle.keep(seen)
-        return sent
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -120,5 +122,3 @@ class Inlining(Mode):
             f"inside testing.inline {what} cannot be used: sends run in this process, and no database is asked. "
             "handle.get() works, status(), results() and result_for() of a workflow's handle, and the records in sends"
         )
-
-

@@ -7,7 +7,7 @@ that was opened last takes the sends, and each takes away only itself.
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def installed(app: Horsies, mode: "StandIn") -> Iterator[None]:
+def installed(app: Horsies, mode: "StandIn") -> Generator[None]:
     """Let the app use `mode` instead of its database inside the block."""
     if not isinstance(app, Horsies):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"horsies.testing takes the app itself, not {shown(app)}")

@@ -3,7 +3,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
@@ -17,6 +17,8 @@ class InlineNode:
     def __init__(self, index: int, data: Mapping[str, Any]) -> None:
         self.index = index
         self.data = data
+        self.sources: Mapping[str, Mapping[str, Any]] = data["args_from"] or {}
+        """By parameter: where its value comes from."""
         self.node_id: str = data["node_id"]
         self.kind: str = data["kind"]
         self.status = NodeStatus.PENDING
@@ -74,16 +76,17 @@ class InlineRun:
             if any(value is None for value in values):
                 return None
             return '{"ok":[' + ",".join(value for value in values if value is not None) + "]}"
-        if self.data["output"] is None:
+        index: int | None = self.data["output"]
+        if index is None:
             return '{"ok":null}'
-        node = self.nodes[self.data["output"]]
+        node = self.nodes[index]
         return node.result or node.error
 
 
 def gap_of(run: InlineRun, node: InlineNode) -> TaskError | str | None:
     """Why a bare value that the node takes does not exist: "skipped", or the error that the node ends with."""
     missing: TaskError | None = None
-    for source in (node.data["args_from"] or {}).values():
+    for source in node.sources.values():
         if source.get("bare") is not True:
             continue
         found = _source(run, source)
@@ -98,7 +101,7 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
     """The node's keyword arguments, with the values that it takes."""
     given: str | None = node.data["kwargs"]
     members: list[str] = []
-    for parameter, source in (node.data["args_from"] or {}).items():
+    for parameter, source in node.sources.items():
         if "meta" in source:
             text = _dumped({"workflow_id": run.id, "workflow_name": run.data["name"], "node_id": node.node_id,
                             "task_index": node.index})  # fmt: skip
@@ -120,15 +123,16 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
 
 def items_of(run: InlineRun, node: InlineNode) -> list[Any] | None:
     """The list that a map goes through; None when the value is none."""
-    value = json.loads(_bare(_source(run, node.data["args_from"]["*"])) or "null")
-    return value if isinstance(value, list) else None
+    value: Any = json.loads(_bare(_source(run, node.sources["*"])) or "null")
+    return cast("list[Any]", value) if isinstance(value, list) else None
 
 
 def _source(run: InlineRun, source: Mapping[str, Any]) -> InlineNode:
     for _ in range(source.get("up", 0)):
         assert run.around is not None
         run = run.around[0]
-    return run.nodes[source["at"]]
+    index: int = source["at"]
+    return run.nodes[index]
 
 
 def _bare(node: InlineNode) -> str | None:

@@ -1,6 +1,6 @@
 """`run` and `run_as`: one attempt of one task, as a worker runs it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
@@ -41,9 +41,7 @@ async def run_async(task: Sender[P, T], /, *args: P.args, **kwargs: P.kwargs) ->
     return await OneTask(task).run_async(*args, **kwargs)
 
 
-def run_as(
-    task: Sender[P, T], /, *, attempt: int = 1, metadata: Mapping[str, Any] | None = None
-) -> "OneTask[P, T]":
+def run_as(task: Sender[P, T], /, *, attempt: int = 1, metadata: Mapping[str, Any] | None = None) -> "OneTask[P, T]":
     """Run the task as this attempt, with this metadata beside that of its registration: `run_as(task, attempt=3)(...)`,
     or `await run_as(task, attempt=3).run_async(...)`."""
     return OneTask(task, attempt, metadata)
@@ -55,7 +53,7 @@ class OneTask(Generic[P, T]):
     def __init__(self, task: Sender[P, T], attempt: int = 1, metadata: Mapping[str, Any] | None = None) -> None:
         require_worker("run")
         if not isinstance(task, TaskFunction | AsyncTaskFunction):
-            why = f"task {task.name!r} has no body here" if isinstance(task, Sender) else f"{shown(task)} is no task"
+            why = f"task {task.name!r} has no body here" if hasattr(task, "definition") else f"{shown(task)} is no task"
             raise UsageError(f"testing.run takes a function with @app.task: {why}")
         checks = Checks("run_as")
         checks.integer("attempt", attempt, 1, 1_001)
@@ -92,7 +90,7 @@ class OneTask(Generic[P, T]):
 
 
 @contextmanager
-def _sends_refused(app: Horsies) -> Iterator[None]:
+def _sends_refused(app: Horsies) -> Generator[None]:
     if app.stand_in is not None and not isinstance(app.stand_in, Refusing):
         yield
         return
@@ -120,5 +118,3 @@ class Refusing:
             f"testing.run runs one task without a database, where {what} cannot work: call it inside "
             "testing.recorded(app), which keeps sends, or testing.inline(app), which runs them"
         )
-
-

@@ -1,6 +1,6 @@
 """`recorded`: keeps what is sent, and runs nothing. Needs the client alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def recorded(app: Horsies) -> Iterator[Sends]:
+def recorded(app: Horsies) -> Generator[Sends]:
     """Inside the block, sends of this app are kept instead of written; nothing runs, and no database is used.
 
     Everything before the database is as in production: arguments are checked and encoded, options and limits apply, and

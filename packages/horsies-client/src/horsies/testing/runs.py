@@ -99,8 +99,8 @@ class Runs:
             for node in ended:
                 run.left -= 1
                 run.has_failed |= node.status is NodeStatus.FAILED
-                for index in node.data["dependents"]:
-                    dependent = run.nodes[index]
+                dependents: list[int] = node.data["dependents"]
+                for dependent in [run.nodes[index] for index in dependents]:
                     if dependent.status is NodeStatus.PENDING:
                         dependent.left -= 1
                         dependent.ok += node.status is NodeStatus.COMPLETED
@@ -242,9 +242,11 @@ def _join(run: InlineRun, node: InlineNode) -> Join:
 def _map_graph(name: str, pattern: Mapping[str, Any], items: Sequence[Any]) -> dict[str, Any]:
     """One node per item, as `launch_map` writes them."""
     given = json.loads(pattern["kwargs"] or "{}")
-    alone = {"dependencies": [], "dependents": [], "ctx_from": None, "join_type": "all", "min_success": None,
-             "allow_failed": False, "kind": "task"}  # fmt: skip
-    nodes = [
+    alone: dict[str, Any] = {
+        "dependencies": [], "dependents": [], "ctx_from": None, "join_type": "all", "min_success": None,
+        "allow_failed": False, "kind": "task",
+    }  # fmt: skip
+    nodes: list[dict[str, Any]] = [
         {
             **pattern, **alone, "node_id": f"item-{at}",
             "kwargs": json.dumps({**given, pattern["parameter"]: item}, ensure_ascii=False),

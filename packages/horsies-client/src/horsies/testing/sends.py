@@ -60,12 +60,12 @@ class Sends:
     # -- asserting -------------------------------------------------------------------------------
 
     @overload
-    def assert_sent(self, task: AnyTask) -> SentTask: ...
+    def assert_sent(self, task: str, /, *args: Any, **kwargs: Any) -> SentTask: ...
     @overload
-    def assert_sent(self, task: str, *args: Any, **kwargs: Any) -> SentTask: ...
+    def assert_sent(self, task: Sender[..., Any], /) -> SentTask: ...
     @overload
-    def assert_sent(self, task: Sender[P, Any], *args: P.args, **kwargs: P.kwargs) -> SentTask: ...
-    def assert_sent(self, task: AnyTask, *args: Any, **kwargs: Any) -> SentTask:
+    def assert_sent(self, task: Sender[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> SentTask: ...
+    def assert_sent(self, task: Sender[Any, Any] | str, /, *args: Any, **kwargs: Any) -> SentTask:
         """The first send of the task with these arguments; without arguments, its first send with any.
 
         The arguments are compared as the task gets them: after the codec, and with the defaults of those left out.
@@ -139,7 +139,9 @@ class Sends:
         told = f"Sent were: {told}." if counts else "Nothing was sent."
         if waiting := len(self._uncommitted):
             is_one = waiting == 1
-            told += f" {plural(waiting, 'send')} {'waits' if is_one else 'wait'} for a transaction that has not committed."
+            told += (
+                f" {plural(waiting, 'send')} {'waits' if is_one else 'wait'} for a transaction that has not committed."
+            )
         return told
 
     # -- for the modes ---------------------------------------------------------------------------
