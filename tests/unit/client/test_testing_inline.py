@@ -27,6 +27,7 @@ from horsies import (
     testing,
 )
 from tests.support.apps import UNREACHABLE, add_task, make_app
+from tests.support.waiting import eventually
 
 Number = TaskResult[int, TaskError]
 
@@ -132,7 +133,31 @@ def test_raise_errors() -> None:
             fails.send("err")
         with pytest.raises(ZeroDivisionError):
             asyncio.run(fails.send_async("raise"))
+    with testing.inline(app, raise_errors=True) as sends:
+        with pytest.raises(ZeroDivisionError):
+            fails.send_many([("raise",), ("err",)])
+        assert [sent.status for sent in sends.sent()] == [TaskStatus.FAILED] * 2
     assert app.stand_in is None
+
+
+async def test_a_caller_that_is_cancelled_leaves_the_task_alone() -> None:
+    app = make_app(UNREACHABLE)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    @app.task("slow")
+    def slow() -> Number:
+        begun.set()
+        goes_on.wait(20)
+        return TaskResult(ok=1)
+
+    with testing.inline(app) as sends:
+        waiting = asyncio.create_task(slow.send_async())
+        await asyncio.to_thread(begun.wait, 20)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        goes_on.set()
+        eventually(lambda: sends.sent()[0].status is TaskStatus.COMPLETED, timeout=20)
 
 
 def test_a_task_without_a_body_here_cannot_run() -> None:

@@ -1,6 +1,8 @@
 """`testing.recorded`: every way to send is kept, and nothing else of a send differs from production."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import uuid
 from dataclasses import dataclass
@@ -380,6 +382,37 @@ def test_another_app_is_not_touched(app: Horsies) -> None:
     with testing.recorded(app), pytest.raises(TaskSendError):
         other.send("x")
     other.close()
+
+
+ALONE = """
+import sys
+
+sys.modules["horsies_worker"] = None  # the import fails, as where it is not installed
+from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult, UsageError, testing
+
+app = Horsies(AppConfig(PostgresConfig("postgresql://nobody@127.0.0.1:1/nowhere")))
+
+@app.task("add")
+def add(a: int, b: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=a + b)
+
+with testing.recorded(app) as sends:
+    add.send(1, 2)
+sends.assert_sent(add, 1, 2)
+for use in (lambda: testing.run(add, 1, 2), lambda: testing.inline(app).__enter__()):
+    try:
+        use()
+    except UsageError as error:
+        print(error)
+"""
+
+
+def test_it_needs_the_client_alone_and_the_others_say_what_they_need() -> None:
+    run = subprocess.run([sys.executable, "-c", ALONE], check=True, capture_output=True, text=True)
+    assert run.stdout == (
+        "testing.run needs the worker's code: pip install 'horsies-client[testing]'\n"
+        "testing.inline needs the worker's code: pip install 'horsies-client[testing]'\n"
+    )
 
 
 def test_it_takes_an_app() -> None:

@@ -14,6 +14,7 @@ from horsies import (
     SuccessPolicy,
     TaskFailed,
     TaskResult,
+    WorkflowDefinition,
     WorkflowStatus,
     from_node,
     result_from,
@@ -138,6 +139,17 @@ def test_on_error_pause_starts_no_more_nodes(t: Any) -> None:
     assert run.error.message == "a node failed: bad: BROKEN: as the test wanted; on_error is pause"
     assert run.nodes["bad"] is NodeStatus.FAILED
     assert all(sent.status.value == "PENDING" for sent in sends.sent(t.number))
+
+
+def test_a_workflow_that_is_a_class(t: Any) -> None:
+    class Nightly(WorkflowDefinition[int], app=t.app, name="nightly"):
+        one = t.number.node()(1)
+        two = t.plus.node()(from_node(one), 1)
+        output = two
+
+    with testing.inline(t.app) as sends:
+        assert Nightly.build().start().get() == TaskResult(ok=2)
+    assert sends.assert_started(Nightly).nodes == {"one": NodeStatus.COMPLETED, "two": NodeStatus.COMPLETED}
 
 
 def test_raise_errors_names_the_run_and_its_cause(t: Any) -> None:

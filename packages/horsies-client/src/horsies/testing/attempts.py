@@ -108,7 +108,10 @@ async def in_thread(work: Callable[[], R]) -> R:
             value = context.run(work)
         except BaseException as error:
             failed = error
-        loop.call_soon_threadsafe(report, value, failed)
+        try:
+            loop.call_soon_threadsafe(report, value, failed)
+        except RuntimeError:
+            pass  # the caller was cancelled, and its loop is closed
 
     threading.Thread(target=run, name="horsies-testing-task", daemon=True).start()
     return await future

@@ -70,12 +70,10 @@ class Inlining(Mode):
         self.follow_up(rows)
 
     def _run(self, rows: list[Row]) -> None:
-        for row in rows:
-            if isinstance(row, RunRow):
-                self._run_workflow(row)
-            else:
-                error = self._run_task(row)
-                if self._raise_errors and error is not None:
+        errors = [self._run_workflow(row) if isinstance(row, RunRow) else self._run_task(row) for row in rows]
+        if self._raise_errors:  # after all of them: the tasks of a send_many do not depend on each other
+            for error in errors:
+                if error is not None:
                     raise error
 
     def _run_task(self, row: TaskRow) -> BaseException | None:
@@ -89,13 +87,16 @@ class Inlining(Mode):
         failed = row.sent.result
         return outcome.exception or (TaskFailed(failed.err) if failed is not None and failed.err is not None else None)
 
-    def _run_workflow(self, row: RunRow) -> None:
+    def _run_workflow(self, row: RunRow) -> BaseException | None:
         from horsies.testing.runs import Runs
 
         runs = Runs(self.app, self.store, self._run_task)
         runs.run(row)
-        if self._raise_errors and row.started.status is WorkflowStatus.FAILED and row.started.error is not None:
-            raise TaskFailed(row.started.error) from runs.first_error
+        if row.started.status is not WorkflowStatus.FAILED or row.started.error is None:
+            return None
+        failed = TaskFailed(row.started.error)
+        failed.__cause__ = runs.first_error
+        return failed
 
     # -- what is a StandIn -----------------------------------------------------------------------
 

@@ -14,7 +14,10 @@ from horsies.testing.records import SentTask, StartedWorkflow, listed
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
+    from horsies.workflow.definition import WorkflowDefinition
     from horsies.workflow.graph import Graph
+
+    AnyWorkflow = Graph[Any] | type[WorkflowDefinition[Any]] | str
 
 P = ParamSpec("P")
 AnyTask = Sender[..., Any] | str
@@ -50,7 +53,7 @@ class Sends:
         """The tasks that were sent: of this task, to this queue, and for which `where` returns True."""
         return [task for task, _ in self._found(task, queue, where)]
 
-    def started(self, workflow: "Graph[Any] | str | None" = None) -> list[StartedWorkflow]:
+    def started(self, workflow: "AnyWorkflow | None" = None) -> list[StartedWorkflow]:
         """The runs that were started, of this workflow or of all."""
         name = workflow if workflow is None or isinstance(workflow, str) else workflow.name
         with self._lock:
@@ -100,7 +103,7 @@ class Sends:
             more = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
             raise AssertionError("\n".join([f"task {name!r} was sent {plural(len(found), 'time')}:", *calls, *more]))
 
-    def assert_started(self, workflow: "Graph[Any] | str") -> StartedWorkflow:
+    def assert_started(self, workflow: "AnyWorkflow") -> StartedWorkflow:
         """The first run of this workflow."""
         if found := self.started(workflow):
             return found[0]
