@@ -2,6 +2,8 @@
 
 import contextlib
 import contextvars
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -240,6 +242,36 @@ def test_lifespans_open_once_in_the_process() -> None:
     assert testing.run(use_async) == TaskResult(ok=True)
     assert "belongs to the event loop" in testing.run(misuse).err_value.message
     assert opened == ["hook", "pool", "client"]
+
+
+AT_EXIT = """
+from horsies import AppConfig, Horsies, PostgresConfig, TaskError, TaskResult, testing
+
+app = Horsies(AppConfig(PostgresConfig("postgresql://nobody@127.0.0.1:1/nowhere")))
+
+@app.lifespan
+def pool():
+    yield 1
+    print("pool closed")
+
+@app.lifespan
+async def client():
+    yield 2
+    print("client closed")
+
+@app.task("use")
+async def use() -> TaskResult[int, TaskError]:
+    return TaskResult(ok=pool.value + client.value)
+
+print(testing.run(use).ok)
+"""
+
+
+def test_lifespans_are_closed_when_the_process_ends() -> None:
+    run = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", AT_EXIT], check=True, capture_output=True, text=True
+    )
+    assert (run.stdout, run.stderr) == ("3\nclient closed\npool closed\n", "")
 
 
 def test_a_lifespan_that_fails_is_told() -> None:
