@@ -33,6 +33,8 @@ def modules_after(statement: str) -> set[str]:
             (*HEAVY, "asyncio", "asyncpg", "pydantic", "horsies.app", "horsies.operate.commands.tasks"),
         ),
         ("import horsies.operate.commands.tasks, horsies.operate.commands.doctor", (*HEAVY, "asyncpg", "pydantic")),
+        ("import horsies.testing", (*HEAVY, "pytest", "asyncpg")),
+        ("import horsies.pytest_plugin", (*HEAVY, "asyncpg", "pydantic", "horsies.app", "horsies.testing")),
         ("import horsies_schema", ("sqlalchemy", "alembic", "textual", "psutil", "horsies")),
         ("import horsies_schema.embedded", ("sqlalchemy", "alembic", "textual", "psutil", "horsies")),
     ],

@@ -30,7 +30,8 @@ def test_one_version_and_lockstep_pins() -> None:
     assert projects.keys() == IMPORTS.keys()
     (version,) = {str(found["version"]) for found in projects.values()}
     for found in projects.values():
-        for dependency in found["dependencies"]:  # type: ignore[attr-defined]
+        extras = found.get("optional-dependencies", {})
+        for dependency in (*found["dependencies"], *(one for extra in extras.values() for one in extra)):  # type: ignore[misc, attr-defined]
             if dependency.startswith("horsies-"):
                 assert dependency.endswith(f"=={version}"), dependency
     for name, import_name in IMPORTS.items():

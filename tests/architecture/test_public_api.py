@@ -32,6 +32,14 @@ def test_the_public_names_are_these() -> None:
     assert sorted(horsies.__all__) == sorted(PUBLIC)
 
 
+def test_the_names_of_the_testing_kit_are_these() -> None:
+    kit = importlib.import_module("horsies.testing")
+    assert set(kit.__all__) == {
+        "Attempt", "OneTask", "Sends", "SentTask", "StartedWorkflow", "inline", "recorded", "run", "run_as",
+        "run_async",
+    }  # fmt: skip
+
+
 def seen_by_type_checkers() -> dict[str, str]:
     """Each name that is imported under TYPE_CHECKING, with its module. These imports are written by hand, beside the
     table that serves the names at run time."""

@@ -34,7 +34,8 @@ def test_snippets_parse_and_import_names_that_exist(page: Path) -> None:
         tree = compile(code, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == "horsies":
-                missing = [alias.name for alias in node.names if alias.name not in horsies.__all__]
+                public = {*horsies.__all__, "testing"}  # a module, which is imported whole
+                missing = [alias.name for alias in node.names if alias.name not in public]
                 assert not missing, f"{page.name} imports {missing} from horsies"
 
 
@@ -103,6 +104,18 @@ def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "workflows: 5" in checked.stdout
     assert "no problems found" in checked.stdout
+
+
+def test_the_testing_guide_runs_as_written(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "guides" / "testing.md"
+    for title, code in blocks(page):
+        (tmp_path / str(title)).write_text(code)
+    (ini,) = re.findall(r"^```ini\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "pytest.ini").write_text(ini)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "6 passed" in run.stdout, run.stdout + run.stderr
 
 
 def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Path) -> str:

@@ -68,6 +68,8 @@ class Awaited(Generic[T_co]):
         check_timeout("get", timeout_ms)
         if self._result is not None:
             return self._result
+        if self._app.stand_in is not None:
+            return self._ended(self._app.stand_in.look(self._id, is_workflow=self._is_workflow), timeout_ms)
         return self._app.run_sync("get", lambda: self.get_async(timeout_ms))
 
     async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
@@ -77,6 +79,8 @@ class Awaited(Generic[T_co]):
             return self._result
         if not is_storable_id(self._id):
             return err(self._not_found, f"{shown(self._id)} cannot be the id of a {self._kind}")
+        if self._app.stand_in is not None:
+            return self._ended(self._app.stand_in.look(self._id, is_workflow=self._is_workflow), timeout_ms)
         import asyncio
 
         waiters = self._app.database.here().waiters
@@ -91,6 +95,13 @@ class Awaited(Generic[T_co]):
             if waiters.last_error is not None:
                 return self._broker_error(waiters.last_error)
             return self._not_ended(timeout_ms)
+        return self._ended(seen, timeout_ms)
+
+    def keep(self, seen: "Seen") -> None:
+        """For `horsies.testing`: keep the result that a stand-in has, which is gone with it."""
+        self._ended(seen, 0)
+
+    def _ended(self, seen: "Seen | None", timeout_ms: int | None) -> TaskResult[T_co, TaskError]:
         if seen is None:
             verb = "started" if self._is_workflow else "sent"
             why = f"never {verb}, pruned since, or the transaction that {verb} it has not committed"
@@ -116,7 +127,9 @@ class Awaited(Generic[T_co]):
             return err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
 
     def _not_ended(self, timeout_ms: int | None) -> TaskResult[Any, TaskError]:
-        return err(RetrievalCode.WAIT_TIMEOUT, f"{self._kind} {self._id} has not ended within {timeout_ms} ms")
+        # only a stand-in looks without a time-out: what has not ended there will not end
+        within = "" if timeout_ms is None else f" within {timeout_ms} ms"
+        return err(RetrievalCode.WAIT_TIMEOUT, f"{self._kind} {self._id} has not ended{within}")
 
     def _broker_error(self, error: BaseException) -> TaskResult[Any, TaskError]:
         from horsies._pg.refusals import and_remedy, worded

@@ -15,6 +15,7 @@ from horsies.registry import Registry
 
 if TYPE_CHECKING:
     from horsies._pg.pool import Database
+    from horsies._stand_in import StandIn
     from horsies.codec import PayloadLimits
     from horsies.operate.broker import PostgresBroker
     from horsies.sync import BackgroundLoop
@@ -36,9 +37,13 @@ class AppRuntime:
         self._broker: PostgresBroker | None = None
         self._limits: PayloadLimits | None = None
         self._background: BackgroundLoop | None = None
+        self.stand_in: StandIn | None = None
+        """Takes the place of the database inside `horsies.testing.recorded` and `inline`."""
 
     def get_broker(self) -> "PostgresBroker":
         """Monitoring and manual recovery."""
+        if self.stand_in is not None:
+            raise self.stand_in.refusal("the broker, and what handles ask it for,")
         if self._broker is None:
             from horsies.operate.broker import PostgresBroker
 

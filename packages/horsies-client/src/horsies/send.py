@@ -90,6 +90,8 @@ class Send(Generic[H]):
 
     def send(self) -> H:
         """Send from synchronous code."""
+        if self.app.stand_in is not None:
+            return self.app.stand_in.send(self)
         if self.outgoing is None:
             return self._send_blocking()
         try:
@@ -102,6 +104,8 @@ class Send(Generic[H]):
 
     async def send_async(self) -> H:
         """Send from a coroutine."""
+        if self.app.stand_in is not None:
+            return await self.app.stand_in.send_async(self)
         if self.outgoing is None:
             return await self._send_awaiting()
         try:

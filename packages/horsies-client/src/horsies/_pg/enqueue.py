@@ -56,14 +56,14 @@ async def write_task(
                 return Written(task_id, False)
             rows = await execute(statements["find_conflict_batch"].sql, [task_id])
             if rows:
-                _require_same(tasks, 0, rows[0][1])
+                require_same(tasks, 0, rows[0][1])
                 return Written(task_id, False)
         else:
             rows = await execute(statements["insert_unique_task"].sql, *values, plan.unique_key)
             if rows:
                 holder, found, is_fresh, _rank = rows[0]
                 if holder == task_id and not is_fresh:
-                    _require_same(tasks, 0, found)
+                    require_same(tasks, 0, found)
                 return Written(holder, holder != task_id)
     raise TaskSendError(
         SendErrorCode.ENQUEUE_FAILED,
@@ -89,7 +89,7 @@ async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None
     rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
     found = {row[0]: row[1] for row in rows}
     for at, task_id in enumerate(tasks.ids):
-        _require_same(tasks, at, found.get(task_id))
+        require_same(tasks, at, found.get(task_id))
 
 
 async def _call(
@@ -115,7 +115,8 @@ def _shared_values(tasks: NewTasks) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _require_same(tasks: NewTasks, at: int, found: object) -> None:
+def require_same(tasks: NewTasks, at: int, found: object) -> None:
+    """Raise unless `found`, the fingerprint of the row that has the id, is that of this task."""
     task_id = tasks.ids[at]
     if found not in (tasks.shas[at], tasks.plan.older_sha(tasks.args[at], tasks.kwargs[at])):
         raise TaskSendError(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from horsies._awaited import Awaited, err
 from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.result import TaskError, TaskResult
+from horsies.status import WorkflowStatus
 from horsies.workflow.context import HasKey, NodeKey, key_of
 from horsies.workflow.defined import workflows_of
 
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen
     from horsies._runtime import AppRuntime
-    from horsies.status import WorkflowStatus
     from horsies.workflow.graph import Graph
     from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
 
@@ -58,6 +58,9 @@ class WorkflowHandle(Awaited[T_co]):
 
     async def status_async(self) -> WorkflowStatus | None:
         """See `status`."""
+        if self._app.stand_in is not None:
+            seen = self._app.stand_in.look(self.workflow_id, is_workflow=True)
+            return None if seen is None else WorkflowStatus(seen.status)
         info = await self.info_async()
         return None if info is None else info.status
 
@@ -124,6 +127,8 @@ class WorkflowHandle(Awaited[T_co]):
         return key.decode(text)
 
     async def _texts(self, node_ids: Sequence[str] | None) -> Mapping[str, str | None]:
+        if self._app.stand_in is not None:
+            return self._app.stand_in.node_texts(self.workflow_id, node_ids)
         return await self._app.get_broker().workflows.results(self.workflow_id, node_ids)
 
     async def _keys(self) -> Mapping[str, NodeKey[Any]]:

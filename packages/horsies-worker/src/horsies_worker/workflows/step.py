@@ -23,6 +23,7 @@ from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
 from horsies_worker.workflows.failures import INSIDE, LISTED, failure, inside
 from horsies_worker.workflows.halting import BadRow, cases_of, fail_run, is_own_fault, note_inside, pause, why_stuck
+from horsies_worker.workflows.refused import cannot, large_output, no_value, not_a_list, too_large, too_wide
 from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
 
 CHUNK: Final = 1_000
@@ -263,10 +264,9 @@ class _Step:
     def _outcome(self, row: Mapping[str, Any]) -> Outcome:
         match row["outcome"]:
             case "no value":
-                message = f"node {row['missing']!r}, whose value it takes, completed without a stored result"
-                return TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message)
+                return no_value(row["missing"])
             case "too large":
-                return _cannot(f"with what it is given its arguments are larger than {self._max_bytes:,} bytes")
+                return too_large(self._max_bytes)
             case what:
                 return what
 
@@ -277,7 +277,7 @@ class _Step:
             return {row["task_index"]: self._outcome(row) for row in rows}
 
         def refuse(index: int, error: Exception) -> dict[int, Outcome]:
-            return {index: _cannot(f"its arguments cannot be put together: {error}")}
+            return {index: cannot(f"its arguments cannot be put together: {error}")}
 
         if not self._careful:
             return await write(indexes)
@@ -303,17 +303,16 @@ class _Step:
         except Exception as error:
             if not self._careful or not is_data_error(error):
                 raise
-            return _cannot(f"the workflow inside it cannot be made: {error}")
+            return cannot(f"the workflow inside it cannot be made: {error}")
         match rows[0]["outcome"] if rows else None:
             case None:
                 return "launched"  # by another step
             case "too wide":
-                width, limit = rows[0]["width"], rows[0]["max_width"]
-                return _cannot(f"the list has {width:,} items, more than its max_width of {limit:,}")
+                return too_wide(rows[0]["width"], rows[0]["max_width"])
             case "no width":
-                return _cannot("its row has no pattern for the items, or the pattern has no max_width")
+                return cannot("its row has no pattern for the items, or the pattern has no max_width")
             case "not a list":
-                return _cannot("the value to map over is not a list")
+                return not_a_list()
             case what:
                 self._next[child_id] = Work(ready=True)
                 return what
@@ -361,14 +360,8 @@ class _Step:
         except BadRow as bad:
             log.error("workflow %s ends FAILED: %s", self._id, bad)
             status, error = WorkflowStatus.FAILED, encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, str(bad)))
-        large = TaskError(
-            OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, f"the output is larger than {self._max_bytes:,} bytes"
-        )
-        for row in await self._fetch("finish_workflow", status.value, error, self._max_bytes, encode_error(large)):
+        large = encode_error(large_output(self._max_bytes))
+        for row in await self._fetch("finish_workflow", status.value, error, self._max_bytes, large):
             self._ended = WorkflowEnded(self._id, workflow["name"], row["status"])  # FAILED for a too large output
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])
-
-
-def _cannot(why: str) -> TaskError:
-    return TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, why)

@@ -1,0 +1,59 @@
+"""The pytest plugin of horsies: fixtures for `horsies.testing`. pytest loads it by its entry point; nothing else does.
+
+    # pytest.ini: horsies_app = shop.tasks:app
+    def test_sign_up(horsies_recorded):
+        sign_up("ada@example.org")
+        horsies_recorded.assert_sent(send_welcome, "ada@example.org")
+
+Every run of pytest in the environment imports this module, so it imports nothing of horsies before a fixture is used.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
+    from horsies.testing.sends import Sends
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("horsies_app", "The app of the fixtures horsies_recorded and horsies_inline: module:attribute")
+
+
+@pytest.fixture(scope="session")
+def horsies_app(request: pytest.FixtureRequest) -> "Horsies":
+    """The app under test: of the ini option `horsies_app`. Define a fixture of this name to give another one."""
+    from horsies.errors import HorsiesError
+    from horsies.locate import load_app
+
+    locator = str(request.config.getini("horsies_app") or "")
+    if not locator:
+        pytest.fail(
+            "horsies does not know the app under test: define a fixture horsies_app that returns it, or write "
+            "horsies_app = module:attribute into pytest.ini or [tool.pytest.ini_options]",
+            pytrace=False,
+        )
+    try:
+        return load_app(locator)
+    except HorsiesError as error:
+        pytest.fail(f"the ini option horsies_app: {error}", pytrace=False)
+
+
+@pytest.fixture
+def horsies_recorded(horsies_app: "Horsies") -> "Iterator[Sends]":
+    """What the app sends in this test is kept here, and nothing runs."""
+    from horsies.testing import recorded
+
+    with recorded(horsies_app) as sends:
+        yield sends
+
+
+@pytest.fixture
+def horsies_inline(horsies_app: "Horsies") -> "Iterator[Sends]":
+    """What the app sends in this test runs at once, in this process, and is kept here."""
+    from horsies.testing import inline
+
+    with inline(horsies_app) as sends:
+        yield sends

@@ -1,0 +1,85 @@
+"""What a test finds in `Sends`: the tasks that were sent, the runs that were started, and how they ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from horsies._text import short
+from horsies.result import TaskError, TaskResult
+from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a task in inline mode."""
+
+    number: int
+    """From 1."""
+    result: TaskResult[Any, TaskError]
+    exception: BaseException | None
+    """What the task raised; None when it returned."""
+    retry_delay: timedelta | None
+    """How long a worker would wait before the next attempt, which inline mode makes at once; None for the last one."""
+
+
+@dataclass(slots=True, eq=False)
+class SentTask:
+    """A task that was sent."""
+
+    id: str
+    task_name: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    """The arguments as the task gets them: encoded, stored, and decoded by its annotations. For a task that this app
+    does not know, plain JSON data."""
+    arguments: Mapping[str, Any]
+    """The same by parameter, with the defaults of the parameters that were left out."""
+    queue_name: str
+    priority: int
+    delay: timedelta | None
+    eta: datetime | None
+    good_until: datetime | timedelta | None
+    unique_key: str | None
+    metadata: Mapping[str, Any]
+    workflow_id: str | None = None
+    node_id: str | None = None
+    """The run and the node of a workflow's task, in inline mode."""
+    status: TaskStatus = TaskStatus.PENDING
+    result: TaskResult[Any, TaskError] | None = None
+    """Inline mode: what the task ended with."""
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    """Inline mode: every attempt, first to last."""
+
+    def __str__(self) -> str:
+        return f"{self.task_name}({listed(self.arguments)})"
+
+
+@dataclass(slots=True, eq=False)
+class StartedWorkflow:
+    """A run of a workflow that was started."""
+
+    id: str
+    name: str
+    metadata: Mapping[str, Any]
+    node_ids: tuple[str, ...]
+    status: WorkflowStatus = WorkflowStatus.RUNNING
+    nodes: Mapping[str, NodeStatus] = field(default_factory=dict[str, NodeStatus])
+    """Inline mode: how each node of the run ended. `handle.results()` has their results."""
+    error: TaskError | None = None
+    """Inline mode: why the run failed or is paused."""
+
+    def __str__(self) -> str:
+        return f"workflow {self.name}"
+
+
+def listed(arguments: Mapping[str, Any]) -> str:
+    """Arguments for a message: `to='a@b.example', copies=2`."""
+    return ", ".join(f"{name}={told(value)}" for name, value in arguments.items())
+
+
+def told(value: object) -> str:
+    try:
+        return short(repr(value), 200)
+    except Exception:  # a __repr__ of user code
+        return f"<{type(value).__name__} without a repr>"
