@@ -22,7 +22,7 @@ import asyncpg
 
 from bench import support
 from bench.compare import observe
-from bench.compare.adverse import FINISHED, insert
+from bench.compare.adverse import FINISHED, id_at, insert
 from bench.compare.scenarios import p99
 from bench.compare.system_under_test import SystemUnderTest
 from bench.compare.systems import HORSIES
@@ -45,9 +45,10 @@ SELECT array_agg(name ORDER BY latest DESC) FROM (SELECT claimed_by_worker_id AS
 HELD = "SELECT array_agg(id) FROM horsies_tasks WHERE claimed_by_worker_id = ANY (%s) AND terminal_at IS NULL"
 ENDED = "SELECT count(*) FROM horsies_tasks WHERE terminal_at BETWEEN %s AND %s"
 READY = "SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING' AND NOT withdrawn"
-MAKE_READY = """
+MAKE_READY = f"""
 INSERT INTO horsies_tasks (id, task_name, queue_name, kwargs, enqueued_at)
-SELECT gen_random_uuid()::text, 'noop', 'q' || i % 100, '{"n": 1}', now() - interval '1 h' + i * interval '1 ms'
+SELECT {id_at("now() + i * interval '1 ms'")}, 'noop', 'q' || i % 100, '{{"n": 1}}',
+       now() - interval '1 h' + i * interval '1 ms'
   FROM generate_series(1, <rows>) AS i
 """
 
