@@ -1,6 +1,7 @@
 """Middleware in real workers: the order of its calls, and what becomes of an attempt when it misbehaves."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,7 +136,11 @@ def test_replaced_results_pass_the_codec(tasks: SimpleNamespace, tmp_path: Path,
     assert replaced.handle.get(LONG_MS).ok == 1_001
     assert by_error.error() == ("REPLACED", "by middleware")
     assert by_text.error()[0] == "RETURN_TYPE_MISMATCH"
-    assert nothing.error()[0] == "RETURN_TYPE_MISMATCH"
+    code, message = nothing.error()
+    assert code == "UNHANDLED_EXCEPTION"
+    assert re.fullmatch(
+        r"TypeError: Mischief\.run_task(_async)? returned None \(NoneType\): return what call.*", message
+    )
     # the inner one saw the task's own result
     assert "inner has TaskResult(ok=1)" in replaced.lines()
     assert "outer has TaskResult(ok=1001)" in replaced.lines()

@@ -1,9 +1,11 @@
 """`on_send` and `on_sent` on every road to a row: sends, batches, starts of workflows, schedules; and what they may do
 wrong."""
 
+import asyncio
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from horsies.contrib.opentelemetry import Tracing
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
+from horsies_worker.scheduler import announcing
 from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
 from tests.support import factories
 from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on, make_app
@@ -256,6 +259,46 @@ async def test_a_refused_schedule_leaves_its_slot_out(db: Database, caplog: pyte
     ends = {task.schedule: error for what, task, error in noting.sends if what == "on_sent"}
     assert ends["s2"] is None
     assert isinstance(ends["s1"], TaskSendError)
+
+
+class Odd(Middleware):
+    """Hangs, or ends the process, in the thread that calls it."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def on_send(self, task: Outgoing) -> None:
+        if task.schedule == "hangs":
+            self.released.wait(60)
+        if task.schedule == "exits":
+            sys.exit(0)
+
+
+async def test_a_schedule_whose_middleware_hangs_or_exits_stops_no_other(
+    db: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announcing, "PATIENCE_S", 0.3)
+    odd = Odd()
+    names = ("exits", "hangs", "plain")
+    async with scheduling(db, *(schedule(name, Hourly()) for name in names), middleware=[odd]) as scheduler:
+        for name in names:
+            age(db, "0 seconds", name)
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.01)
+
+        beside = asyncio.create_task(tick())
+        await scheduler.run_once()
+        beside.cancel()
+        assert ticks > 5  # the event loop went on meanwhile
+        odd.released.set()
+        assert {name: state(db, name)["run_count"] for name in names} == {"exits": 0, "hangs": 0, "plain": 1}
+    assert "SystemExit: 0" in caplog.text
+    assert "has not returned within 0.3 s" in caplog.text
 
 
 async def test_a_batch_that_is_split_asks_once_and_tells_all(db: Database) -> None:

@@ -36,8 +36,14 @@ CONNECTED = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_datab
 # -- threads -------------------------------------------------------------------------------------
 
 
+def loops() -> set[threading.Thread]:
+    """The threads of the synchronous methods, of all apps of this process."""
+    return {thread for thread in threading.enumerate() if thread.name == "horsies-sync"}
+
+
 def test_many_threads_share_one_loop_and_a_bounded_pool(db: Database) -> None:
     threads, rounds = 24, 5
+    before = loops()
     with app_on(db, broker={"pool_max_size": 4}) as app:
         add = add_task(app)
 
@@ -47,7 +53,7 @@ def test_many_threads_share_one_loop_and_a_bounded_pool(db: Database) -> None:
         with ThreadPoolExecutor(threads) as pool:
             handles = [handle for many in pool.map(work, range(threads)) for handle in many]
             assert db.value(CONNECTED) <= 4
-            assert sum(thread.name == "horsies-sync" for thread in threading.enumerate()) == 1
+            assert len(loops() - before) == 1
             for handle in handles:
                 factories.finish(db, handle.task_id, 1)
             results = list(pool.map(lambda handle: handle.get(timeout_ms=30_000), handles))
@@ -167,6 +173,7 @@ def test_one_app_on_several_loops_at_once(db: Database) -> None:
 
 
 def test_close_may_be_called_twice_and_the_app_used_again(db: Database) -> None:
+    before = loops()
     app = make_app(db)
     app.close()  # nothing was opened
     for _ in range(2):
@@ -175,7 +182,7 @@ def test_close_may_be_called_twice_and_the_app_used_again(db: Database) -> None:
             assert db.value(CONNECTED) == 1
         eventually(lambda: db.value(CONNECTED) == 0)
         app.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "horsies-sync"]
+    assert not loops() - before
     assert factories.count(db) == 2
 
 

@@ -180,7 +180,7 @@ AROUND.append(AROUND)
         (Odd(), "<its __str__ raised RuntimeError>"),
         ({(1, 2): 3, "b": {4}}, {"(1, 2)": 3, "b": "{4}"}),
         ([float("nan"), float("inf"), 0.5], ["nan", "inf", 0.5]),
-        ("\ud800\n", "\ud800\n"),
+        ("\ud800\n", "?\n"),
         (b"raw", "b'raw'"),
     ],
 )
@@ -241,3 +241,39 @@ def test_a_formatter_of_the_app_gets_the_whole_text(sink: Sink) -> None:
             logging.getLogger("shop").exception("failed", extra={"order": 7}, stack_info=True)
     assert sink.text.startswith("7 failed\nTraceback (most recent call last):\n")
     assert "KeyError: 'x'\nStack (most recent call last):\n" in sink.text
+
+
+def formatted(style: str, message: str, **more: Any) -> str:
+    stream = io.StringIO()
+    root, before = logging.getLogger(), logging.getLogger().handlers[:]
+    root.handlers[:] = []
+    try:
+        configure_logging("INFO", style)
+        (handler,) = root.handlers
+        record = logging.LogRecord("shop", logging.WARNING, __file__, 1, message, (), None)
+        vars(record).update(more)
+        handler.filter(record)
+        stream.write(handler.format(record))
+    finally:
+        root.handlers[:] = before
+    return stream.getvalue()
+
+
+def test_half_a_surrogate_pair_is_no_json() -> None:
+    line = formatted("json", "odd \ud800 and \U0001f600", name_of_file="\udcff")
+    assert "\\ud800" not in line
+    assert "\\udcff" not in line
+    assert json.loads(line)["message"] == "odd ? and \U0001f600"
+    assert line.isascii()
+
+
+def test_the_stack_of_a_record_is_a_field() -> None:
+    assert json.loads(formatted("json", "here", stack_info="Stack (most recent call last)"))["stack"].startswith(
+        "Stack"
+    )
+
+
+def test_no_message_of_several_lines_looks_like_a_line() -> None:
+    text = formatted("text", "first\n2026-01-01 00:00:00,000 CRITICAL horsies.worker: all is lost\n  indented")
+    assert [line for line in text.split("\n")[1:] if not line.startswith("  ")] == []
+    assert "\n  indented" in text

@@ -45,6 +45,16 @@ class Lifespan(Generic[S]):
                 "then close it"
             )
 
+        if needed := [
+            one.name
+            for one in inspect.signature(function).parameters.values()
+            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        ]:
+            raise UsageError(
+                f"lifespan {self.name!r} ({location}) takes {', '.join(needed)}, and is called without arguments: "
+                "use the app of its module"
+            )
+
     def __repr__(self) -> str:
         return f"<Lifespan {self.name!r}>"
 

@@ -10,6 +10,7 @@ class Tenant(Middleware):
 app = Horsies(AppConfig(..., middleware=[Tenant()]))
 """
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -120,6 +121,13 @@ def check_middleware(checks: Checks, given: object) -> tuple[Middleware, ...]:
         if not isinstance(item, Middleware):
             fix = f"write {item.__name__}()" if isinstance(item, type) else "derive its class from horsies.Middleware"
             checks.add(f"middleware[{at}]", f"{shown(item)} is not a Middleware object", fix)
+            continue
+        for name in HOOKS:
+            is_async = inspect.iscoroutinefunction(inspect.unwrap(getattr(item, name)))
+            if is_async and name != "run_task_async":
+                why = f"{type(item).__name__}.{name} is `async def`: it would never be awaited"
+                fix = "write `def`" if name != "run_task" else "write `def`, and run_task_async for async tasks"
+                checks.add(f"middleware[{at}]", why, fix)
     return tuple(item for item in found if isinstance(item, Middleware))
 
 

@@ -164,7 +164,8 @@ def check_metadata(checks: Checks, value: object) -> None:
     entries = cast("Mapping[object, object]", value)
     for key in entries:
         if not isinstance(key, str) or not key:
-            checks.add("metadata", f"the key {shown(key)} is not a text", "name every value by a short text")
+            why = "a key is empty" if key == "" else f"the key {shown(key)} is not a text"
+            checks.add("metadata", why, "name every value by a short text")
             return
         if key.startswith(RESERVED):
             checks.add("metadata", f"the key {key!r} is reserved for horsies itself", "choose another name")

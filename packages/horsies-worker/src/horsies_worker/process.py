@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from horsies._text import plural, printable
+from horsies._text import Lines, plural, printable
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError, SchemaError
 from horsies_worker import signals
@@ -22,7 +22,7 @@ from horsies_worker.events.user_handlers import CLOSE_S, UserHandlers
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.metrics import MetricsUnavailable, require_extra
 from horsies_worker.options import SchedulerOptions, WorkerOptions
-from horsies_worker.output.log_context import configure_logging, log, name_worker
+from horsies_worker.output.log_context import configure_logging, log, logs_json, name_worker
 from horsies_worker.output.log_queue import queued_logging
 from horsies_worker.output.stacks import log_own_stacks
 from horsies_worker.stop import Watchdog
@@ -88,7 +88,7 @@ def run_until_stopped(
     if output.is_blocked:
         os._exit(code)  # the interpreter's exit would wait for the blocked log for ever
     if last_words:
-        complain(last_words)
+        last_word(last_words)
     if not owns_process:
         watchdog.arm(inf)  # the calling program may continue
     return code
@@ -112,6 +112,14 @@ _CODES: dict[type[Exception], ExitCode] = {
     ConfigurationError: ExitCode.CONFIGURATION,
     MetricsUnavailable: ExitCode.CONFIGURATION,
 }
+
+
+def last_word(text: str) -> None:
+    """Say why the process ends: in the log where its lines are JSON, which programs read."""
+    if logs_json():
+        log.critical("%s", Lines(text))
+    else:
+        complain(text)
 
 
 def complain(text: str) -> None:

@@ -7,11 +7,12 @@ scope that swallows an exception leaves no result, which is an error that names 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from horsies._checks import shown
 from horsies.context import TaskContext
 from horsies.middleware import Middleware, overrides
+from horsies.result import TaskResult
 
 _YIELDS: Final = ("generator didn't yield", "generator didn't stop", "generator didn't stop after throw()")
 """What contextlib says of a generator that does not yield once."""
@@ -28,13 +29,13 @@ class Around:
 
     def call(self, context: TaskContext, call: Callable[[], Any]) -> Any:
         for item, is_scoped, is_wrapped in self._sync:
-            inner = partial(item.run_task, context, call) if is_wrapped else call
+            inner = partial(_wrapped, item, context, call) if is_wrapped else call
             call = partial(_in_scope, item, context, inner) if is_scoped else inner
         return call()
 
     async def call_async(self, context: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
         for item, is_scoped, is_wrapped in self._async:
-            inner: Callable[[], Awaitable[Any]] = partial(item.run_task_async, context, call) if is_wrapped else call
+            inner: Callable[[], Awaitable[Any]] = partial(_wrapped_async, item, context, call) if is_wrapped else call
             call = partial(_in_scope_async, item, context, inner) if is_scoped else inner
         return await call()
 
@@ -42,6 +43,33 @@ class Around:
 def _layers(middleware: Sequence[Middleware], method: str) -> list[tuple[Middleware, bool, bool]]:
     layers = [(item, overrides(item, "scope"), overrides(item, method)) for item in reversed(middleware)]
     return [layer for layer in layers if layer[1] or layer[2]]
+
+
+def _wrapped(item: Middleware, context: TaskContext, call: Callable[[], Any]) -> Any:
+    returned: list[object] = []
+
+    def remembered() -> Any:
+        returned.append(call())
+        return returned[-1]
+
+    return _own(item, "run_task", item.run_task(context, remembered), returned)
+
+
+async def _wrapped_async(item: Middleware, context: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
+    returned: list[object] = []
+
+    async def remembered() -> Any:
+        returned.append(await call())
+        return returned[-1]
+
+    return _own(item, "run_task_async", await item.run_task_async(context, remembered), returned)
+
+
+def _own(item: Middleware, method: str, result: object, returned: Sequence[object]) -> object:
+    """What the middleware made of the result. The codec would blame the task for what is no result at all."""
+    if not isinstance(result, TaskResult) and not any(result is one for one in returned[-1:] if one is not None):
+        raise TypeError(f"{type(item).__name__}.{method} returned {shown(result)}: return what call() returned")
+    return cast("object", result)
 
 
 def _in_scope(item: Middleware, context: TaskContext, call: Callable[[], Any]) -> Any:

@@ -76,12 +76,19 @@ class AttemptEnds:
 
     def close(self) -> None:
         """Wait for the hooks of the last attempts, not for ever."""
-        if self._thread is not None:
-            try:
-                self._waiting.put(None, timeout=CLOSE_S / 2)
-            except queue.Full:
-                return
-            self._thread.join(CLOSE_S / 2)
+        if self._thread is None:
+            return
+        until = time.monotonic() + CLOSE_S
+        try:
+            self._waiting.put(None, timeout=CLOSE_S)
+            self._thread.join(max(0.0, until - time.monotonic()))
+        except queue.Full:
+            pass
+        if self._thread.is_alive():
+            _log.warning(
+                "on_attempt_end has not finished within %g s of the exit: the calls of up to %d attempts are left out",
+                CLOSE_S, self._waiting.qsize() + 1,
+            )  # fmt: skip
 
     def _expects_retry(self, context: TaskContext, outcome: Outcome) -> bool:
         definition = self._registry.get(context.task_name)

@@ -10,8 +10,8 @@ from horsies.codec.failure import clean
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 12_000
 _MAX_FRAMES = 60
-_OUR_FILES: Final = tuple(str(Path(__file__).with_name(name)) for name in ("around.py", "execute.py"))
-_OUR_FOLDER: Final = str(Path(horsies.__file__).parent / "contrib")
+_OUR_FILES: Final = tuple(str(Path(__file__).with_name(name)) for name in ("around.py", "execute.py", "run.py"))
+_OUR_FOLDERS: Final = tuple(str(Path(horsies.__file__).parent / name) for name in ("contrib", "testing"))
 
 
 def short(text: str, limit: int = MAX_MESSAGE) -> str:
@@ -57,7 +57,7 @@ def _leave_out_our_frames(found: traceback.TracebackException) -> None:
     while todo:
         one = todo.pop()
         if one is not None:
-            kept = [frame for frame in one.stack if not frame.filename.startswith((*_OUR_FILES, _OUR_FOLDER))]
+            kept = [frame for frame in one.stack if not frame.filename.startswith((*_OUR_FILES, *_OUR_FOLDERS))]
             if kept:  # otherwise the error is ours, and the frames are all there is to see
                 one.stack[:] = kept
             todo += (one.__cause__, one.__context__, *(one.exceptions or ()))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from horsies_worker.child.jobs import Job
+from horsies_worker.children.durations import OVERRUN_S
 from horsies_worker.children.stop_ladder import Stop
 
 
@@ -116,3 +117,8 @@ class AssignedJobs:
         if forecast != inf:
             # Never below zero, and exactly zero when empty: sums of floats drift.
             self.predicted = max(0.0, self.predicted - forecast) if self.sync else 0.0
+
+
+def overrun_after(current: AssignedJob) -> float:
+    """Seconds after which a current job is late by its forecast."""
+    return (current.forecast if current.forecast != inf else 0.0) + OVERRUN_S

@@ -7,6 +7,7 @@ parent reads the reports to the end first, then the pipe: a job without report a
 """
 
 import asyncio
+import logging
 import signal
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from horsies_worker.child import frames
 from horsies_worker.child.frames import FrameType, StopCode
 from horsies_worker.child.jobs import ChildSpec, Job
 from horsies_worker.child.outcome import Outcome
-from horsies_worker.children.assigned_jobs import AssignedJob, AssignedJobs
+from horsies_worker.children.assigned_jobs import AssignedJob, AssignedJobs, overrun_after
 from horsies_worker.children.channel import ChildChannel
 from horsies_worker.children.durations import OVERRUN_S, SHORT_S
 from horsies_worker.children.exit_reason import Exit
@@ -27,9 +28,11 @@ from horsies_worker.children.stop_ladder import Rung, Stop
 from horsies_worker.children.template import Template
 from horsies_worker.children.usage import CpuWait
 
+_log = logging.getLogger("horsies.worker.pool")
 _RESULT: Final = int(FrameType.RESULT)
 _EXIT_S: Final = 5.0
 """A child that was told to leave may take this long for its exit functions."""
+_SLOW_EXIT: Final = f"its lifespans, hooks or exit functions did not end within {_EXIT_S:g} s"
 _CLOSED_EXIT_S: Final = 1.0
 _STALL_S: Final = 2.0
 """An idle child that has not taken its token after this long is frozen or stuck between two jobs."""
@@ -184,8 +187,7 @@ class ChildProcess:
         """Read once and handle all reports that have arrived; False when there was nothing to read."""
         if self.state is State.DEAD:
             return False
-        arrived = self._channel.receive()
-        if arrived is None:
+        if (arrived := self._channel.receive()) is None:
             return False
         jobs = self.jobs
         current_done = False
@@ -222,7 +224,6 @@ class ChildProcess:
         self.rss_kb = rss_kb
         if self._start_timer is not None:
             self._start_timer.cancel()
-            self._start_timer = None
         if self.state is State.STARTING:
             self.state = State.READY
             self.ready_at = time.monotonic()
@@ -230,8 +231,8 @@ class ChildProcess:
             self._owner.child_ready(self)
 
     def _start_late(self) -> None:
-        self._start_timer = None
-        self.start_failure = f"the child was not ready after {self._spec.start_timeout_s:g} s (import or start hook)"
+        what = f"after {self._spec.start_timeout_s:g} s (import, start hook or lifespan; SIGUSR1 shows where it is)"
+        self.start_failure = f"the child was not ready {what}"
         self.process.kill()
 
     # -- deadlines: timeouts, stop ladders, overrunning jobs -----------------------------------------
@@ -241,7 +242,7 @@ class ChildProcess:
         if current is None:
             return
         since = self.jobs.current_since
-        due = since + (_STALL_S if len(self.jobs.sync) == 1 else _overrun_after(current))
+        due = since + (_STALL_S if len(self.jobs.sync) == 1 else overrun_after(current))
         if current.job.timeout_ms is not None:
             due = min(due, since + current.job.timeout_ms / 1000)
         self._check_by(due)
@@ -275,7 +276,7 @@ class ChildProcess:
             return inf
         since, tokens = self.jobs.current_since, self._channel.tokens
         if len(self.jobs.sync) > 1:
-            overrun_at = since + _overrun_after(current)
+            overrun_at = since + overrun_after(current)
             if now < overrun_at:
                 return min(overrun_at, self._check_stop(current, since, now))
             if self._cpu_wait.explains(self.pid, current.seq, now - since, OVERRUN_S / 2):
@@ -358,11 +359,15 @@ class ChildProcess:
         if not self.left_on_request and not self.jobs.sync and not self.jobs.asynchronous:
             self.left_on_request = True
             self._channel.tokens.end()
-            self._kill_later(_EXIT_S)
+            self._kill_later(_EXIT_S, _SLOW_EXIT)
 
-    def _kill_later(self, seconds: float) -> None:
-        if self._kill_timer is None:
-            self._kill_timer = self._loop.call_later(seconds, self.process.kill)
+    def _kill_later(self, seconds: float, reason: str = "") -> None:
+        self._kill_timer = self._kill_timer or self._loop.call_later(seconds, self._kill, reason)
+
+    def _kill(self, reason: str) -> None:
+        if reason:
+            _log.warning("%s (pid %d) is killed: %s", self.name, self.pid, reason)
+        self.process.kill()
 
     # -- the end of the process ----------------------------------------------------------------------
 
@@ -393,7 +398,3 @@ class ChildProcess:
                 timer.cancel()
         self._channel.close()
         self._owner.child_gone(self, Exit(status, peak_kb, self.process.killed), ran, unstarted)
-
-
-def _overrun_after(current: AssignedJob) -> float:
-    return (current.forecast if current.forecast != inf else 0.0) + OVERRUN_S

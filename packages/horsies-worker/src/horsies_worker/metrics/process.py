@@ -32,6 +32,8 @@ _STOP_S: Final = 1.0
 def run_exporter(app: Horsies, options: ExporterOptions) -> ExitCode:
     """Serve the figures of the app's database until a signal comes; blocks. The process ends with it."""
     configure_logging(options.log_level, options.log_format)
+    # its single retries are no news: the collection loop tells of an outage once
+    logging.getLogger("horsies").addFilter(lambda record: record.levelno >= logging.WARNING)
     # A second attempt at once: an idle connection that a pooler or a restart has cut is no outage.
     app = Horsies(replace(app.config, resilience=ResilienceConfig(send_attempts=2, reconnect_max_ms=1_000)))
     collector = ClusterCollector(options.interval_s)

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -43,6 +44,19 @@ class _TaskFilter(logging.Filter):
         return True
 
 
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
+
+
+class _TextFormatter(logging.Formatter):
+    """Indents the lines behind the first: no message, no traceback may look like a line of the log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _UNINDENTED.sub("\n  ", super().format(record))
+
+
+_UNINDENTED: Final = re.compile(r"\n(?! )")
+
+
 class _JsonFormatter(logging.Formatter):
     """One JSON object per line. The `extra` of the record is part of it, but cannot replace the fields of horsies."""
 
@@ -63,10 +77,18 @@ class _JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
         if exception:
             line["exception"] = exception
+        if record.stack_info:
+            line["stack"] = record.stack_info
         try:
-            return json.dumps(line, default=_text, allow_nan=False)
+            text = json.dumps(line, default=_text, allow_nan=False, ensure_ascii=False)
         except Exception:  # an `extra` of the app: NaN, a key that is no text, a cycle, or changed meanwhile
-            return json.dumps({name: _plain(value, _MAX_DEPTH) for name, value in line.items()})
+            plain = {name: _plain(value, _MAX_DEPTH) for name, value in line.items()}
+            text = json.dumps(plain, ensure_ascii=False)
+        if text.isascii():
+            return text
+        # half of a surrogate pair is no JSON: readers such as jq would stop there
+        text = text.encode("utf-8", "replace").decode()
+        return _NOT_ASCII.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def _texts(record: logging.LogRecord, formatter: logging.Formatter) -> tuple[str, str | None]:
@@ -120,6 +142,11 @@ def name_worker(worker_id: str) -> None:
     _worker[:] = [worker_id] if worker_id else []
 
 
+def logs_json() -> bool:
+    """Whether the lines of this process are JSON."""
+    return any(isinstance(handler.formatter, _JsonFormatter) for handler in logging.getLogger().handlers)
+
+
 def configure_logging(level: str, style: str) -> None:
     """Log to stderr, unless the app configured logging."""
     root = logging.getLogger()
@@ -130,6 +157,6 @@ def configure_logging(level: str, style: str) -> None:
     if style == "json":
         handler.setFormatter(_JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s %(name)s%({_TASK})s: %(message)s"))
+        handler.setFormatter(_TextFormatter(f"%(asctime)s %(levelname)s %(name)s%({_TASK})s: %(message)s"))
     root.addHandler(handler)
     root.setLevel(level)

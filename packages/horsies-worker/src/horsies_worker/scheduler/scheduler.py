@@ -172,12 +172,12 @@ class Scheduler(Service):
                 # the database refuses one of the tasks: write the batch again without that one
                 moves, is_full, fresh = await self._session.run(partial(self._fire_batch, write=self._write_accepted))
         except BaseException as error:
-            self._state.tell_sent(error)
+            await self._state.announcer.tell_sent(error)
             raise
         if moves:
             await reached("after_fire")
             self._log_moves(moves, fresh)
-        self._state.tell_sent()
+        await self._state.announcer.tell_sent()
         return len(moves), is_full
 
     async def _fire_batch(self, connection: Any, *, write: Write) -> tuple[list[Move], bool, set[str]]:
@@ -224,7 +224,7 @@ class Scheduler(Service):
         def refuse(made: Move, error: Exception) -> set[str]:
             _log.critical("schedule %r: the database refuses its task: %s", made.name, error)
             moves.remove(made)
-            self._state.note_refusal(made, error)
+            self._state.announcer.note_refusal(made, error)
             return set()
 
         return set[str]().union(*await write_or_split(list(moves), write, refuse, transaction=connection))
@@ -237,7 +237,9 @@ class Scheduler(Service):
                 is_fresh = fire.task_id in fresh
                 if is_fresh:
                     self._bus.emit(ScheduleFired(made.name, fire.task_id))
-                if self._state.is_refused(fire.task_id) or (is_fresh and not _log.isEnabledFor(logging.DEBUG)):
+                if self._state.announcer.is_refused(fire.task_id) or (
+                    is_fresh and not _log.isEnabledFor(logging.DEBUG)
+                ):
                     continue
                 extra = about(fire.task_id, self._tasks[made.name].schedule.target)
                 _log.log(

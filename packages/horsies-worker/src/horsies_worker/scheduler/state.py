@@ -6,15 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from horsies._runtime import AppRuntime
-from horsies.middleware import Outgoing, tell_sent
 from horsies.new_tasks import NewTasks
 from horsies.operate.schedule_state import LISTED_EVERY
 from horsies.schedule import Overlap
 from horsies.scheduled import ScheduledTask
-from horsies.send import outgoing
 from horsies.workflow.start import Start
 from horsies_worker.database.queries import Queries
-from horsies_worker.output.log_context import log
+from horsies_worker.scheduler.announcing import Announcer
 from horsies_worker.scheduler.slots import ORPHANED_AFTER, DueRow, Fire, KnownRow, Move, PlannedRow
 
 
@@ -40,22 +38,10 @@ class Batch:
     rows: Sequence[DueRow]
 
 
-@dataclass(slots=True)
-class _Announced:
-    """One run, after the middleware's `on_send`."""
-
-    target: NewTasks | Start[Any] | None
-    """None: middleware refused it."""
-    outgoing: Outgoing | None
-    error: Exception | None = None
-    """Why the database does not take it."""
-
-
 class ScheduleState:
     def __init__(self, app: AppRuntime, queries: Queries, tasks: Sequence[ScheduledTask]) -> None:
-        self._app = app
         self._sql = queries.sql
-        self._announced: dict[str, _Announced] = {}
+        self.announcer = Announcer(app)
         self._tasks = {task.name: task for task in tasks}
         self._names = list(self._tasks)
         self._hashes = [task.schedule.config_hash for task in tasks]
@@ -121,8 +107,7 @@ class ScheduleState:
         starts: list[Start[Any]] = []
         for move in moves:
             for fire in move.fires:
-                if (announced := self._announced.get(fire.task_id)) is None:
-                    announced = self._announced[fire.task_id] = self._announce(move.name, fire)
+                announced = await self.announcer.announce(self._tasks[move.name], fire)
                 if isinstance(announced.target, NewTasks):
                     rows.append((fire, announced.target))
                 elif announced.target is not None:
@@ -133,44 +118,6 @@ class ScheduleState:
             if await connection.fetch(sql, *values):
                 fresh.add(start.workflow_id)
         return fresh
-
-    def _announce(self, name: str, fire: Fire) -> "_Announced":
-        """Call the middleware's `on_send`; return what to write. It is called once per run, also when the transaction
-        is repeated or split."""
-        target = self._tasks[name].target
-        try:
-            if isinstance(target, NewTasks):
-                plan = target.plan
-                metadata, announced = outgoing(
-                    self._app, plan.task_name, [fire.task_id], plan.default_metadata, plan.metadata,
-                    queue_name=plan.queue_name, schedule=name,
-                )  # fmt: skip
-                return _Announced(target._replace(metadata=metadata), announced)
-            start = target.prepared_start(fire.task_id).announced(schedule=name)
-            return _Announced(start, start.outgoing)
-        except Exception as error:  # of middleware, which is user code
-            log.error("schedule %r: its run of %s is refused and left out: %s: %s", name, fire.slot,
-                      type(error).__name__, error)  # fmt: skip
-            return _Announced(None, None)
-
-    def is_refused(self, task_id: str) -> bool:
-        """Whether middleware has refused this run of the present transaction."""
-        announced = self._announced.get(task_id)
-        return announced is not None and announced.target is None
-
-    def note_refusal(self, move: Move, error: Exception) -> None:
-        """The database does not take the runs of this move."""
-        for fire in move.fires:
-            if (announced := self._announced.get(fire.task_id)) is not None:
-                announced.error = error
-
-    def tell_sent(self, error: BaseException | None = None) -> None:
-        """Call the middleware's `on_sent` for the runs of the last transaction, which has ended. A run that another
-        scheduler has written is sent as well."""
-        made, self._announced = self._announced, {}
-        for one in made.values():
-            if one.outgoing is not None:
-                tell_sent(self._app.config.middleware, one.outgoing, error or one.error)
 
     async def _insert(self, connection: Any, fires: Sequence[tuple[Fire, NewTasks]]) -> set[str]:
         if not fires:

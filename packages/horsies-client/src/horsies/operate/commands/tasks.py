@@ -102,7 +102,7 @@ async def _count(desk: Desk) -> int:
 
 def _say_window(filter: TaskFilter) -> None:
     if (told := searched(filter)) is not None:
-        say(told)
+        complain(told)  # on stderr: the answer itself may be read by a program
 
 
 def say_tasks(tasks: Sequence[TaskSummary]) -> None:
