@@ -17,15 +17,15 @@ demo: setup
 
 # all tests, on the embedded PostgreSQL (or on HORSIES_TEST_DATABASE_URL)
 test *args: setup
-    {{run}} pytest -n 5 --dist worksteal {{args}}
+    {{run}} pytest -n 4 --dist worksteal {{args}}
 
 # the same suite on PostgreSQL 14, 15, 16 or 17: just test-pg 16
 test-pg version *args: setup
-    {{run}} python -m tests.support.other_server {{version}} {{run}} pytest -n 5 --dist worksteal {{args}}
+    {{run}} python -m tests.support.other_server {{version}} {{run}} pytest -n 4 --dist worksteal {{args}}
 
 # the same suite on another Python, by version or path: just test-python 3.13
 test-python python *args:
-    UV_PROJECT_ENVIRONMENT=.venv-other uv run --quiet --python {{python}} pytest -n 5 --dist worksteal {{args}}
+    UV_PROJECT_ENVIRONMENT=.venv-other uv run --quiet --python {{python}} pytest -n 4 --dist worksteal {{args}}
 
 # the tests of one layer
 test-unit *args: setup
