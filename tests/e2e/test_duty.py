@@ -109,6 +109,8 @@ def test_a_worker_without_room_hands_over_and_comes_back(db: Database, tmp_path:
         assert cancelled
         assert waiting.get(LATE_MS).ok == 3
         busy[1].cancel()
+        for one in busy:
+            assert one.get(LATE_MS).is_err()  # its attempt is written
         settled(db, 2)
         assert {ran_on(db, one.task_id) for one in busy} == {one.worker_id for one in workers}
 
