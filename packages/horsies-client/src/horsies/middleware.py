@@ -4,8 +4,10 @@ class Tenant(Middleware):
     @contextmanager
     def scope(self, ctx):
         token = tenant.set(ctx.metadata.get("tenant"))
-        yield
-        tenant.reset(token)
+        try:
+            yield
+        finally:
+            tenant.reset(token)
 
 app = Horsies(AppConfig(..., middleware=[Tenant()]))
 """

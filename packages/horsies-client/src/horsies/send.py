@@ -5,7 +5,8 @@
 """
 
 from abc import abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from horsies._checks import shown
@@ -55,10 +56,10 @@ def outgoing(
             raise ValueError(f"must stay a dict, a middleware's on_send made it {shown(metadata)}")
         return encode(metadata), announced
     except ValueError as error:
-        error_ = TaskSendError(SendErrorCode.VALIDATION_FAILED, f"send of {name!r}: metadata {error}")
+        refusal = TaskSendError(SendErrorCode.VALIDATION_FAILED, f"send of {name!r}: metadata {error}")
         if announced is not None:
-            tell_sent(middleware, announced, error_)
-        raise error_ from None
+            tell_sent(middleware, announced, refusal)
+        raise refusal from None
 
 
 class Send(Generic[H]):
@@ -94,13 +95,8 @@ class Send(Generic[H]):
             return self.app.stand_in.send(self)
         if self.outgoing is None:
             return self._send_blocking()
-        try:
-            sent = self._send_blocking()
-        except BaseException as error:
-            tell_sent(self.app.config.middleware, self.outgoing, error)
-            raise
-        tell_sent(self.app.config.middleware, self.outgoing, None)
-        return sent
+        with self._told(self.outgoing):
+            return self._send_blocking()
 
     async def send_async(self) -> H:
         """Send from a coroutine."""
@@ -108,13 +104,18 @@ class Send(Generic[H]):
             return await self.app.stand_in.send_async(self)
         if self.outgoing is None:
             return await self._send_awaiting()
+        with self._told(self.outgoing):
+            return await self._send_awaiting()
+
+    @contextmanager
+    def _told(self, announced: Outgoing) -> Generator[None]:
+        """Call the middleware's `on_sent` after this try of the send."""
         try:
-            sent = await self._send_awaiting()
+            yield
         except BaseException as error:
-            tell_sent(self.app.config.middleware, self.outgoing, error)
+            tell_sent(self.app.config.middleware, announced, error)
             raise
-        tell_sent(self.app.config.middleware, self.outgoing, None)
-        return sent
+        tell_sent(self.app.config.middleware, announced, None)
 
     def _send_blocking(self) -> H:
         if self.connection is None:

@@ -83,7 +83,7 @@ def exporter_main(argv: Sequence[str] | None = None) -> int:
     add("--port", type=int, default=default.port, help="0: any free one (default: %(default)s)")
     add(
         "--interval", dest="interval_s", type=float, default=default.interval_s, metavar="SECONDS",
-        help="how often the database is asked, whatever the number of scrapes (default: %(default)g)",
+        help="how often the exporter asks the database, however many scrapes there are (default: %(default)g)",
     )  # fmt: skip
     add(
         "--count-limit", type=int, default=default.count_limit, metavar="N",

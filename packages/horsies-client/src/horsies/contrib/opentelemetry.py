@@ -121,7 +121,7 @@ class Tracing(Middleware):
         try:
             now = time.time_ns()
             carrier = _carrier_of(ctx)
-            # extracted into an empty context: whatever an earlier task left behind in this thread is no parent
+            # Extract into an empty context, so that a span which an earlier task left open in this thread is no parent.
             parent = propagate.extract(carrier, context=Context())
             sender = trace.get_current_span(parent).get_span_context()
             links = [Link(sender)] if sender.is_valid else []

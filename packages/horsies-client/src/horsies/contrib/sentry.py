@@ -52,7 +52,7 @@ class Sentry(Middleware):
 
     `capture_retried`: also attempts that will be tried again. `capture_returned`: also `TaskResult(err=...)`.
     `local_variables`: with the local variables of the stack, among which are the task's arguments; without it they do
-    not leave the process, whatever `include_local_variables` of the SDK says.
+    not leave the process, also where `include_local_variables` of the SDK is on.
     """
 
     def __init__(

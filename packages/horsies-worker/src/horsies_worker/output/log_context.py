@@ -118,7 +118,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: Any, depth: int) -> object:
-    """The value as JSON can have it, whatever it is."""
+    """Return the value with everything that JSON cannot hold turned into text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

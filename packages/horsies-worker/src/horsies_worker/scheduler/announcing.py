@@ -26,6 +26,10 @@ PATIENCE_S: Final = 5.0
 MAX_HANGING: Final = 8
 
 
+class _NotReturned(Exception):
+    """A call of the middleware hangs, or so many do that no other is made."""
+
+
 @dataclass(slots=True)
 class Announced:
     """One run, after the middleware's `on_send`."""
@@ -67,8 +71,8 @@ class Announcer:
 
         try:
             return await self._beside_the_loop(ask) if app.config.middleware else ask()
-        except TimeoutError:
-            why = f"on_send of the middleware has not returned within {PATIENCE_S:g} s"
+        except _NotReturned as error:
+            why = f"on_send of the middleware {error}"
         except Exception as error:
             why = (
                 f"{type(error).__name__}: {one_line(str(error))}{indented(''.join(traceback.format_exception(error)))}"
@@ -102,13 +106,13 @@ class Announcer:
         try:
             await self._beside_the_loop(tell)
         except Exception as failure:
-            log.error("on_sent of the middleware: %s", failure or "it has not returned in time")
+            log.error("on_sent of the middleware %s", failure)
 
     async def _beside_the_loop(self, call: Callable[[], R]) -> R:
         """Run it in a daemon thread: one that hangs must not hold up the exit of the process either."""
         self._hanging = [thread for thread in self._hanging if thread.is_alive()]
         if len(self._hanging) >= MAX_HANGING:
-            raise RuntimeError(f"{MAX_HANGING} earlier calls of the middleware still hang")
+            raise _NotReturned(f"is not called: {MAX_HANGING} earlier calls have not returned")
         loop, done = asyncio.get_running_loop(), asyncio.Event()
         found: list[R] = []
         raised: list[BaseException] = []
@@ -130,7 +134,7 @@ class Announcer:
                 await done.wait()
         except TimeoutError:
             self._hanging.append(thread)
-            raise
+            raise _NotReturned(f"has not returned within {PATIENCE_S:g} s") from None
         if raised:
             error = raised[0]
             raise error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
