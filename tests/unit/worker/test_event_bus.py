@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import pytest
 
@@ -93,9 +92,8 @@ def test_a_full_queue_drops_and_the_end_waits_for_no_handler(caplog: pytest.LogC
         bus.emit(ONE)
     assert handlers.dropped == 7
     assert caplog.text.count("too slow") == 1  # once a minute, not for each
-    began = time.monotonic()
     handlers.close(0.2)
-    assert time.monotonic() - began < 5
+    assert got == [ONE]  # the handler still waits in its first call
     assert f"{MAX_WAITING:,} events dropped" in caplog.text
     assert handlers.dropped == MAX_WAITING + 7
     bus.emit(ONE)
