@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from horsies.config import (
         AppConfig as AppConfig,
         CustomQueueConfig as CustomQueueConfig,
+        GroupPolicy as GroupPolicy,
+        Limit as Limit,
         PostgresConfig as PostgresConfig,
         QueueMode as QueueMode,
+        Rate as Rate,
         RecoveryConfig as RecoveryConfig,
         ResilienceConfig as ResilienceConfig,
     )
@@ -128,7 +131,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "app": ("Horsies",),
     "operate.broker": ("PostgresBroker",),
-    "config": ("AppConfig", "CustomQueueConfig", "PostgresConfig", "QueueMode", "RecoveryConfig", "ResilienceConfig"),
+    "config": (
+        "AppConfig", "CustomQueueConfig", "GroupPolicy", "Limit", "PostgresConfig", "QueueMode", "Rate",
+        "RecoveryConfig", "ResilienceConfig",
+    ),
     "context": ("TaskContext", "TaskStopped", "current_task"),
     "errors": (
         "BrokerError", "ConfigurationError", "ContractCode", "HorsiesError", "OperationalErrorCode", "OutcomeCode",

@@ -32,7 +32,7 @@ PRIVATE: Final = {
 # What describes a new task. Its state, owner and outcome have defaults, which a producer cannot override.
 SENT_COLUMNS: Final = (
     "id", "task_name", "queue_name", "priority", "args", "kwargs", "sent_at", "enqueued_at", "good_until",
-    "max_retries", "task_options", "unique_key", "enqueue_sha", "metadata",
+    "max_retries", "task_options", "unique_key", "enqueue_sha", "metadata", "group_key",
 )  # fmt: skip
 
 # What the operator's verbs write. Not among them: what a task is and was given, the claim's generation, which fences
@@ -51,7 +51,8 @@ OPERATED_COLUMNS: Final = {
     "horsies_workflow_tasks": (
         "status", "task_id", "result", "error", "started_at", "completed_at", "deps_left", "deps_ok", "updated_at",
     ),
-    "horsies_queue_state": ("paused_at", "updated_at"),
+    "horsies_queue_state": ("paused_at", "updated_at", "override", "override_at"),
+    "horsies_limits": ("override", "override_at", "updated_at"),
     "horsies_schedule_state": ("paused_at", "run_requested_at", "updated_at"),
 }  # fmt: skip
 # The attempt that an operator ends with a stale task.
@@ -72,9 +73,10 @@ STOP: Final = "horsies_stop_workflows(text[], text, text, text, text)"
 # They run with the rights of their caller, and PUBLIC may execute them; a database may have taken that away.
 _SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text, jsonb"
 SEND: Final = (
-    f"horsies_send_task(text, text, text, varchar, {_SENT})",
-    f"horsies_send_tasks(text[], text[], text[], text[], {_SENT})",
+    f"horsies_send_task(text, text, text, varchar, {_SENT}, varchar)",
+    f"horsies_send_tasks(text[], text[], text[], text[], {_SENT}, text[])",
     "horsies_notify_sent(text, text)",
+    "horsies_notify_groups_sent(text, text[], text[])",
 )
 DUTY: Final = (
     "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",
@@ -83,6 +85,13 @@ DUTY: Final = (
     "horsies_leave_duty(bigint, text[], boolean, boolean, boolean)",
     "horsies_set_awake(text[], boolean)",
 )
+# What a claim of grouped tasks calls; the check of policies is called by those who declare or override one.
+CLAIM: Final = (
+    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
+    " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
+    "horsies_rate_room(jsonb, timestamptz, float8, float8)",
+)
+POLICY: Final = ("horsies_policy_is_sound(jsonb)", "horsies_is_count(jsonb)")
 
 # The claim's plan depends on these; behind a transaction pooler a session cannot keep them, a role can.
 _CLAIM_SETTINGS: Final = (
@@ -141,7 +150,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
         f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, *CANCEL)} TO {worker};",
-        f"GRANT EXECUTE ON ROUTINE {on(*SEND, *DUTY)} TO {worker};",
+        f"GRANT EXECUTE ON ROUTINE {on(*SEND, *DUTY, *CLAIM, *POLICY)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
         *(f"--   ALTER ROLE <login account> SET {setting};" for setting in _CLAIM_SETTINGS),
@@ -162,8 +171,8 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
             for name, columns in OPERATED_COLUMNS.items()
         ),
         f"GRANT INSERT ({', '.join(ATTEMPT_COLUMNS)}) ON {on('horsies_task_attempts')} TO {operator};",
-        f"GRANT INSERT (queue_name, paused_at) ON {on('horsies_queue_state')} TO {operator};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, *CANCEL)} TO {operator};",
+        f"GRANT INSERT (queue_name, paused_at, override, override_at) ON {on('horsies_queue_state')} TO {operator};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, *CANCEL, *POLICY)} TO {operator};",
         "COMMIT;",
     ]
     return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ from typing import Final
 
 _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
-    "queue_state", "task_sets", "task_names", "workflows", "workflow_tasks", "alembic_version",
+    "queue_state", "limits", "rate_limits", "task_sets", "task_names", "workflows", "workflow_tasks", "alembic_version",
 )  # fmt: skip
 TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
 FUNCTIONS: Final = (
@@ -41,9 +41,11 @@ FUNCTIONS: Final = (
     "horsies_leave_duty(bigint, text[], boolean, boolean, boolean)",
     "horsies_set_awake(text[], boolean)",
     "horsies_send_task(text, text, text, varchar, varchar, varchar, int, timestamptz, timestamptz, interval,"
-    " timestamptz, interval, int, text)",
+    " timestamptz, interval, int, text, jsonb, varchar)",
     "horsies_send_tasks(text[], text[], text[], text[], varchar, varchar, int, timestamptz, timestamptz, interval,"
-    " timestamptz, interval, int, text)",
+    " timestamptz, interval, int, text, jsonb, text[])",
+    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
+    " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
 )
 """The functions that statements call, by signature."""
 _NAMES: Final = "|".join((*TABLES, *(function.partition("(")[0] for function in FUNCTIONS)))

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from horsies._checks import MANY, Checks, shown
+from horsies.config.limits import Limit, queue_policy_json
 from horsies.config.postgres import PostgresConfig
 from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueConfig, QueueMode
 from horsies.config.recovery import RecoveryConfig, check_two_beats
@@ -35,6 +36,9 @@ class AppConfig:
 
     cluster_wide_cap: int | None = None
     """How many tasks may be CLAIMED or RUNNING in the whole cluster; None: no limit."""
+
+    limits: Sequence[Limit] = ()
+    """Limits that several queues share: see `CustomQueueConfig.limits`."""
 
     prefetch_buffer: int = 0
     """How many tasks a worker may claim beyond its free slots. 0: none, and caps are hard. Needs `claim_lease_ms`."""
@@ -135,6 +139,33 @@ class AppConfig:
                 f"QueueMode.DEFAULT has the one queue {DEFAULT_QUEUE!r} and takes no others",
                 "set queue_mode=QueueMode.CUSTOM, or remove custom_queues",
             )
+        self._check_limits(checks)
+
+    def _check_limits(self, checks: Checks) -> None:
+        limits = checks.listed("limits", self.limits, "give a list of Limit(...)")
+        if limits is None:
+            return
+        object.__setattr__(self, "limits", limits)
+        checks.named("limits", limits, Limit, "name, ...", "give every limit its own name")
+        known = {limit.name for limit in limits if isinstance(limit, Limit)}
+        used: set[str] = set()
+        for queue in self.custom_queues:
+            if not isinstance(cast("object", queue), CustomQueueConfig):
+                continue
+            used.update(queue.limits)
+            for name in queue.limits:
+                if name not in known:
+                    checks.add(
+                        f"custom_queues[{queue.name!r}].limits",
+                        f"names the limit {name!r}, which `limits` does not define",
+                        f"add Limit({name!r}, ...) to AppConfig.limits, or remove the name",
+                    )
+        for name in sorted(known - used):
+            checks.add(
+                "limits",
+                f"no queue uses the limit {name!r}: it would limit nothing",
+                f"add it to the limits of a queue, as in CustomQueueConfig(..., limits=[{name!r}])",
+            )
 
     def _check_claims(self, checks: Checks) -> None:
         cap_ok = checks.integer("cluster_wide_cap", self.cluster_wide_cap, 1, MANY, optional=True)
@@ -204,6 +235,13 @@ class AppConfig:
             if queue.name == name:
                 return queue.priority
         raise KeyError(name)
+
+    @property
+    def queue_policies(self) -> dict[str, dict[str, Any] | None]:
+        """The declared policy of each queue, as its row in the database holds it."""
+        if self.queue_mode is QueueMode.DEFAULT:
+            return {DEFAULT_QUEUE: None}
+        return {queue.name: queue_policy_json(queue.groups, queue.limits) for queue in self.custom_queues}
 
     @property
     def effective_claim_lease_ms(self) -> int:

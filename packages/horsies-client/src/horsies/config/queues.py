@@ -1,10 +1,12 @@
 """The queues of an app."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from horsies._checks import MANY, Checks
+from horsies.config.limits import GroupPolicy, check_groups, check_limit_names
 
 DEFAULT_QUEUE: Final = "default"
 """The only queue of `QueueMode.DEFAULT`."""
@@ -33,6 +35,12 @@ class CustomQueueConfig:
     max_concurrency: int | None = None
     """How many tasks of this queue may be in flight in the whole cluster; None: no limit."""
 
+    groups: GroupPolicy | None = None
+    """What holds for each group of tasks in this queue; None: groups take turns, without limits."""
+
+    limits: Sequence[str] = ()
+    """The names of limits in `AppConfig.limits` that all tasks of this queue share with other queues."""
+
     def __post_init__(self) -> None:
         checks = Checks("CustomQueueConfig")
         checks.queue_name("name", self.name)
@@ -40,4 +48,6 @@ class CustomQueueConfig:
             checks.subject = f"CustomQueueConfig({self.name!r})"
         checks.integer("priority", self.priority, 1, 100)
         checks.integer("max_concurrency", self.max_concurrency, 1, MANY, optional=True)
+        check_groups(checks, "groups", self.groups)
+        object.__setattr__(self, "limits", check_limit_names(checks, "limits", self.limits))
         checks.finish()

@@ -6,7 +6,8 @@ failing test, not a surprise. `create_all()` is not a way to install horsies: it
 """
 
 from horsies_schema.models.base import Base
-from horsies_schema.models.tasks import Heartbeat, QueueState, ScheduleState, Task, TaskAttempt, TaskName, TaskSet
+from horsies_schema.models.queues import QueueState, RateLimit, SharedLimit
+from horsies_schema.models.tasks import Heartbeat, ScheduleState, Task, TaskAttempt, TaskName, TaskSet
 from horsies_schema.models.workers import WorkerInstance, WorkerState
 from horsies_schema.models.workflows import Workflow, WorkflowTask
 
@@ -14,7 +15,9 @@ __all__ = [
     "Base",
     "Heartbeat",
     "QueueState",
+    "RateLimit",
     "ScheduleState",
+    "SharedLimit",
     "Task",
     "TaskAttempt",
     "TaskName",

@@ -25,11 +25,16 @@ Name = Annotated[str, 255]
 Sha = Annotated[str, 64]
 Word = Annotated[str, 20]
 QueueName = Annotated[str, 100]
+Key = Annotated[str, "group"]
 Big = Annotated[int, 64]
 Json = Annotated[Any, "jsonb"]
 
 IS_METADATA = "(metadata IS NULL OR jsonb_typeof(metadata) = 'object' AND pg_column_size(metadata) <= 65536)"
 """The condition on `metadata` of tasks and runs."""
+
+EFFECTIVE_POLICY = "coalesce(declared, '{}') || coalesce(override, '{}')"
+SOUND_POLICIES = "horsies_policy_is_sound(declared) AND horsies_policy_is_sound(override)"
+"""A function of revision 0021."""
 
 
 class Base(DeclarativeBase):
@@ -53,6 +58,7 @@ class Base(DeclarativeBase):
         Sha: String(64),
         Word: String(20),
         QueueName: String(100),
+        Key: String(255, collation="C"),
         Big: BigInteger,
         Json: JSONB,
         list[str]: ARRAY(Text),

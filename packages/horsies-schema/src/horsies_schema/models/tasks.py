@@ -1,4 +1,4 @@
-"""Tasks, their attempts and heartbeats, and what is known of names and queues."""
+"""Tasks, their attempts and heartbeats, and what is known of names and schedules."""
 
 from datetime import datetime
 
@@ -55,7 +55,7 @@ class Task(base.Base):
     former_node_id: Mapped[base.Id | None]
     withdrawn: Mapped[bool] = mapped_column(server_default=false())
     metadata_: Mapped[base.Json | None] = mapped_column("metadata")
-    group_key: Mapped[base.Name | None]
+    group_key: Mapped[base.Key | None]
     keep_until: Mapped[datetime | None]
     snoozes: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     crash_count: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
@@ -78,7 +78,30 @@ class Task(base.Base):
             "priority",
             "enqueued_at",
             "id",
-            where="status = 'PENDING' AND NOT withdrawn",
+            where="status = 'PENDING' AND NOT withdrawn AND group_key IS NULL",
+        ),
+        base.partial(
+            "ix_horsies_tasks_grouped",
+            "queue_name",
+            "priority",
+            "group_key",
+            "enqueued_at",
+            "id",
+            where="status = 'PENDING' AND NOT withdrawn AND group_key IS NOT NULL",
+        ),
+        base.partial(
+            "ix_horsies_tasks_grouped_age",
+            "queue_name",
+            "priority",
+            "enqueued_at",
+            "id",
+            where="status = 'PENDING' AND NOT withdrawn AND group_key IS NOT NULL",
+        ),
+        base.partial(
+            "ix_horsies_tasks_grouped_in_flight",
+            "queue_name",
+            "group_key",
+            where="status IN ('CLAIMED', 'RUNNING') AND group_key IS NOT NULL",
         ),
         base.partial("ix_horsies_tasks_withdrawn", "queue_name", "priority", "enqueued_at", "id", where="withdrawn"),
         base.partial("ix_horsies_tasks_in_flight", "queue_name", where="status IN ('CLAIMED', 'RUNNING')"),
@@ -198,21 +221,6 @@ class TaskName(base.Base):
         base.time_range("first_known_at", "last_known_at", "missing_since"),
         base.partial("ix_horsies_task_names_missing", "missing_since", where="missing_since IS NOT NULL"),
         {"postgresql_with": {"fillfactor": 50}},
-    )
-
-
-class QueueState(base.Base):
-    """A queue that was ever paused or resumed."""
-
-    __tablename__ = "horsies_queue_state"
-
-    queue_name: Mapped[base.QueueName] = mapped_column(primary_key=True)
-    paused_at: Mapped[datetime | None]
-    updated_at: Mapped[datetime] = base.now()
-
-    __table_args__ = (
-        base.check("queue_name", base.QUEUE_NAME),
-        base.time_range("paused_at", "updated_at"),
     )
 
 

@@ -35,6 +35,7 @@ class Workflow(base.Base):
     nodes_left: Mapped[int] = mapped_column(server_default="0")
     paused_inside: Mapped[bool] = mapped_column(server_default=false())
     metadata_: Mapped[base.Json | None] = mapped_column("metadata")
+    group_key: Mapped[base.Key | None]
 
     __table_args__ = (
         base.check("status", "status IN ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')"),
@@ -96,6 +97,7 @@ class WorkflowTask(base.Base):
     deps_ok: Mapped[int] = mapped_column(server_default="0")
     kind: Mapped[base.Word] = mapped_column(server_default="task")
     metadata_: Mapped[base.Json | None] = mapped_column("metadata")
+    group_key: Mapped[base.Key | None]
 
     __table_args__ = (
         UniqueConstraint("workflow_id", "task_index"),

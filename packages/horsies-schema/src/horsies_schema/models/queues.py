@@ -1,0 +1,66 @@
+"""Queues and the limits of their tasks."""
+
+from datetime import datetime
+
+from sqlalchemy import Computed, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from horsies_schema.models import base
+
+
+class QueueState(base.Base):
+    """A queue that was ever paused, or has a policy for its tasks: declared by the app, and overridden by operators."""
+
+    __tablename__ = "horsies_queue_state"
+
+    queue_name: Mapped[base.QueueName] = mapped_column(primary_key=True)
+    paused_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime] = base.now()
+    declared: Mapped[base.Json | None]
+    declared_at: Mapped[datetime | None]
+    override: Mapped[base.Json | None]
+    override_at: Mapped[datetime | None]
+    policy: Mapped[base.Json | None] = mapped_column(Computed(base.EFFECTIVE_POLICY, persisted=True))
+    is_limited: Mapped[bool | None] = mapped_column(
+        Computed("coalesce(override -> 'limits', declared -> 'limits', '[]') <> '[]'", persisted=True)
+    )
+
+    __table_args__ = (
+        base.check("queue_name", base.QUEUE_NAME),
+        base.check("policy", base.SOUND_POLICIES),
+        base.time_range("paused_at", "updated_at", "declared_at", "override_at"),
+    )
+
+
+class SharedLimit(base.Base):
+    """A limit that several queues share."""
+
+    __tablename__ = "horsies_limits"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    declared: Mapped[base.Json | None]
+    declared_at: Mapped[datetime | None]
+    override: Mapped[base.Json | None]
+    override_at: Mapped[datetime | None]
+    policy: Mapped[base.Json | None] = mapped_column(Computed(base.EFFECTIVE_POLICY, persisted=True))
+    free_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime] = base.now()
+
+    __table_args__ = (
+        base.check("policy", base.SOUND_POLICIES),
+        base.time_range("declared_at", "override_at", "free_at", "updated_at"),
+        {"postgresql_with": {"fillfactor": 50}},
+    )
+
+
+class RateLimit(base.Base):
+    """When the rate of one group, by queue and key, allows its full burst again; a group without a row has it now. The
+    row with an empty name and key has the time of the last forward step of the server's clock."""
+
+    __tablename__ = "horsies_rate_limits"
+
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    key: Mapped[base.Key] = mapped_column(primary_key=True)
+    free_at: Mapped[datetime]
+
+    __table_args__ = (base.time_range("free_at"), {"postgresql_with": {"fillfactor": 50}})
