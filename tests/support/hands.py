@@ -18,6 +18,7 @@ from horsies import TaskError
 from horsies.codec import encode_error
 from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.database.grouped_claim import GroupedRequest, GroupedResult
 from horsies_worker.database.queries import ClaimRequest, Queries
 from horsies_worker.database.settings import CLAIM_SETTINGS
 from horsies_worker.database.transition import Transition
@@ -64,6 +65,24 @@ class Hands:
             cluster_cap=cluster_cap, pooled=False,
         )  # fmt: skip
         return claimed.rows
+
+    async def claim_grouped(
+        self,
+        limit: int = 100,
+        *,
+        queue_caps: Mapping[str, int] | None = None,
+        cluster_cap: int | None = None,
+        **request: Any,
+    ) -> GroupedResult:
+        """Without more words: a walk through all groups of `default`, the task `add` being known and having room."""
+        given = {
+            "queues": ["default"], "looks": (), "is_walk": True, "cursors": {}, "max_groups": 200, "limit": limit,
+            "room_sync": limit, "room_ahead": 0, "room_async": 0, "async_names": (), "short_names": (),
+            "sync_names": ["add"], "expected_at": None, **request,
+        }  # fmt: skip
+        return await self.queries.claim_grouped(
+            self.connection, GroupedRequest(**given), queue_caps=queue_caps or {}, cluster_cap=cluster_cap, pooled=False
+        )
 
     async def start(self, rows: Sequence[Row]) -> dict[str, str]:
         return await self.queries.start(self.connection, keys_of(rows))

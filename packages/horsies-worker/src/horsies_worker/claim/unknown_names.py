@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -44,6 +44,8 @@ class _Position:
     priority: int
     at: datetime = _BEGINNING
     id: str = ""
+    variant: str = ""
+    """`_grouped` for tasks with a group, which other statements walk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ class TaskNames(Service):
     async def run_once(self) -> None:
         live, read_at = await self._live(), time.monotonic()
         if live is not None and not self._left:
-            self._left.extend(
-                _Position(row["queue_name"], row["priority"]) for row in await self._check("waiting_queues")
-            )
+            for variant in ("", "_grouped"):
+                found = await self._check(f"waiting_queues{variant}")
+                self._left.extend(_Position(row["queue_name"], row["priority"], variant=variant) for row in found)
             self._lap_began, self._met = live.asked_at, set()
         for _ in range(WINDOWS):
             if time.monotonic() - read_at > self._interval_s:  # in a long sweep, other workers may have started
@@ -125,8 +127,10 @@ class TaskNames(Service):
         """Walk one window and rest. Returns the next position, None at the end of the (queue, priority)."""
         began, queue = time.monotonic(), position.queue_name
         ask = self._check if position.at == _BEGINNING else self._ask
-        rows = await ask("walk_waiting", queue, position.priority, position.at, position.id, WINDOW)
-        reached = _Position(queue, position.priority, rows[0]["enqueued_at"], rows[0]["id"]) if rows else position
+        rows = await ask(
+            f"walk_waiting{position.variant}", queue, position.priority, position.at, position.id, WINDOW
+        )
+        reached = replace(position, at=rows[0]["enqueued_at"], id=rows[0]["id"]) if rows else position
         known = live.names.get(queue)
         found = {row["task_name"]: row["found"] for row in rows if known is None or row["task_name"] not in known}
         self._met.update((queue, name) for name in found)
@@ -167,7 +171,7 @@ class TaskNames(Service):
         reasons = [why_failed(one, known) for one in over]
         results = [encode_error(TaskError(OperationalErrorCode.WORKER_RESOLUTION_ERROR, why)) for why in reasons]
         ended = await self._ask(
-            "fail_unknown_tasks", position.queue_name, position.priority, position.at, position.id, reached.at,
+            f"fail_unknown_tasks{position.variant}", position.queue_name, position.priority, position.at, position.id, reached.at,
             reached.id, [one.task_name for one in over], list(over.values()), results, reasons,
             self._identity.worker_id, self._identity.hostname, self._identity.pid,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from horsies._pg.statements import Statement, load, qualify
 from horsies.codec import encode_error
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
+from horsies_worker.database.grouped_claim import GroupedRequest, GroupedResult, grouped_values, read_report
 from horsies_worker.database.settings import SET_LOCAL
 from horsies_worker.database.transition import Transition
 from horsies_worker.identity import Identity
@@ -23,7 +24,7 @@ DUE_LOOK: Final = 1_000
 other names make it crowded."""
 
 _FILES: Final = (
-    "claim", "duty", "finalize", "heartbeats", "reaper", "workflows", "instances", "names", "prune", "schedules",
+    "claim", "groups", "duty", "finalize", "heartbeats", "reaper", "workflows", "instances", "names", "prune", "schedules",
 )  # fmt: skip
 
 Rows = Sequence[Mapping[str, Any]]
@@ -185,6 +186,20 @@ class Queries:
             None if request.names is None else list(request.names), list(request.known),
             self.identity.worker_id, self.identity.hostname, pooled=pooled,
         )  # fmt: skip
+
+    async def claim_grouped(
+        self, connection: Any, request: GroupedRequest, *, queue_caps: Mapping[str, int], cluster_cap: int | None,
+        pooled: bool,
+    ) -> GroupedResult:  # fmt: skip
+        values = (
+            *grouped_values(request), list(queue_caps), list(queue_caps.values()), cluster_cap, CAPS_LOCK,
+            self.identity.worker_id, self.identity.hostname, EXPIRED_RESULT, request.expected_at,
+        )  # fmt: skip
+        *rows, last = await self.fetch(connection, "claim_grouped", *values, pooled=pooled)
+        stopped = [row["id"] for row in rows if row["status"] == "PENDING"]
+        if stopped and not await self._withdraw(connection, stopped):
+            rows = [row for row in rows if row["status"] != "PENDING"]
+        return GroupedResult(rows, read_report(last["report"]))
 
     async def next_due(
         self, connection: Any, queues: Sequence[str], names: Sequence[str], *, since_s: float

@@ -40,7 +40,6 @@ DECLARE
     limited text[] := '{}';
     cursors jsonb := '[]';
     waits jsonb := '[]';
-    due timestamptz;
     -- of one queue
     queue text;
     is_paused boolean;
@@ -124,7 +123,7 @@ BEGIN
         started := 0;
         within := NULL;
         wait_s := NULL;
-        freed := CASE WHEN is_capped THEN 'queue' WHEN most IS NOT NULL THEN 'group' END;
+        freed := CASE WHEN is_capped THEN 'cap' WHEN most IS NOT NULL THEN 'group' END;
         IF is_capped THEN
             quota := least(quota,
                 (SELECT min(c.cap) FROM unnest(cap_queues, caps) AS c (name, cap) WHERE c.name = queue)
@@ -143,7 +142,7 @@ BEGIN
              WHERE l.name = ANY (names)
         LOOP
             IF shared.most IS NOT NULL THEN
-                freed := 'queue';
+                freed := 'limit';
                 quota := least(quota, shared.most - (
                     SELECT count(*) FROM @schema@.horsies_queue_state s
                       JOIN @schema@.horsies_tasks t ON t.queue_name = s.queue_name
@@ -203,12 +202,11 @@ BEGIN
                 WITH RECURSIVE walk AS (
                     -- `from_key`: the walk goes on here; no text can be between a key and itself with chr(1) behind it
                     SELECT 0 AS nth, NULL::text COLLATE "C" AS key, first COLLATE "C" AS from_key, wrapped AS is_again,
-                           0 AS room, false AS is_ready, NULL::float8 AS free_at, NULL::float8 AS wait_s,
-                           NULL::timestamptz AS due, 0 AS eligible
+                           0 AS room, false AS is_ready, NULL::float8 AS free_at, NULL::float8 AS wait_s, 0 AS eligible
                     UNION ALL
                     SELECT w.nth + 1, n.key, CASE WHEN w.nth < look_count THEN w.from_key ELSE n.key || chr(1) END,
-                           n.is_again, g.room, g.first_at <= at, g.free_at, g.wait_s,
-                           CASE WHEN g.first_at > at THEN g.first_at END,
+                           n.is_again, g.room, g.first_at <= at, g.free_at,
+                           CASE WHEN g.first_at <= at THEN g.wait_s ELSE date_part('epoch', g.first_at - at) END,
                            w.eligible + CASE WHEN g.room > 0 AND g.first_at <= at THEN 1 ELSE 0 END
                       FROM walk w
                      CROSS JOIN LATERAL (SELECT x.key, x.is_again FROM (
@@ -258,7 +256,9 @@ BEGIN
                                 ELSE allowed END AS n
                       FROM chosen
                 ), line AS MATERIALIZED (
-                    SELECT c.nth, c.key, c.free_at, r.tid, r.kind, r.at AS rn
+                    -- and of each group one task more, to know whether some are left
+                    SELECT c.nth, c.key, c.free_at, r.tid, r.kind, r.at AS rn,
+                           r.at > least(c.room, (SELECT n FROM share)) AS is_left
                       FROM chosen c CROSS JOIN LATERAL (
                            SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
                                SELECT t.ctid AS tid, t.task_name, CASE WHEN t.good_until <= at THEN 'expired'
@@ -273,11 +273,11 @@ BEGIN
                                 WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                                   AND t.queue_name = queue AND t.priority = level AND t.group_key = c.key
                                   AND t.enqueued_at <= at
-                                ORDER BY t.enqueued_at, t.id LIMIT unknown + (SELECT n FROM share)) AS r
+                                ORDER BY t.enqueued_at, t.id LIMIT unknown + 1 + (SELECT n FROM share)) AS r
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
-                            LIMIT least(c.room, (SELECT n FROM share))) AS r
+                            LIMIT 1 + least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL
-                    SELECT 0, NULL, NULL, r.tid, r.kind, row_number() OVER ()
+                    SELECT 0, NULL, NULL, r.tid, r.kind, row_number() OVER (), false
                       FROM (SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
                                       WHEN t.is_workflow_task AND (
                                           SELECT w.status FROM @schema@.horsies_workflow_tasks n
@@ -292,7 +292,8 @@ BEGIN
                                AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                              ORDER BY t.enqueued_at, t.id LIMIT allowed) AS r
                 ), turns AS (
-                    SELECT l.*, row_number() OVER (ORDER BY CASE WHEN fair THEN l.rn END, l.nth, l.rn) AS turn FROM line l
+                    SELECT l.*, row_number() OVER (ORDER BY CASE WHEN fair THEN l.rn END, l.nth, l.rn) AS turn
+                      FROM line l WHERE NOT l.is_left
                 ), placed AS (
                     SELECT t.*, t.kind IN ('expired', 'stopped')
                            OR row_number() OVER (PARTITION BY t.kind ORDER BY t.turn)
@@ -341,20 +342,27 @@ BEGIN
                        t.max_retries, t.task_options, t.is_workflow_task, t.metadata,
                        date_part('epoch', t.enqueued_at) AS ready_at, t.group_key, t.kind,
                        NULL::int AS nth, NULL::text AS from_key, NULL::boolean AS is_again, NULL::int AS eligible,
-                       NULL::jsonb AS waits, NULL::timestamptz AS due, NULL::boolean AS is_throttled
+                       NULL::jsonb AS waits, NULL::boolean AS is_throttled
                   FROM taken t
                 UNION ALL
                 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                        e.nth, e.from_key, e.is_again, e.eligible,
-                       (SELECT jsonb_agg(jsonb_build_array(queue, w.key, w.wait_s)) FROM walk w
-                         WHERE w.wait_s IS NOT NULL AND w.is_ready),
-                       (SELECT min(w.due) FROM walk w),
+                       (SELECT jsonb_agg(jsonb_build_array(queue, x.key, x.wait_s)) FROM (
+                            SELECT w.key, w.wait_s FROM walk w WHERE w.wait_s IS NOT NULL
+                            UNION ALL
+                            SELECT l.key, greatest(0, l.free_at - now_s + ((
+                                       SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
+                              FROM line l WHERE l.is_left AND l.free_at IS NOT NULL
+                            UNION ALL
+                            (SELECT NULL, date_part('epoch', t.enqueued_at - at) FROM @schema@.horsies_tasks t
+                              WHERE with_unkeyed AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                                AND t.queue_name = queue AND t.priority = level AND t.enqueued_at > at
+                              ORDER BY t.enqueued_at LIMIT 1)) AS x),
                        EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready)
                   FROM (SELECT w.* FROM walk w ORDER BY w.nth DESC LIMIT 1) AS e
                  ORDER BY turn
             LOOP
                 IF task.turn IS NULL THEN
-                    due := least(due, task.due);
                     waits := waits || coalesce(task.waits, '[]');
                     is_throttled := is_throttled OR task.is_throttled;
                     IF is_walk THEN
@@ -390,14 +398,20 @@ BEGIN
               FROM @schema@.horsies_limits x
              CROSS JOIN LATERAL @schema@.horsies_rate_room(x.policy -> 'rate', x.free_at, now_s, stepped) AS r
              WHERE x.name = ANY (names) AND l.name = x.name AND r.spacing IS NOT NULL;
+            SELECT max(r.wait_s) INTO wait_s
+              FROM @schema@.horsies_limits x
+             CROSS JOIN LATERAL @schema@.horsies_rate_room(x.policy -> 'rate', x.free_at, now_s, stepped) AS r
+             WHERE x.name = ANY (names);
+            IF wait_s IS NOT NULL THEN
+                waits := waits || jsonb_build_array(jsonb_build_array(queue, NULL, wait_s));
+            END IF;
         END IF;
     END LOOP;
     id := NULL;
     status := NULL;
     report := jsonb_build_object(
         'now', date_part('epoch', clock_timestamp()), 'is_over', is_over, 'is_throttled', is_throttled,
-        'busy', to_jsonb(busy), 'limited', to_jsonb(limited), 'cursors', cursors, 'waits', waits,
-        'due_s', date_part('epoch', due - clock_timestamp()));
+        'busy', to_jsonb(busy), 'limited', to_jsonb(limited), 'cursors', cursors, 'waits', waits);
     RETURN NEXT;
 END
 $function$

@@ -3,17 +3,22 @@
 -- written so that it implies no index predicate. Times are statement_timestamp(): stable, hence index conditions, and
 -- newer than a lock that was waited for.
 
+-- fragment: waits
+-- Tasks that these statements claim: those without a group. They are in the index ix_horsies_tasks_claim.
+t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+
 -- fragment: waiting_pairs
--- One index descent per distinct (queue, priority) of the queues in $queues, but for paused ones. `> p.priority` would
--- begin one leaf page too early.
+-- One index descent per distinct (queue, priority) of the queues in $queues, but for paused ones and those that share a
+-- limit, which horsies_claim_grouped claims from. `> p.priority` would begin one leaf page too early.
     SELECT q.name::text AS queue_name, f.priority FROM unnest($queues::text[]) AS q (name)
      CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t
-                          WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = q.name
+                          WHERE {{waits}} AND t.queue_name = q.name
                           ORDER BY t.priority LIMIT 1) AS f
-     WHERE NOT EXISTS (SELECT FROM horsies_queue_state s WHERE s.queue_name = q.name AND s.paused_at IS NOT NULL)
+     WHERE NOT EXISTS (SELECT FROM horsies_queue_state s
+                        WHERE s.queue_name = q.name AND (s.paused_at IS NOT NULL OR s.is_limited))
     UNION ALL
     SELECT p.queue_name, f.priority FROM found p
-     CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+     CROSS JOIN LATERAL (SELECT t.priority FROM horsies_tasks t WHERE {{waits}}
                             AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
                           ORDER BY t.priority LIMIT 1) AS f
 
@@ -84,7 +89,8 @@ WITH RECURSIVE found AS (
     UNION ALL
     -- pairs of an earlier claim, which left nothing before `since`: dead entries are not walked
     SELECT * FROM unnest($hint_queues::text[], $hint_priorities::int[], $hint_since::timestamptz[]) AS h (queue_name)
-     WHERE NOT EXISTS (SELECT FROM horsies_queue_state s WHERE s.queue_name = h.queue_name AND s.paused_at IS NOT NULL)
+     WHERE NOT EXISTS (SELECT FROM horsies_queue_state s
+                        WHERE s.queue_name = h.queue_name AND (s.paused_at IS NOT NULL OR s.is_limited))
 ), line AS MATERIALIZED (
     -- without locks: the first tasks in global order, and what each needs
     SELECT x.*, row_number() OVER () AS at FROM (
@@ -94,7 +100,7 @@ WITH RECURSIVE found AS (
          CROSS JOIN LATERAL (SELECT t.enqueued_at, t.id,
                                     {{kind}} AS kind
                                FROM horsies_tasks t
-                              WHERE t.status = 'PENDING' AND NOT t.withdrawn
+                              WHERE {{waits}}
                                 AND t.queue_name = p.queue_name AND t.priority = p.priority
                                 AND t.enqueued_at >= p.since AND t.enqueued_at <= statement_timestamp()
                                 AND (t.task_name IN (SELECT unnest($async_names::text[] || $sync_names::text[]))) IS TRUE
@@ -136,7 +142,7 @@ WITH RECURSIVE found AS (
                                 ELSE 'CLAIMED' END AS status
       FROM allowed k CROSS JOIN LATERAL (SELECT tid, row_number() OVER () AS nth FROM (
         SELECT t.ctid AS tid FROM horsies_tasks t
-         WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = k.queue_name AND t.priority = k.priority
+         WHERE {{waits}} AND t.queue_name = k.queue_name AND t.priority = k.priority
            AND t.enqueued_at >= k.since AND t.enqueued_at <= least(k.until, statement_timestamp())
            AND (t.task_name IN (SELECT unnest($async_names::text[] || $sync_names::text[]))) IS TRUE
            AND {{kind}} = k.kind
@@ -168,11 +174,11 @@ RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.q
 WITH picked AS MATERIALIZED (
     SELECT r.tid, min(r.enqueued_at) OVER () AS since
       FROM (SELECT t.ctid AS tid, t.enqueued_at, t.task_name, t.good_until, t.is_workflow_task FROM horsies_tasks t
-             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = $queue_name::text AND t.priority = $priority::int
+             WHERE {{waits}} AND t.queue_name = $queue_name::text AND t.priority = $priority::int
                AND t.enqueued_at >= $since::timestamptz AND t.enqueued_at <= statement_timestamp()
                AND (t.task_name IN (SELECT unnest($known_names::text[]))) IS TRUE
                AND NOT EXISTS (SELECT FROM horsies_queue_state s
-                                WHERE s.queue_name = $queue_name::text AND s.paused_at IS NOT NULL)
+                                WHERE s.queue_name = $queue_name::text AND (s.paused_at IS NOT NULL OR s.is_limited))
              ORDER BY t.enqueued_at, t.id LIMIT $row_limit::int FOR UPDATE SKIP LOCKED) AS r
      WHERE ($names::text[] IS NULL OR r.task_name = ANY ($names::text[])) AND NOT r.is_workflow_task
        AND (r.good_until <= statement_timestamp()) IS NOT TRUE
@@ -265,18 +271,18 @@ WITH RECURSIVE found AS (
 SELECT extract(epoch FROM min(coalesce(
            (SELECT x.enqueued_at FROM (
                 SELECT t.enqueued_at, t.task_name FROM horsies_tasks t
-                 WHERE t.status = 'PENDING' AND NOT t.withdrawn
+                 WHERE {{waits}}
                    AND t.queue_name = p.queue_name AND t.priority = p.priority
                    AND t.enqueued_at > statement_timestamp() - $since::interval
                  ORDER BY t.enqueued_at LIMIT $look::int) AS x
              WHERE x.task_name = ANY ($names::text[]) LIMIT 1),
            (SELECT t.enqueued_at FROM horsies_tasks t
-             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = p.queue_name AND t.priority = p.priority
+             WHERE {{waits}} AND t.queue_name = p.queue_name AND t.priority = p.priority
                AND t.enqueued_at > statement_timestamp() - $since::interval
              ORDER BY t.enqueued_at OFFSET $look::int - 1 LIMIT 1))) - statement_timestamp())::float8 AS due_s,
        statement_timestamp() AS asked_at,
        coalesce(bool_or(EXISTS (
            SELECT FROM horsies_tasks t
-            WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = p.queue_name AND t.priority = p.priority
+            WHERE {{waits}} AND t.queue_name = p.queue_name AND t.priority = p.priority
               AND t.enqueued_at <= statement_timestamp() ORDER BY t.enqueued_at OFFSET $look::int - 1)), false) AS is_crowded
   FROM found p;

@@ -3,6 +3,13 @@
 -- itself, skips locked rows, and writes names in one order. A worker without a set of names (an older release) may know
 -- any name.
 
+-- fragment: waits
+-- Tasks without a group, and in the statements `..._grouped` those with one: each has an index of its own.
+t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+
+-- fragment: waits in grouped
+t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+
 -- fragment: served_until
 -- Until when a worker `i` served its queues.
 greatest(i.started_at, least(i.stopped_at, i.judged_dead_at, i.beat_at + 3::bigint * i.period_ms * interval '1 ms',
@@ -33,12 +40,12 @@ RETURNING n.task_name;
 -- name: waiting_queues :many
 -- Every (queue, priority) with waiting tasks: one index descent each.
 WITH RECURSIVE found AS (
-    (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+    (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE {{waits}}
       ORDER BY t.queue_name, t.priority LIMIT 1)
     UNION ALL
     SELECT f.queue_name, f.priority FROM found p
      CROSS JOIN LATERAL (SELECT t.queue_name, t.priority FROM horsies_tasks t
-                          WHERE t.status = 'PENDING' AND NOT t.withdrawn
+                          WHERE {{waits}}
                             AND (t.queue_name, t.priority) >= (p.queue_name, p.priority + 1)
                           ORDER BY t.queue_name, t.priority LIMIT 1) AS f
 )
@@ -49,7 +56,7 @@ SELECT queue_name, priority FROM found;
 -- The names of the next row_limit ready tasks, and the position that the walk reached.
 WITH seen AS MATERIALIZED (
     SELECT t.task_name, t.enqueued_at, t.id FROM horsies_tasks t
-     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = $queue_name::text AND t.priority = $priority::int
+     WHERE {{waits}} AND t.queue_name = $queue_name::text AND t.priority = $priority::int
        AND (t.enqueued_at, t.id) > ($after_at::timestamptz, $after_id::text) AND t.enqueued_at <= statement_timestamp()
      ORDER BY t.enqueued_at, t.id LIMIT $row_limit
 ), reached AS MATERIALIZED (
@@ -106,7 +113,7 @@ WITH target AS MATERIALIZED (
       FROM horsies_tasks t
       JOIN unnest($names::text[], $ready_before::timestamptz[], $results::text[], $messages::text[]) AS d (name, ready_before, result, message)
         ON d.name = t.task_name AND t.enqueued_at <= d.ready_before
-     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = $queue_name::text AND t.priority = $priority::int
+     WHERE {{waits}} AND t.queue_name = $queue_name::text AND t.priority = $priority::int
        AND (t.enqueued_at, t.id) > ($after_at::timestamptz, $after_id::text) AND (t.enqueued_at, t.id) <= ($until_at::timestamptz, $until_id::text)
        AND EXISTS (SELECT FROM horsies_task_names n WHERE n.task_name = t.task_name AND n.missing_since IS NOT NULL)
        AND d.name NOT IN (SELECT unnest(s.names) FROM horsies_worker_instances i JOIN horsies_task_sets s ON s.sha = i.names_sha

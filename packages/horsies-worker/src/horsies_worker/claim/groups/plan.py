@@ -1,0 +1,219 @@
+"""What the claimer of grouped tasks does next. Pure: time, free places and a random number are passed in."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import inf
+from typing import Any, Final, NamedTuple
+
+from horsies_worker.claim.groups.state import (
+    MAX_TIMERS,
+    Answer,
+    Claim,
+    Claimed,
+    Failed,
+    LeaveDuty,
+    Move,
+    State,
+    Stop,
+    TellLimited,
+    TellOthers,
+    Told,
+    Wait,
+)
+from horsies_worker.claim.settings import ClaimSettings, TaskKinds
+from horsies_worker.claim.state import Places
+from horsies_worker.database.grouped_claim import Cursor, Group, GroupedRequest
+
+MAX_GROUPS: Final = 100
+"""How many groups a claim walks through, and how many tasks it takes at most: the queue is locked meanwhile, and a
+statement of a hundred groups takes a few milliseconds."""
+MAX_LOOKS: Final = 100
+BUSY_S: Final = 0.004
+"""Wait about this long when another worker claims from the same queue."""
+FULL_S: Final = 0.1
+"""A worker without room tells others of its groups this often."""
+SHARE: Final = 10
+"""After a walk through all groups that took nothing, wait for this many times its duration before the next."""
+TOKEN_S: Final = 0.0005
+"""Added to the time of a token, for the rounding of times."""
+
+Decision = tuple[State, Move]
+
+
+class _Now(NamedTuple):
+    time: float
+    places: Callable[[], Places]
+    jitter: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedPlan:
+    settings: ClaimSettings
+    kinds: TaskKinds
+
+    def next_move(
+        self, state: State, answer: Answer, *, now: float, places: Callable[[], Places], jitter: float
+    ) -> Decision:
+        """The state after this answer, and what to do next. `jitter`: a random number from 0 to 1."""
+        state, move = self._decide(state, answer, _Now(now, places, jitter))
+        return state._replace(move=move), move
+
+    def _decide(self, state: State, answer: Answer, now: _Now) -> Decision:
+        if state.is_stopped:
+            return state, Stop()
+        match answer:
+            case Claimed():
+                state = self._learn(state, answer, now)
+                if state.place_left and not state.wants_claim:
+                    return state._replace(place_left=False), TellLimited(self.settings.queues)
+            case Failed():
+                state = state._replace(rest_until=now.time + answer.delay_s, is_walk=True)
+            case Told() | None:
+                pass
+        return self._next(state, now)
+
+    def _next(self, state: State, now: _Now) -> Decision:
+        state = _with_due_looks(state, now.time)
+        if now.time >= state.poll_at:
+            # the poll is the safety net for everything that was not announced
+            poll_at = now.time + self.settings.poll_s * (0.8 + 0.4 * now.jitter)
+            state = state._replace(poll_at=poll_at, is_walk=True)
+        may_walk = state.is_walk and now.time >= state.walk_after
+        if not (may_walk or state.looks) or now.time < state.rest_until:
+            return state, self._wait(state, now)
+        places, limit = self._room(now.places())
+        if limit <= 0:
+            return self._without_room(state, now)
+        state = state._replace(lacked_room=False)
+        return state, Claim(self._request(state, places, limit, is_walk=may_walk, now=now))
+
+    def _wait(self, state: State, now: _Now) -> Wait:
+        until = min(state.poll_at, state.next_timer)
+        if state.looks:
+            until = min(until, state.rest_until)
+        elif state.is_walk:
+            until = min(until, max(state.rest_until, state.walk_after))
+        return Wait(max(until, state.rest_until, now.time))
+
+    def _without_room(self, state: State, now: _Now) -> Decision:
+        """A place that comes free leads to a claim; until then another worker may have room."""
+        if now.time >= state.told_full_at + FULL_S:
+            state = state._replace(told_full_at=now.time)
+            if state.on_duty:
+                return state, LeaveDuty()
+            if state.looks:
+                return state, TellOthers(tuple(islice(state.looks, MAX_LOOKS)))
+        return state._replace(lacked_room=True), Wait(state.poll_at)
+
+    def _room(self, places: Places) -> tuple[Places, int]:
+        """Buffered tasks are older claims: free places are theirs."""
+        settings = self.settings
+        limit = min(settings.max_batch, MAX_GROUPS)
+        if not settings.run_ahead:
+            places = places._replace(ahead=0)
+        if places.buffered:
+            places = places._replace(sync=0, ahead=0, asynchronous=0)
+        limit = min(limit, places.sync + places.ahead + places.asynchronous)
+        if settings.max_per_worker is not None:
+            limit = min(limit, settings.max_per_worker - places.owned)
+        if places.unwritten >= 2 * settings.max_batch:
+            limit = 0
+        return places, limit
+
+    def _request(self, state: State, places: Places, limit: int, *, is_walk: bool, now: _Now) -> GroupedRequest:
+        sync = self.kinds.sync
+        return GroupedRequest(
+            queues=self.settings.queues,
+            looks=tuple(islice(state.looks, MAX_LOOKS)),
+            is_walk=is_walk,
+            cursors=state.cursors if is_walk else {},
+            max_groups=MAX_GROUPS,
+            limit=limit,
+            room_async=places.asynchronous if self.kinds.asynchronous else 0,
+            room_sync=places.sync if sync else 0,
+            room_ahead=places.ahead,
+            async_names=self.kinds.asynchronous,
+            short_names=[name for name in sync if name in places.short] if places.ahead else (),
+            sync_names=sync,
+            expected_at=None if state.clock is None else state.clock[0] + now.time - state.clock[1],
+        )
+
+    # -- what a claim taught -----------------------------------------------------------------------
+
+    def _learn(self, state: State, answer: Claimed, now: _Now) -> State:
+        rows, report = answer.rows, answer.report
+        claim = state.move
+        if not isinstance(claim, Claim):
+            raise AssertionError(f"{claim} is no claim")
+        request = claim.request
+        is_full = len(rows) >= request.limit
+        state = state._replace(
+            clock=(report.now, answer.sent_at),
+            limited=frozenset(report.limited),
+            lacked_room=not is_full and self._lacked_room(rows, request),
+            duty_taken=state.duty_taken + len(rows),
+            place_left=state.place_left and not rows,
+        )
+        asked = set() if is_full else {group for group in request.looks if group[0] not in report.busy}
+        if asked:
+            state = state._replace(looks={group: None for group in state.looks if group not in asked})
+        state = self._with_timers(state, answer, now)
+        if report.busy:
+            state = state._replace(rest_until=now.time + BUSY_S * (0.5 + now.jitter))
+        if request.is_walk:
+            state = self._after_walk(state, answer, request, now)
+        return state
+
+    def _lacked_room(self, rows: Sequence[Mapping[str, Any]], request: GroupedRequest) -> bool:
+        """Whether tasks of one kind may have been left because it had no place for them."""
+        of_async = sum(row["task_name"] in self.kinds.async_set for row in rows)
+        of_sync = len(rows) - of_async
+        return (bool(self.kinds.asynchronous) and of_async >= request.room_async) or (
+            bool(self.kinds.sync) and of_sync >= request.room_sync
+        )
+
+    def _with_timers(self, state: State, answer: Claimed, now: _Now) -> State:
+        """Wait for groups without a token, and for delayed tasks. A worker that is not on duty waits for the groups
+        that it looked at itself: the one on duty finds all others in its walk."""
+        looked: Mapping[Group, None] = dict.fromkeys(state.move.request.looks) if isinstance(state.move, Claim) else {}
+        added = {
+            (wait.queue, wait.key): now.time + max(0.0, wait.seconds) + TOKEN_S
+            for wait in answer.report.waits
+            if state.on_duty or (wait.queue, wait.key) in looked
+        }
+        if not added:
+            return state
+        timers = {**state.timers, **added}
+        if len(timers) > MAX_TIMERS:
+            timers = dict(sorted(timers.items(), key=lambda timer: timer[1])[:MAX_TIMERS])
+        return state._replace(timers=timers, next_timer=min(state.next_timer, *added.values()))
+
+    def _after_walk(self, state: State, answer: Claimed, request: GroupedRequest, now: _Now) -> State:
+        """Go on with the round, begin another one, or end the walk."""
+        rows, report = answer.rows, answer.report
+        taken, took_s = state.round_taken + len(rows), state.round_s + answer.took_s
+        stops = {pair: cursor.stop for pair, cursor in request.cursors.items()}
+        cursors = dict(state.cursors)
+        for queue, priority, key, is_wrapped in report.cursors:
+            cursors[queue, priority] = Cursor(key, is_wrapped, stops.get((queue, priority), ""))
+        if not report.is_over or report.busy:
+            was_cut = state.was_cut or bool(rows)
+            return state._replace(cursors=cursors, was_cut=was_cut, round_taken=taken, round_s=took_s)
+        # (queue, priority) pairs of which nothing was reported have no tasks any more: forget them
+        seen = {(queue, priority) for queue, priority, _, _ in report.cursors}
+        cursors = {pair: cursor.next_round() for pair, cursor in cursors.items() if pair in seen or state.was_cut}
+        state = state._replace(cursors=cursors, was_cut=False, round_taken=0, round_s=0.0, is_walk=state.was_cut)
+        return state if taken else state._replace(walk_after=now.time + SHARE * took_s)
+
+
+def _with_due_looks(state: State, now: float) -> State:
+    """Look at the groups whose time has come."""
+    if now < state.next_timer:
+        return state
+    due = [group for group, at in state.timers.items() if at <= now]
+    timers = {group: at for group, at in state.timers.items() if at > now}
+    state = state._replace(timers=timers, next_timer=min(timers.values(), default=inf))
+    if any(key is None for _, key in due):  # a token of a shared limit is there, for any group of the queue
+        state = state._replace(is_walk=True, walk_after=-inf)
+    return state.with_looks(due)
