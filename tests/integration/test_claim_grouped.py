@@ -186,7 +186,9 @@ async def test_places_are_counted_by_kind(db: Database, hands: Hands) -> None:
 
 async def test_overdue_tasks_expire_and_need_no_place(db: Database, hands: Hands) -> None:
     policy(db, rate=rate(1, 60))
-    late = factories.task(db, group_key="a", good_until=ago(seconds=1), enqueued_at=ago(minutes=2), sent_at=ago(minutes=2))
+    late = factories.task(
+        db, group_key="a", good_until=ago(seconds=1), enqueued_at=ago(minutes=2), sent_at=ago(minutes=2)
+    )
     rows, _ = await hands.claim_grouped()
     assert [(row["id"], row["status"]) for row in rows] == [(late, "EXPIRED")]
     assert db.execute("SELECT * FROM horsies_rate_limits") == []
@@ -266,7 +268,9 @@ async def test_a_group_starts_its_burst_and_then_waits_for_tokens(db: Database, 
     assert all(spacing - 1 < wait.seconds <= spacing for wait in report.waits)
     assert report.is_throttled
     # one token later
-    db.execute(f"UPDATE horsies_rate_limits SET free_at = free_at - interval '{spacing + 0.001} s' WHERE key = 'g00001'")
+    db.execute(
+        f"UPDATE horsies_rate_limits SET free_at = free_at - interval '{spacing + 0.001} s' WHERE key = 'g00001'"
+    )
     assert groups((await hands.claim_grouped()).rows) == {"g00001": 1}
 
 
@@ -357,5 +361,7 @@ async def test_a_paused_queue_and_caps_hold(db: Database, hands: Hands) -> None:
     assert not (await hands.claim_grouped(queue_caps={"default": 2})).rows
     assert len((await hands.claim_grouped(cluster_cap=3)).rows) == 1
     db.execute("UPDATE horsies_queue_state SET paused_at = now()")
-    db.execute("INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ('default', now()) ON CONFLICT DO NOTHING")
+    db.execute(
+        "INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ('default', now()) ON CONFLICT DO NOTHING"
+    )
     assert not (await hands.claim_grouped()).rows

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from math import inf
 from typing import Any, Self
 
 import asyncpg
@@ -78,7 +79,7 @@ class Hands:
         given = {
             "queues": ["default"], "looks": (), "is_walk": True, "cursors": {}, "max_groups": 200, "limit": limit,
             "room_sync": limit, "room_ahead": 0, "room_async": 0, "async_names": (), "short_names": (),
-            "sync_names": ["add"], "expected_at": None, **request,
+            "sync_names": ["add"], "expected_at": inf, **request,
         }  # fmt: skip
         return await self.queries.claim_grouped(
             self.connection, GroupedRequest(**given), queue_caps=queue_caps or {}, cluster_cap=cluster_cap, pooled=False

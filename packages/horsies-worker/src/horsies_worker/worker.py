@@ -6,13 +6,11 @@ beside: heartbeats, cancel requests, reaper, dead workers, unknown names, report
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horsies._pg import channels
-from horsies._pg.backoff import Backoff
 from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
 from horsies._text import plural
@@ -21,14 +19,9 @@ from horsies.errors import HorsiesError
 from horsies.events import WorkerStarted, WorkerStopped, WorkerStopping
 from horsies_worker.attempts import Attempts
 from horsies_worker.children.pool import ChildPool
-from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import OwnedTasks
-from horsies_worker.claim.claimer import Claimer
-from horsies_worker.claim.dispatch import Dispatcher
-from horsies_worker.claim.duty import Duty, Group
-from horsies_worker.claim.plan import Plan
-from horsies_worker.claim.reconcile import Reconciler
-from horsies_worker.claim.settings import claim_settings, task_kinds
+from horsies_worker.claim.claimers import Claimers
+from horsies_worker.claim.settings import claim_settings
 from horsies_worker.claim.unknown_names import TaskNames
 from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.connect import DatabaseGone, ListenTest, connect_listener, connect_ready, refusals_told
@@ -85,7 +78,6 @@ class Worker:
         self._fatal: HorsiesError | None = None
         self._listen_test = ListenTest(self.identity.worker_id)
         self._is_up = False
-        self._ended_here = deque[str](maxlen=100)
         self.is_declared_dead = False
         """Other workers have declared this one dead and taken its tasks: the process continues as another worker."""
         self._broker = app.config.broker
@@ -100,7 +92,7 @@ class Worker:
             options.child_spec(self.identity.worker_id),
             on_outcome=lambda job, outcome: self.attempts.ended(job, outcome),  # noqa: PLW0108  (built later)
             on_unstarted=lambda jobs: self.finalizer.give_back([(job.task_id, job.generation) for job in jobs]),
-            on_room=lambda: self.claimer.on_room(),  # noqa: PLW0108
+            on_room=lambda: self.claimers.on_room(),  # noqa: PLW0108
             on_progress=lambda job, text: self.progress.on_progress(job, text),  # noqa: PLW0108
             on_fatal=self._on_fatal,
             bus=bus,
@@ -161,10 +153,11 @@ class Worker:
             await self._stop.wait()
             if "scheduler" in services:
                 services["scheduler"].cancel()  # a slot is fired whole or not at all; another scheduler fires it
-            await self._drain(services["claimer"])
+            await self._drain([services["claimer"], services["grouped claimer"]])
             # a claim without an answer may still take tasks, and a child that cannot be killed may still have one: then
             # the other workers must find this one dead
-            if self._fatal is None and services["claimer"].done() and not len(self.owned):
+            has_claimed = services["claimer"].done() and services["grouped claimer"].done()
+            if self._fatal is None and has_claimed and not len(self.owned):
                 await self._leave()
         finally:
             for service in services.values():
@@ -200,29 +193,23 @@ class Worker:
         tasks_ended = self.advancer.tasks_ended
         self.finalizer = Finalizer(sessions.finalize, config.resilience, self.bus, on_done=self._on_done)
         self.attempts = Attempts(self.bus, self.clock, self.owned, self.finalizer)
-        started = self.attempts.started
-        self.starter = Buffer(sessions.claim, self.pool, self.owned, tasks_ended=tasks_ended, started=started)
-        dispatcher = Dispatcher(
-            self.app.registry, self.pool, self.owned, self.starter, self.finalizer, run_ahead=settings.run_ahead,
-            tasks_ended=tasks_ended, bus=self.bus, started=started,
+        self.claimers = Claimers(
+            self.app, settings, sessions.claim, self.pool, self.owned, self.finalizer, self.attempts, self.clock,
+            Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact),
+            bus=self.bus, tasks_ended=tasks_ended, on_contact=self.options.touch_health_file,
         )  # fmt: skip
-        kinds = task_kinds(self.app.registry)
-        listener = Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact)
-        self.duty = Duty(listener, self.queries, Group(self.app.schema, settings.queues, kinds.known))
-        self.claimer = Claimer(
-            Plan(settings, kinds), sessions.claim, dispatcher, self.starter,
-            Reconciler(sessions.claim, self.owned, self.finalizer), self.duty, Backoff(config.resilience),
-            on_contact=self.options.touch_health_file,
-        )  # fmt: skip
+        buffer = self.claimers.buffer
         self.progress = Progress(sessions.heartbeat, self.owned)
         self.cancels = CancelRequests(
-            sessions.heartbeat, config.resilience, self.pool, self.owned, hears=lambda: self.duty.is_listening
+            sessions.heartbeat, config.resilience, self.pool, self.owned, hears=lambda: self.claimers.duty.is_listening
         )
         self.heartbeats = Heartbeats(
-            sessions.heartbeat, config, self.pool, self.owned, self.starter, self.finalizer, lease_ms=settings.lease_ms,
+            sessions.heartbeat, config, self.pool, self.owned, buffer, self.finalizer, lease_ms=settings.lease_ms,
             bus=self.bus, afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
         )  # fmt: skip
-        recovery = Recovery(self.queries, self.app.registry, tasks_ended, self.bus)
+        recovery = Recovery(
+            self.queries, self.app.registry, tasks_ended, self.bus, on_recovered=self.claimers.on_recovered
+        )
         checks = sessions.heartbeat
         self.reaper = Reaper(sessions.reaper, config, recovery, checks=checks, check_workflows=self.advancer.check)
         self.names = TaskNames(sessions.reaper, config, checks=checks, tasks_ended=tasks_ended)
@@ -233,7 +220,7 @@ class Worker:
         self.pruner = Pruner(sessions.pruner, config, self.bus)
         self.reporter = Reporter(
             sessions.heartbeat, config, self.pool, settings, self.instance, on_declared_dead=self._on_declared_dead,
-            counts=lambda: (len(self.owned) - len(self.starter), len(self.starter)), on_written=self._on_reported,
+            counts=lambda: (len(self.owned) - len(buffer), len(buffer)), on_written=self._on_reported,
         )  # fmt: skip
         self.scheduler = self._find_scheduler()
 
@@ -246,21 +233,12 @@ class Worker:
         return Scheduler(self.sessions.scheduler, self.app, settled_schedules(self.app), bus=self.bus)
 
     def _services(self) -> Mapping[str, Coroutine[Any, Any, None]]:
-        news = (
-            {channels.TASK_NEW: self.claimer.on_news}
-            if set(self.settings.queues) == set(self.app.config.queue_names)
-            else {channels.task_queue(name): self.claimer.on_news for name in self.settings.queues}
-        )
         heard: dict[str, OnNotify] = {
-            **news,
+            **self.claimers.handlers(),
             channels.TASK_CANCEL: self.cancels.on_cancel,
-            channels.QUEUE_STATE: self.claimer.on_queue_state,
             channels.WORKFLOW_STEP: self.advancer.on_step,
             self._listen_test.channel: self._listen_test.on_notify,
         }
-        if self._has_caps:
-            heard[channels.TASK_DONE] = self._on_task_done
-            heard[channels.TASKS_ENDED] = self._on_tasks_ended
         optional: dict[str, Coroutine[Any, Any, None]] = {}
         if self.scheduler is not None:
             # on a connection of its own: a worker that waits for the duty hears nothing
@@ -270,8 +248,8 @@ class Worker:
             optional["dead workers"] = self.dead_workers.run()
         return {
             **optional,
-            "duty": self.duty.run(heard, Turns(self.claimer, self.cancels, self.reaper), self._prepare_duty),
-            "claimer": self.claimer.run(),
+            "duty": self.claimers.duty.run(heard, Turns(self.claimers, self.cancels, self.reaper), self._prepare_duty),
+            **self.claimers.services(),
             "finalizer": self.finalizer.run(),
             "workflows": self.advancer.run(),
             "heartbeats": self.heartbeats.run(),
@@ -282,16 +260,17 @@ class Worker:
             "pruner": self.pruner.run(),
         }
 
-    async def _drain(self, claiming: "asyncio.Task[None]") -> None:
+    async def _drain(self, claiming: "Sequence[asyncio.Task[None]]") -> None:
         deadlines = self._stop.deadlines
         drain_s = max(0.0, deadlines.drain_until - time.monotonic())
         log.info("stopping: no new claims, running tasks have %.3g s", drain_s)
         self.bus.emit(WorkerStopping(self.identity.worker_id, drain_s))
-        self.claimer.stop()
+        self.claimers.stop()
         draining = asyncio.ensure_future(self.pool.stop(drain_s, (deadlines.write_until - deadlines.drain_until) / 2))
         # tasks of a claim that is under way must be handed back, or the worker would seem to have crashed
-        await self._stop.finished(claiming, until=lambda: deadlines.drain_until)
-        self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in self.starter.take_all()])
+        await self._stop.finished(*claiming, until=lambda: deadlines.drain_until)
+        waiting = self.claimers.buffer.take_all()
+        self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in waiting])
         await self._stop.finished(draining, until=lambda: deadlines.write_until)
         # results exist only in this process now; wait for a database that is away until the deadline
         written = asyncio.ensure_future(self.finalizer.drained())
@@ -301,10 +280,11 @@ class Worker:
                 self._fatal = self._fatal or DatabaseGone(self.told_unwritten())
             return
         # advance the workflows of tasks that ended here; otherwise the reaper of another worker does it later
-        advanced = asyncio.ensure_future(self.advancer.drained())
+        last = [asyncio.ensure_future(step) for step in (self.advancer.drained(), self.claimers.grouped.hand_over())]
         latest = time.monotonic() + LAST_STEPS_S
-        await self._stop.finished(advanced, until=lambda: min(latest, deadlines.write_until))
-        advanced.cancel()
+        await self._stop.finished(*last, until=lambda: min(latest, deadlines.write_until))
+        for step in last:
+            step.cancel()
 
     def told_unwritten(self) -> str:
         return (
@@ -334,11 +314,12 @@ class Worker:
     # -- the database ----------------------------------------------------------------------------
 
     async def _prepare_database(self) -> None:
-        """Connect, upgrade the schema, read the clock, register this worker. Waits for a server that is not up yet."""
+        """Connect, upgrade the schema, read the clock, write the policies of queues, register this worker. Waits for a server that is not up yet."""
         connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
         try:
             with refusals_told(self._broker, "worker"):
                 await self.clock.read(connection)
+                await self.queries.declare_policies(connection, self.app.config)
                 await self.instance.register(connection)
         finally:
             await close(connection)
@@ -361,25 +342,7 @@ class Worker:
     def _on_done(self, keys: Sequence[tuple[str, int]]) -> None:
         tasks = self.owned.take(keys)
         self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
-        if self._has_caps:
-            self._ended_here.extend(key[0] for key in keys)
-            self.claimer.want_scan()  # a place under a cap came free
-        else:
-            self.claimer.on_room()
-
-    @property
-    def _has_caps(self) -> bool:
-        return bool(self.settings.cluster_cap or self.settings.queue_caps)
-
-    def _on_task_done(self, task_id: str) -> None:
-        """A task ended in another worker; `_on_done` handles this worker's own."""
-        if self.owned.get(task_id) is None and task_id not in self._ended_here:
-            self.claimer.on_place_freed()
-
-    def _on_tasks_ended(self, worker_id: str) -> None:
-        """The same where the owner of the database has switched off `task_done`: some tasks of that worker ended."""
-        if worker_id != self.identity.worker_id:
-            self.claimer.on_place_freed()
+        self.claimers.on_done(tasks, keys)
 
     def _on_declared_dead(self) -> None:
         if self.is_declared_dead or self._stop.has_begun:

@@ -124,5 +124,5 @@ def check_limit_names(checks: Checks, field: str, value: object) -> tuple[str, .
     names = checks.listed(field, value, 'give a list of names, such as ["stripe"]')
     for name in names or ():
         if not isinstance(name, str):
-            checks.add(field, f"must be names, got {shown(cast('object', name))}", 'give a list of names')
+            checks.add(field, f"must be names, got {shown(cast('object', name))}", "give a list of names")
     return tuple(dict.fromkeys(name for name in names or () if isinstance(name, str)))

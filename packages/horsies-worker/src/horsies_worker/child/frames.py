@@ -36,9 +36,10 @@ class StopCode(IntEnum):
 
 TOKEN_BYTES: Final = 8
 _NONE: Final = 0xFFFF_FFFF
+_NO_GROUP: Final = 0xFFFF
 
 _HEAD: Final = struct.Struct("<IB")
-_JOB: Final = struct.Struct("<IBQqiqHHIIHdI")
+_JOB: Final = struct.Struct("<IBQqiqHHIIHdIdH")
 _RESULT: Final = struct.Struct("<IBQBddfIqIIII")
 _STOP: Final = struct.Struct("<IBQBB")
 _SEQ: Final = struct.Struct("<IBQ")
@@ -106,9 +107,13 @@ def encode_job(seq: int, job: Job) -> bytes:
     if job.metadata is not None:
         metadata = job.metadata.encode()
         metadata_size = len(metadata)
-    timeout_ms = job.timeout_ms
+    group, group_size = b"", _NO_GROUP
+    if job.group is not None:
+        group = job.group.encode()
+        group_size = len(group)
+    timeout_ms, start_by = job.timeout_ms, job.start_by
     head = _JOB.pack(
-        _JOB_BODY + len(task_id) + len(name) + len(args) + len(kwargs) + len(queue) + len(metadata),
+        _JOB_BODY + len(task_id) + len(name) + len(args) + len(kwargs) + len(queue) + len(metadata) + len(group),
         _TYPE_JOB,
         seq,
         job.generation,
@@ -121,14 +126,16 @@ def encode_job(seq: int, job: Job) -> bytes:
         len(queue),
         job.ready_at,
         metadata_size,
+        0.0 if start_by is None else start_by,
+        group_size,
     )
-    return b"".join((head, task_id, name, args, kwargs, queue, metadata))
+    return b"".join((head, task_id, name, args, kwargs, queue, group, metadata))
 
 
 def decode_job(frame: bytes) -> tuple[int, Job]:
     """Return (seq, job); the parent does not send `is_async` and `run_ahead`."""
     (_, _, seq, generation, attempt, timeout_ms, id_size, name_size, args_size, kwargs_size, queue_size, ready_at,
-     metadata_size) = _JOB.unpack_from(frame)  # fmt: skip
+     metadata_size, start_by, group_size) = _JOB.unpack_from(frame)  # fmt: skip
     at = _JOB.size
     task_id = frame[at : at + id_size].decode()
     at += id_size
@@ -142,9 +149,15 @@ def decode_job(frame: bytes) -> tuple[int, Job]:
         kwargs = frame[at : at + kwargs_size].decode()
         at += kwargs_size
     queue = frame[at : at + queue_size].decode()
-    metadata = None if metadata_size == _NONE else frame[at + queue_size :].decode()
+    at += queue_size
+    group = None
+    if group_size != _NO_GROUP:
+        group = frame[at : at + group_size].decode()
+        at += group_size
+    metadata = None if metadata_size == _NONE else frame[at:].decode()
     job = Job(task_id, generation, attempt, name, args, kwargs, None if timeout_ms < 0 else timeout_ms)
     job.queue_name, job.ready_at, job.metadata = queue, ready_at, metadata
+    job.group, job.start_by = group, start_by or None
     return seq, job
 
 

@@ -26,6 +26,9 @@ class Job:
     """When the task could have started: seconds since 1970, on the database's clock."""
     metadata: str | None = None
     """JSON."""
+    group: str | None = None
+    start_by: float | None = None
+    """On the monotonic clock. A job with a rate that could only start later goes back: its token was for this time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, Self
 
 from horsies.options import TaskOptions
 from horsies.registry import TaskDefinition
 from horsies_worker.child.jobs import Job
 from horsies_worker.output.log_context import log
+
+START_SHARE: Final = 0.6
+"""A task with a rate starts within this share of the slack after its claim was sent."""
 
 
 @dataclass(slots=True)
@@ -20,6 +23,17 @@ class ClaimedTask:
     """The retries of all attempts together: those of the row, or of the registration for a row without options."""
     options: TaskOptions
     is_workflow_task: bool = False
+    frees: str | None = None
+    """What its end frees a place of: `group`, `cap` or `limit` (of several queues); None: of nothing that is counted."""
+
+    def grouped(self, row: Mapping[str, Any], sent_at: float) -> Self:
+        """Add what only the claim of grouped tasks returns. `sent_at`: when that was sent, on the monotonic clock."""
+        job, within_s = self.job, row["start_within"]
+        job.group, self.frees = row["group_key"], row["frees"]
+        if within_s is not None:
+            # The rest is for the time between the child's look at its clock and the start of user code.
+            job.start_by, job.run_ahead = sent_at + START_SHARE * within_s, False
+        return self
 
 
 def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahead: bool) -> ClaimedTask:

@@ -38,6 +38,8 @@ class Claimer:
     duty: Duty
     backoff: Backoff
     on_contact: Callable[[], None]
+    on_asleep: Callable[[], None] = lambda: None
+    """What was sent before this was not announced."""
 
     def __post_init__(self) -> None:
         self._queries = self.session.queries
@@ -70,6 +72,11 @@ class Claimer:
     def on_duty(self) -> None:
         """This worker hears of new tasks from now on, or has no line in which to wait for that."""
         self._change(self.state.with_duty(time.monotonic()))
+
+    def need_news(self, is_needed: bool) -> None:
+        """Every task must be announced, because another claimer waits for tasks of these queues."""
+        if is_needed is not self.state.needs_news:
+            self.state = self.state._replace(needs_news=is_needed)
 
     def off_duty(self) -> None:
         """Another worker hears of new tasks from now on."""
@@ -121,6 +128,7 @@ class Claimer:
                 return state.IsAwake()
             case state.GoToSleep():
                 await self.duty.go_to_sleep()
+                self.on_asleep()
                 return state.IsAsleep()
             case state.StartBuffer():
                 return state.Started(await self.buffer.start())
@@ -151,7 +159,8 @@ class Claimer:
 
     async def _claim(self, move: state.Claim) -> state.Claimed:
         await reached("before_claim")
-        claimed = await self.session.run(lambda connection: self._ask(connection, move.request))
+        with self.dispatcher.reserving(move.request.limit):
+            claimed = await self.session.run(lambda connection: self._ask(connection, move.request))
         self.backoff.reset()
         self._caps_watch.obtained()
         self.on_contact()

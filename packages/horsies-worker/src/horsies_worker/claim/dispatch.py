@@ -1,12 +1,13 @@
 """Gives claimed rows to the pool or the buffer, and counts the places that are free there."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from horsies.events import TaskRecovered, TasksClaimed
 from horsies.registry import Registry
-from horsies_worker.child.jobs import Job
+from horsies_worker.child.jobs import Job, Room
 from horsies_worker.children.pool import ChildPool
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import ClaimedTask, OwnedTasks, claimed_task
@@ -27,24 +28,46 @@ class Dispatcher:
     tasks_ended: Callable[[Sequence[str]], None] = lambda _: None
     bus: EventBus = SILENT
     started: Callable[[Sequence[Job]], None] = lambda _: None
+    on_room: Callable[[], None] = lambda: None
+    reserved: int = field(default=0, init=False)
+    _was_short: bool = field(default=False, init=False)
+    """Places were asked for while some were reserved."""
 
     def __post_init__(self) -> None:
         self._definitions = {task.name: task for task in self.registry if not task.is_stub}
 
     def places(self) -> Places:
-        room = self.pool.room()
+        room, taken = self.pool.room(), self.reserved
+        if taken:
+            self._was_short = True
+            room = Room(max(0, room.sync - taken), max(0, room.ahead - taken), max(0, room.asynchronous - taken))
         return Places(
-            room.sync, room.ahead, room.asynchronous, len(self.buffer), len(self.owned), self.finalizer.backlog,
+            room.sync, room.ahead, room.asynchronous, len(self.buffer), len(self.owned) + taken, self.finalizer.backlog,
             self.pool.short_names() if room.ahead else frozenset(),
         )  # fmt: skip
 
-    def dispatch(self, rows: Sequence[Mapping[str, Any]], *, is_stopped: bool) -> None:
-        """Start RUNNING rows and buffer CLAIMED ones. A worker that stops returns both."""
+    @contextmanager
+    def reserving(self, limit: int) -> Iterator[None]:
+        """Keep the two claimers from counting the same places: one has sent a claim for so many tasks."""
+        self.reserved += limit
+        try:
+            yield
+        finally:
+            self.reserved -= limit
+            if self._was_short:
+                self._was_short = False
+                self.on_room()
+
+    def dispatch(self, rows: Sequence[Mapping[str, Any]], *, is_stopped: bool, grouped_at: float | None = None) -> None:
+        """Start RUNNING rows and buffer CLAIMED ones. A worker that stops returns both. `grouped_at`: when the claim
+        was sent, for a claim of grouped tasks."""
         running: list[ClaimedTask] = []
         waiting: list[ClaimedTask] = []
         for row in rows:
             if row["status"] in ("RUNNING", "CLAIMED"):
                 task = claimed_task(row, self._definitions[row["task_name"]], run_ahead=self.run_ahead)
+                if grouped_at is not None:
+                    task.grouped(row, grouped_at)
                 (running if row["status"] == "RUNNING" else waiting).append(task)
                 continue
             is_expired = row["status"] == "EXPIRED"

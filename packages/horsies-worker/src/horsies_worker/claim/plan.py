@@ -280,7 +280,7 @@ class Plan:
         return self._claim(state, now)
 
     def _should_stay_awake(self, state: State) -> bool:
-        return state.streak >= STREAK and state.on_duty and not state.is_awake
+        return state.streak >= STREAK and state.on_duty and not (state.is_awake or state.needs_news)
 
     def _learn_kinds(self, hints: Hints, request: ClaimRequest, rows: Sequence[Mapping[str, Any]]) -> Hints:
         """Of which kinds there is nothing: the scan could have taken more than it found. A kind without room was not
@@ -382,7 +382,7 @@ class Plan:
             is_full = state.full_since is not None
             pause_s = OFFER_EVERY_S if is_full else 10 * OFFER_EVERY_S
             state = state._replace(leave_after=now.time + pause_s, duty_since=now.time, duty_taken=0)
-            if is_full and not state.is_awake:
+            if is_full and not (state.is_awake or state.needs_news):
                 return state, StayAwake()  # it cannot take what would be announced
         if state.due_at <= now.time:  # a delayed task became ready meanwhile
             return self._prepare(state._replace(hints=state.hints.want_scan()), now)

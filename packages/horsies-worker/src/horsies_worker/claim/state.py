@@ -173,6 +173,8 @@ class State(NamedTuple):
     """Producers leave out notifications."""
     streak: int = 0
     """Claims in a row that took several tasks."""
+    needs_news: bool = False
+    """Another claimer waits for tasks of these queues, so producers must not leave out notifications."""
 
     def with_news(self) -> Self:
         """A notification: a task in our queues became ready, or was sent with a delay."""

@@ -127,9 +127,7 @@ class TaskNames(Service):
         """Walk one window and rest. Returns the next position, None at the end of the (queue, priority)."""
         began, queue = time.monotonic(), position.queue_name
         ask = self._check if position.at == _BEGINNING else self._ask
-        rows = await ask(
-            f"walk_waiting{position.variant}", queue, position.priority, position.at, position.id, WINDOW
-        )
+        rows = await ask(f"walk_waiting{position.variant}", queue, position.priority, position.at, position.id, WINDOW)
         reached = replace(position, at=rows[0]["enqueued_at"], id=rows[0]["id"]) if rows else position
         known = live.names.get(queue)
         found = {row["task_name"]: row["found"] for row in rows if known is None or row["task_name"] not in known}

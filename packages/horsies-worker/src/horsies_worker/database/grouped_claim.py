@@ -37,7 +37,7 @@ class GroupedRequest(NamedTuple):
     async_names: Sequence[str]
     short_names: Sequence[str]
     sync_names: Sequence[str]
-    expected_at: float | None
+    expected_at: float
     """The time on the server's clock, as this worker expects it: a later one means that the clock was set forward."""
 
 

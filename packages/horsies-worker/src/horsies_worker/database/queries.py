@@ -1,5 +1,6 @@
 """Typed functions over `sql/`: each takes a connection and keyword arguments and runs one statement."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from horsies._pg.locks import CAPS_LOCK
 from horsies._pg.statements import Statement, load, qualify
 from horsies.codec import encode_error
+from horsies.config import AppConfig
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
 from horsies_worker.database.grouped_claim import GroupedRequest, GroupedResult, grouped_values, read_report
@@ -116,6 +118,14 @@ class Queries:
     def _own(self, tasks: Sequence[tuple[Any, ...]]) -> tuple[str, list[str], list[int]]:
         """Return worker_id, ids and generations, the fence of most statements."""
         return self.identity.worker_id, [task[0] for task in tasks], [task[1] for task in tasks]
+
+    async def declare_policies(self, connection: Any, config: AppConfig) -> None:
+        """Write what the app says of its queues and limits, where it is not written yet."""
+        policies = config.queue_policies
+        await connection.fetch(
+            self.sql("declare_policies"), list(policies), [policy and json.dumps(policy) for policy in policies.values()],
+            [limit.name for limit in config.limits], [json.dumps(limit.as_json()) for limit in config.limits],
+        )  # fmt: skip
 
     # -- claim -----------------------------------------------------------------------------------
 

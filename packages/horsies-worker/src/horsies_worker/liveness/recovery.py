@@ -41,16 +41,21 @@ class Recovery:
         registry: Registry,
         tasks_ended: Callable[[Sequence[str]], None] = lambda _: None,
         bus: EventBus = SILENT,
+        on_recovered: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_recovered`: called when tasks of other workers were ended or requeued."""
         self.bus = bus
         self._queries = queries
         self._registry = registry
         self.tasks_ended = tasks_ended
+        self._on_recovered = on_recovered
 
     def tell(self, action: RecoveryAction, rows: Sequence[Mapping[str, Any]]) -> None:
         """Tell the bus of these tasks, after the commit."""
         for row in rows:
             self.bus.emit(TaskRecovered(row["id"], action))
+        if rows:
+            self._on_recovered()
 
     async def end(self, connection: Any, rows: Sequence[Mapping[str, Any]], why: str) -> list[Any]:
         """End these; returns the ones that were. One that takes no end is told of and left: it must not keep the sweep

@@ -289,7 +289,9 @@ $procedure$
 
 
 def _send_tasks(*, grouped: bool) -> str:
-    extra, column, key = (", group_keys text[] DEFAULT NULL", ", group_key", ", x.group_key") if grouped else ("", "", "")
+    extra, column, key = (
+        (", group_keys text[] DEFAULT NULL", ", group_key", ", x.group_key") if grouped else ("", "", "")
+    )
     keys = ", pg_catalog.unnest(group_keys)" if grouped else ""
     told = _TOLD_MANY if grouped else "\n    is_told := @schema@.horsies_notify_sent(queue_name, ids[1]);"
     return f"""

@@ -136,7 +136,7 @@ class GroupedPlan:
             async_names=self.kinds.asynchronous,
             short_names=[name for name in sync if name in places.short] if places.ahead else (),
             sync_names=sync,
-            expected_at=None if state.clock is None else state.clock[0] + now.time - state.clock[1],
+            expected_at=state.clock[0] + now.time - state.clock[1],
         )
 
     # -- what a claim taught -----------------------------------------------------------------------

@@ -117,7 +117,7 @@ class State(NamedTuple):
     # what earlier claims told
     limited: frozenset[str] = frozenset()
     """Queues that share a limit: their tasks without a group are claimed here, too."""
-    clock: tuple[float, float] | None = None
+    clock: tuple[float, float] = (inf, 0.0)
     """The server's time of the last claim, in seconds since 1970, and the monotonic time when it was sent."""
     place_left: bool = False
     """A place under a shared limit came free here, and no task has taken it."""
@@ -151,10 +151,15 @@ class State(NamedTuple):
         """A task without a group was announced. It concerns this claimer where it may be in a queue with a limit."""
         return self.with_looks((queue, None) for queue in self.limited) if self.on_duty and self.limited else self
 
-    def with_freed(self, groups: Iterable[Group], *, whole_queue: bool) -> Self:
-        """Tasks of these groups ended here: there is a place for another one of the group, or of the whole queue."""
+    def with_freed(self, groups: Iterable[Group], *, shared: bool) -> Self:
+        """Tasks of these groups ended here: there is a place for another one of the group, or, of a shared limit, for
+        any task."""
         state = self.with_looks(groups)
-        return state._replace(is_walk=True, place_left=True, walk_after=-inf) if whole_queue else state
+        return state._replace(is_walk=True, place_left=True, walk_after=-inf) if shared else state
+
+    def with_room(self) -> Self:
+        """There are free places. They matter if the last claim had too few of them for a kind of task."""
+        return self._replace(is_walk=self.is_walk or self.lacked_room, lacked_room=False)
 
     def with_policies(self) -> Self:
         """A queue was paused or resumed, or a policy changed: what was throttled may not be any more."""

@@ -12,7 +12,7 @@ SELECT * FROM horsies_claim_grouped(
     $short_names::text[], $sync_names::text[], $cap_queues::text[], $caps::int[], $cluster_cap::int, $caps_lock::int,
     $worker_id::text, $hostname::text, $expired_result::text, $expected_at::float8);
 
--- name: declare_policies :none
+-- name: declare_policies :many
 -- params: queues, policies, limits, limit_policies
 -- What the app of a worker declares, written when the worker starts. Rows that say the same are not written. Queues are in
 -- one order, so that two workers that start together do not lock them crosswise; so are limits.
@@ -33,9 +33,10 @@ SELECT x.name, x.policy::jsonb, statement_timestamp()
    AND (x.policy IS NOT NULL OR EXISTS (SELECT FROM horsies_queue_state k WHERE k.queue_name = x.name))
  ORDER BY x.name COLLATE "C"
 ON CONFLICT (queue_name) DO UPDATE
-   SET declared = excluded.declared, declared_at = excluded.declared_at, updated_at = statement_timestamp();
+   SET declared = excluded.declared, declared_at = excluded.declared_at, updated_at = statement_timestamp()
+RETURNING s.queue_name, pg_notify('queue_state', s.queue_name);
 
--- name: tell_limited_queues :none
+-- name: tell_limited_queues :many
 -- params: queues
 -- A place under a limit came free, and these queues have no task for it: a worker of another queue that shares the limit
 -- may have one.
@@ -46,7 +47,7 @@ SELECT pg_notify('task_grouped', o.queue_name)
                   AND EXISTS (SELECT FROM jsonb_array_elements_text(s.policy -> 'limits') AS l (name)
                                WHERE o.policy -> 'limits' ? l.name));
 
--- name: tell_groups :none
+-- name: tell_groups :many
 -- params: queues, keys
 -- This worker has no room for these groups: one that has room should look.
 SELECT pg_notify('task_grouped', x.queue_name || coalesce(' ' || x.key, ''))
