@@ -47,9 +47,6 @@ class Attempts:
         task = self._owned.find(job.task_id, job.generation)
         if task is None:
             return  # the task was lost meanwhile
-        if outcome.kind is OutcomeKind.LATE:
-            self._finalizer.give_back([(job.task_id, job.generation)])
-            return
         began = outcome.started_mono
         end = decide(
             task_id=job.task_id,

@@ -21,6 +21,8 @@ class FrameType(IntEnum):
     START_FAILED = 4
     RESULT = 5
     PROGRESS = 6
+    LATE = 8
+    """The child did not start this job: its time (`Job.start_by`) had passed."""
     STACKS = 7
     """From the parent: a request without a body. From the child: the text."""
 
@@ -246,6 +248,15 @@ def encode_progress(seq: int, text: str) -> bytes:
 
 def decode_progress(frame: bytes) -> tuple[int, str]:
     return _SEQ.unpack_from(frame)[2], frame[_SEQ.size :].decode()
+
+
+def encode_late(seq: int) -> bytes:
+    return _SEQ.pack(_SEQ.size - _HEAD.size, FrameType.LATE, seq)
+
+
+def decode_late(frame: bytes) -> int:
+    seq: int = _SEQ.unpack(frame)[2]
+    return seq
 
 
 def encode_start_failed(text: str) -> bytes:

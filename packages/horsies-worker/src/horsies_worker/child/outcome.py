@@ -20,8 +20,6 @@ class OutcomeKind(StrEnum):
     """Stopped on request; `started_mono` is None when user code never began."""
     INTERRUPTED = "INTERRUPTED"
     """Stopped because the worker shuts down."""
-    LATE = "LATE"
-    """User code never began, because the time of the job's token had passed (`Job.start_by`): the task goes back."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from horsies_worker.child.attempt_ends import AttemptEnds
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.meters import Meters
-from horsies_worker.child.outcome import Outcome, OutcomeKind, error_outcome
+from horsies_worker.child.outcome import Outcome, error_outcome
 
 # A real-time signal, because user code and libraries use SIGUSR1. A signal, and not PyThreadState_SetAsyncExc,
 # because it also ends time.sleep(), recv() and lock waits in the main thread.
@@ -129,7 +129,7 @@ class Runner:
 
     def _run_sync(self, seq: int, job: Job) -> None:
         if job.start_by is not None and time.monotonic() > job.start_by:
-            self._report_late(seq)
+            self._send(frames.encode_late(seq))
             return
         run = _Run(seq, job)
         context = self._context(run)
@@ -225,7 +225,7 @@ class Runner:
             if kind == FrameType.JOB:
                 run = _Run(*frames.decode_job(frame))
                 if run.job.start_by is not None and time.monotonic() > run.job.start_by:
-                    self._report_late(run.seq)
+                    self._send(frames.encode_late(run.seq))
                     continue
                 self._async_runs[run.seq] = run
                 run.task = self.loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
@@ -327,10 +327,6 @@ class Runner:
             outcome.started_mono, outcome.finished_mono = started, finished
             frame = frames.encode_result(seq, outcome, duration, rss_kb)
         self._send(frame)
-
-    def _report_late(self, seq: int) -> None:
-        now = time.monotonic()
-        self._report(seq, Outcome(OutcomeKind.LATE, ""), now, now, 0.0)
 
     def _send(self, frame: bytes) -> None:
         # Send each result before the next task starts: a result still in this process when the child dies would

@@ -53,6 +53,10 @@ class ChildOwner(Protocol):
 
     def child_finished(self, assigned: AssignedJob, outcome: Outcome, duration: float) -> None: ...
 
+    def job_refused(self, assigned: AssignedJob) -> None:
+        """The child did not start this job, because its time had passed."""
+        ...
+
     def child_progress(self, assigned: AssignedJob, text: str) -> None: ...
 
     def prefetch_after(self, task_name: str) -> float: ...
@@ -206,6 +210,10 @@ class ChildProcess:
                 assigned = jobs.sync.get(seq) or jobs.asynchronous.get(seq)
                 if assigned is not None:
                     self._owner.child_progress(assigned, text)
+            elif kind == FrameType.LATE:
+                if (assigned := jobs.finish(frames.decode_late(frame))) is not None:
+                    current_done = current_done or not assigned.job.is_async
+                    self._owner.job_refused(assigned)
             elif kind == FrameType.READY:
                 self._on_ready(*frames.decode_ready(frame))
             elif kind == FrameType.STACKS:

@@ -15,7 +15,7 @@ from horsies.events import ChildExited, ChildStarted
 from horsies_worker.child.execute import stopped_outcome
 from horsies_worker.child.frames import StopCode
 from horsies_worker.child.jobs import ChildSpec, ChildStats, Job, PoolStats, Room
-from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.child.outcome import Outcome
 from horsies_worker.children.assigned_jobs import AssignedJob
 from horsies_worker.children.assignment import Assignment
 from horsies_worker.children.async_line import AsyncLine
@@ -276,9 +276,7 @@ class ChildPool:
         job = assigned.job
         # Without forecasts no job waits in a busy child. With a forecast of jobs that may not wait, the claimer would
         # take them for room that they do not use, return them, and take them again.
-        if outcome.kind is OutcomeKind.LATE:
-            pass  # it did not run
-        elif job.is_async:
+        if job.is_async:
             self._line.observe(job, duration)
         elif self.spec.run_ahead and job.run_ahead:
             self._durations.observe(job.task_name, duration)
@@ -288,6 +286,9 @@ class ChildPool:
             self._on_outcome(job, outcome)
         except Exception:
             logger.exception("on_outcome failed for task %s", job.task_id)
+
+    def job_refused(self, assigned: AssignedJob) -> None:
+        self._give_back([assigned])
 
     def child_progress(self, assigned: AssignedJob, text: str) -> None:
         self._call(self._on_progress, assigned.job, text)

@@ -56,7 +56,5 @@ def _end_of(outcome: Outcome, started: float | None) -> tuple[TaskStatus, Attemp
             # Such an attempt counts, but is retried only where the policy lists WORKER_CRASHED.
             assert outcome.error_code == OperationalErrorCode.WORKER_CRASHED, outcome.error_code
             return TaskStatus.FAILED, AttemptOutcome.WORKER_FAILURE
-        case OutcomeKind.LATE:
-            raise AssertionError("a task that did not start goes back")
         case _:
             assert_never(outcome.kind)
