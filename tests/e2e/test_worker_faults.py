@@ -10,18 +10,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import psycopg
 import pytest
 
 from horsies import AttemptOutcome, TaskHandle, TaskStatus, gather
-from horsies_schema import embedded
 from horsies_worker.exit_codes import ExitCode
 from tests.support import places
 from tests.support.chaosproxy import ChaosProxy, Mode, When
+from tests.support.own_server import own_server
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 from tests.support.workers import Chaos, WorkerProcess, check_invariants, tasks_on, worker
@@ -374,29 +372,6 @@ def test_a_locked_row_holds_up_nobody_else(db: Database, tmp_path: Path) -> None
 
 
 # -- the server --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def own_server(folder: Path, **settings: str) -> Iterator[SimpleNamespace]:
-    """A server that this test may stop and start."""
-    held: list[embedded.EmbeddedPostgres] = []
-
-    def up() -> None:
-        held.append(embedded.start(folder, settings={"fsync": "off", **settings}))
-
-    def down() -> None:
-        pid = int((folder / "data" / "postmaster.pid").read_text().splitlines()[0])
-        psutil.Process(pid).send_signal(signal.SIGQUIT)  # immediate: as after a power cut
-        eventually(lambda: not psutil.pid_exists(pid), timeout=20)
-        eventually(lambda: not held[-1].is_running, timeout=20)
-
-    up()
-    try:
-        held[0].create_database("queue")
-        yield SimpleNamespace(up=up, down=down, db=Database("queue", held[0].url_for("queue")))
-    finally:
-        for use in reversed(held):
-            use.stop()
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@
 -- for tasks without a group). With `is_walk` it then walks the groups behind the cursor of each (queue, priority), one
 -- index descent each, past the end and on from the beginning up to `cursor_stops`. It stops as soon as it has found as
 -- many groups as it may take tasks, or has looked at `max_groups`. To be fair, it takes the first task of each of these
--- groups, then the second of each. A task that has no place holds back those behind it in its group.
+-- groups, then the second of each. A task that has no place holds back those behind it in its group. Queues come in the
+-- order of their most urgent task, then in that of `queues`.
 --
 -- It waits for no lock: a queue that another claim works on is reported as busy, and the caller tries again. It locks
 -- first and counts in a later statement, because a statement that waits for a lock has an older snapshot.
@@ -42,8 +43,9 @@ DECLARE
     waits jsonb := '[]';
     -- of one queue
     queue text;
-    is_paused boolean;
+    head int;
     rules jsonb;
+    is_limited boolean;
     names text[];
     most int;
     rate jsonb;
@@ -64,6 +66,7 @@ DECLARE
     looks text[];
     look_count int;
     with_unkeyed boolean;
+    walks boolean;
     -- of one (queue, priority)
     level int;
     first text;
@@ -76,19 +79,25 @@ BEGIN
         INSERT INTO @schema@.horsies_rate_limits AS r (name, key, free_at) VALUES ('', '', clock_timestamp())
         ON CONFLICT (name, key) DO UPDATE SET free_at = excluded.free_at;
     END IF;
-    FOREACH queue IN ARRAY queues LOOP
-        is_paused := false;
-        rules := NULL;
-        SELECT s.paused_at IS NOT NULL, s.policy INTO is_paused, rules
-          FROM @schema@.horsies_queue_state s WHERE s.queue_name = queue;
+    FOR queue, head, rules, is_limited IN
+        SELECT q.name, least(
+                   (SELECT t.priority FROM @schema@.horsies_tasks t
+                     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                       AND t.queue_name = q.name ORDER BY t.priority LIMIT 1),
+                   (SELECT t.priority FROM @schema@.horsies_tasks t
+                     WHERE s.is_limited AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                       AND t.queue_name = q.name ORDER BY t.priority LIMIT 1)) AS head,
+               s.policy, coalesce(s.is_limited, false)
+          FROM unnest(queues) WITH ORDINALITY AS q (name, nth)
+          LEFT JOIN @schema@.horsies_queue_state s ON s.queue_name = q.name
+         WHERE s.paused_at IS NULL
+         ORDER BY head, q.nth
+    LOOP
         names := ARRAY(SELECT jsonb_array_elements_text(coalesce(rules -> 'limits', '[]')));
-        IF names <> '{}' THEN
+        IF is_limited THEN
             limited := limited || queue;
         END IF;
-        CONTINUE WHEN is_paused;
-        CONTINUE WHEN names = '{}' AND NOT EXISTS (
-            SELECT FROM @schema@.horsies_tasks t
-             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL AND t.queue_name = queue);
+        CONTINUE WHEN head IS NULL;
         IF took >= row_limit OR walked >= max_groups THEN
             is_over := false;
             CONTINUE;
@@ -166,9 +175,13 @@ BEGIN
 
         looks := ARRAY(SELECT DISTINCT l.key FROM unnest(look_queues, look_keys) AS l (name, key)
                         WHERE l.name = queue AND l.key IS NOT NULL);
+        with_unkeyed := is_limited AND (is_walk OR queue = ANY (look_queues));
+        -- where the whole queue waits for a limit, the group that asks is not the one whose turn it is
+        walks := is_walk OR ((is_limited OR is_capped) AND queue = ANY (look_queues));
+        IF walks AND NOT is_walk THEN
+            looks := '{}';
+        END IF;
         look_count := cardinality(looks);
-        with_unkeyed := names <> '{}' AND (is_walk OR EXISTS (
-            SELECT FROM unnest(look_queues, look_keys) AS l (name, key) WHERE l.name = queue AND l.key IS NULL));
         FOR level IN
             WITH RECURSIVE found AS (
                 SELECT 0 AS priority
@@ -204,7 +217,8 @@ BEGIN
                     SELECT 0 AS nth, NULL::text COLLATE "C" AS key, first COLLATE "C" AS from_key, wrapped AS is_again,
                            0 AS room, false AS is_ready, NULL::float8 AS free_at, NULL::float8 AS wait_s, 0 AS eligible
                     UNION ALL
-                    SELECT w.nth + 1, n.key, CASE WHEN w.nth < look_count THEN w.from_key ELSE n.key || chr(1) END,
+                    SELECT w.nth + 1, n.key,
+                           CASE WHEN w.nth < look_count THEN w.from_key ELSE coalesce(n.key || chr(1), '') END,
                            n.is_again, g.room, g.first_at <= at, g.free_at,
                            CASE WHEN g.first_at <= at THEN g.wait_s ELSE date_part('epoch', g.first_at - at) END,
                            w.eligible + CASE WHEN g.room > 0 AND g.first_at <= at THEN 1 ELSE 0 END
@@ -213,13 +227,16 @@ BEGIN
                         SELECT looks[w.nth + 1] COLLATE "C" AS key, w.is_again WHERE w.nth < look_count
                         UNION ALL
                         (SELECT t.group_key, w.is_again FROM @schema@.horsies_tasks t
-                          WHERE is_walk AND w.nth >= look_count
+                          WHERE walks AND w.nth >= look_count
                             AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                             AND t.queue_name = queue AND t.priority = level AND t.group_key >= w.from_key
                           ORDER BY t.group_key LIMIT 1)
                         UNION ALL
+                        -- behind the last group it is the turn of the tasks without one
+                        SELECT NULL, true WHERE with_unkeyed AND w.nth >= look_count AND NOT w.is_again
+                        UNION ALL
                         (SELECT t.group_key, true FROM @schema@.horsies_tasks t
-                          WHERE is_walk AND w.nth >= look_count AND NOT w.is_again
+                          WHERE walks AND NOT with_unkeyed AND w.nth >= look_count AND NOT w.is_again
                             AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                             AND t.queue_name = queue AND t.priority = level
                           ORDER BY t.group_key LIMIT 1)) AS x LIMIT 1) AS n
@@ -228,31 +245,39 @@ BEGIN
                                CASE WHEN b.free_at > now_s + (burst - 0.999999) * spacing
                                     THEN b.free_at - now_s - (burst - 1) * spacing END AS wait_s,
                                least(allowed, floor((now_s - b.free_at) / spacing + burst + 0.000001)::int,
-                                     CASE WHEN most IS NOT NULL THEN most - (
+                                     CASE WHEN most IS NOT NULL AND n.key IS NOT NULL THEN most - (
                                          SELECT count(*) FROM (
                                              SELECT FROM @schema@.horsies_tasks t
                                               WHERE t.queue_name = queue AND t.group_key = n.key
                                                 AND t.status IN ('CLAIMED', 'RUNNING') LIMIT most) AS running)::int
                                      END) AS room,
-                               (SELECT r.enqueued_at FROM (
-                                    SELECT t.enqueued_at, t.task_name FROM @schema@.horsies_tasks t
-                                     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
-                                       AND t.queue_name = queue AND t.priority = level AND t.group_key = n.key
-                                     ORDER BY t.enqueued_at, t.id LIMIT unknown) AS r
-                                 WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
-                                 LIMIT 1) AS first_at
-                          FROM (SELECT CASE WHEN rate IS NOT NULL THEN
+                               CASE WHEN n.key IS NOT NULL THEN
+                                   (SELECT r.enqueued_at FROM (
+                                        SELECT t.enqueued_at, t.task_name FROM @schema@.horsies_tasks t
+                                         WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                                           AND t.queue_name = queue AND t.priority = level AND t.group_key = n.key
+                                         ORDER BY t.enqueued_at, t.id LIMIT unknown) AS r
+                                     WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                                     LIMIT 1)
+                               ELSE
+                                   (SELECT t.enqueued_at FROM @schema@.horsies_tasks t
+                                     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                                       AND t.queue_name = queue AND t.priority = level
+                                       AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                                     ORDER BY t.enqueued_at, t.id LIMIT 1)
+                               END AS first_at
+                          FROM (SELECT CASE WHEN rate IS NOT NULL AND n.key IS NOT NULL THEN
                                     least(now_s + burst * spacing, greatest(now_s, stepped + burst * spacing, (
                                         SELECT date_part('epoch', r.free_at) FROM @schema@.horsies_rate_limits r
                                          WHERE r.name = queue AND r.key = n.key))) END AS free_at) AS b) AS g
                      WHERE w.nth < look_count + max_groups - walked AND w.eligible < allowed
-                       AND NOT (w.nth >= look_count AND n.is_again AND n.key >= stop)
+                       AND (w.nth >= look_count AND n.is_again AND n.key >= stop) IS NOT TRUE
                 ), chosen AS MATERIALIZED (
                     -- a group of `looks` may come again in the walk
                     SELECT DISTINCT ON (w.key) w.nth, w.key, w.room, w.free_at FROM walk w
                      WHERE w.room > 0 AND w.is_ready ORDER BY w.key, w.nth
                 ), share AS MATERIALIZED (
-                    SELECT CASE WHEN fair THEN ceil(allowed::float8 / greatest(1, count(*) + with_unkeyed::int))::int
+                    SELECT CASE WHEN fair THEN ceil(allowed::float8 / greatest(1, count(*)))::int
                                 ELSE allowed END AS n
                       FROM chosen
                 ), line AS MATERIALIZED (
@@ -277,8 +302,10 @@ BEGIN
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                             LIMIT 1 + least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL
-                    SELECT 0, NULL, NULL, r.tid, r.kind, row_number() OVER (), false
-                      FROM (SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
+                    SELECT c.nth, c.key, c.free_at, r.tid, r.kind, r.at, false
+                      FROM chosen c CROSS JOIN LATERAL (
+                           SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
+                               SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
                                       WHEN t.is_workflow_task AND (
                                           SELECT w.status FROM @schema@.horsies_workflow_tasks n
                                             JOIN @schema@.horsies_workflows w ON w.id = n.workflow_id
@@ -286,11 +313,12 @@ BEGIN
                                       WHEN t.task_name = ANY (async_names) THEN 'async'
                                       WHEN t.task_name = ANY (short_names) THEN 'short'
                                       ELSE 'other' END AS kind
-                              FROM @schema@.horsies_tasks t
-                             WHERE with_unkeyed AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
-                               AND t.queue_name = queue AND t.priority = level AND t.enqueued_at <= at
-                               AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
-                             ORDER BY t.enqueued_at, t.id LIMIT allowed) AS r
+                                 FROM @schema@.horsies_tasks t
+                                WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                                  AND t.queue_name = queue AND t.priority = level AND t.enqueued_at <= at
+                                  AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                                ORDER BY t.enqueued_at, t.id LIMIT (SELECT n FROM share)) AS r) AS r
+                     WHERE c.key IS NULL
                 ), turns AS (
                     SELECT l.*, row_number() OVER (ORDER BY CASE WHEN fair THEN l.rn END, l.nth, l.rn) AS turn
                       FROM line l WHERE NOT l.is_left
@@ -352,12 +380,7 @@ BEGIN
                             UNION ALL
                             SELECT l.key, greatest(0, l.free_at - now_s + ((
                                        SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
-                              FROM line l WHERE l.is_left AND l.free_at IS NOT NULL
-                            UNION ALL
-                            (SELECT NULL, date_part('epoch', t.enqueued_at - at) FROM @schema@.horsies_tasks t
-                              WHERE with_unkeyed AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
-                                AND t.queue_name = queue AND t.priority = level AND t.enqueued_at > at
-                              ORDER BY t.enqueued_at LIMIT 1)) AS x),
+                              FROM line l WHERE l.is_left AND l.free_at IS NOT NULL) AS x),
                        EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready)
                   FROM (SELECT w.* FROM walk w ORDER BY w.nth DESC LIMIT 1) AS e
                  ORDER BY turn
@@ -365,7 +388,7 @@ BEGIN
                 IF task.turn IS NULL THEN
                     waits := waits || coalesce(task.waits, '[]');
                     is_throttled := is_throttled OR task.is_throttled;
-                    IF is_walk THEN
+                    IF walks THEN
                         is_over := is_over AND task.nth < look_count + max_groups - walked AND task.eligible < allowed;
                         walked := walked + greatest(0, task.nth - look_count);
                         cursors := cursors || jsonb_build_array(

@@ -139,7 +139,6 @@ class GroupedClaimer:
                 return None
 
     async def _wait(self, move: state.Wait) -> None:
-        self.backoff.reset()
         try:
             async with asyncio.timeout(move.until - time.monotonic()):
                 await self._wake.wait()

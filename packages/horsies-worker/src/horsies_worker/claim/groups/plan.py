@@ -85,7 +85,7 @@ class GroupedPlan:
         places, limit = self._room(now.places())
         if limit <= 0:
             return self._without_room(state, now)
-        state = state._replace(lacked_room=False)
+        state = state._replace(lacked_room=False, turn=state.turn + 1)
         return state, Claim(self._request(state, places, limit, is_walk=may_walk, now=now))
 
     def _wait(self, state: State, now: _Now) -> Wait:
@@ -122,12 +122,15 @@ class GroupedPlan:
         return places, limit
 
     def _request(self, state: State, places: Places, limit: int, *, is_walk: bool, now: _Now) -> GroupedRequest:
-        sync = self.kinds.sync
+        sync, queues = self.kinds.sync, self.settings.queues
+        first = state.turn % len(queues)
         return GroupedRequest(
-            queues=self.settings.queues,
-            looks=tuple(islice(state.looks, MAX_LOOKS)),
+            queues=(*queues[first:], *queues[:first]),
+            # A walk finds them when it is their turn. If they came first, groups with many tasks, of which one ends or
+            # is sent at any moment, would leave no places to the others.
+            looks=() if is_walk else tuple(islice(state.looks, MAX_LOOKS)),
             is_walk=is_walk,
-            cursors=state.cursors if is_walk else {},
+            cursors=state.cursors,
             max_groups=MAX_GROUPS,
             limit=limit,
             room_async=places.asynchronous if self.kinds.asynchronous else 0,
@@ -162,7 +165,10 @@ class GroupedPlan:
         if report.busy:
             state = state._replace(rest_until=now.time + BUSY_S * (0.5 + now.jitter))
         if request.is_walk:
-            state = self._after_walk(state, answer, request, now)
+            return self._after_walk(state, answer, request, now)
+        if report.cursors:
+            cursors = {(queue, priority): Cursor(key).next_round() for queue, priority, key, _ in report.cursors}
+            state = state._replace(cursors={**state.cursors, **cursors})
         return state
 
     def _lacked_room(self, rows: Sequence[Mapping[str, Any]], request: GroupedRequest) -> bool:

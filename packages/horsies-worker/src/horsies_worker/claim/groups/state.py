@@ -106,6 +106,9 @@ class State(NamedTuple):
     round_taken: int = 0
     poll_at: float = -inf
 
+    turn: int = 0
+    """Counts claims: the queues take turns in being the first."""
+
     # what keeps it from claiming
     rest_until: float = -inf
     walk_after: float = -inf
