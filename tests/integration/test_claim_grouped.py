@@ -290,6 +290,22 @@ async def test_a_clock_that_was_set_back_stops_nothing_for_long(db: Database, ha
     db.execute("UPDATE horsies_rate_limits SET free_at = free_at + interval '1 hour'")
     (wait,) = (await hands.claim_grouped()).report.waits
     assert wait.seconds <= 10.25 / 10 + 0.001
+    # the bucket was mended: it fills from now on
+    db.execute("UPDATE horsies_rate_limits SET free_at = free_at - interval '1.1 s'")
+    assert len((await hands.claim_grouped()).rows) == 1
+
+
+async def test_a_shared_rate_is_mended_when_the_clock_was_set_back(db: Database, hands: Hands) -> None:
+    shared_limit(db, "api", rate=rate(10, 10, burst=2))
+    policy(db, limits=["api"])
+    for _ in range(5):
+        factories.task(db)
+    assert len((await hands.claim_grouped()).rows) == 2
+    db.execute("UPDATE horsies_limits SET free_at = free_at + interval '1 hour'")
+    (wait,) = (await hands.claim_grouped()).report.waits
+    assert wait.seconds <= 10.25 / 9 + 0.001
+    db.execute("UPDATE horsies_limits SET free_at = free_at - interval '1.2 s'")
+    assert len((await hands.claim_grouped()).rows) == 1
 
 
 async def test_a_clock_that_was_set_forward_fills_no_bucket(db: Database, hands: Hands) -> None:

@@ -89,7 +89,7 @@ DUTY: Final = (
 CLAIM: Final = (
     "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
     " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
-    "horsies_rate_room(jsonb, timestamptz, float8, float8)",
+    "horsies_rate_room(jsonb, timestamptz, timestamptz, timestamptz)",
 )
 POLICY: Final = ("horsies_policy_is_sound(jsonb)", "horsies_is_count(jsonb)")
 

@@ -55,8 +55,7 @@ DECLARE
     is_capped boolean;
     locked int;
     at timestamptz;
-    now_s float8;
-    stepped float8;
+    stepped timestamptz;
     quota int;
     started int;
     within float8;
@@ -127,7 +126,6 @@ BEGIN
 
         -- what the whole queue may start
         at := clock_timestamp();
-        now_s := date_part('epoch', at);
         quota := row_limit - took;
         started := 0;
         within := NULL;
@@ -141,13 +139,14 @@ BEGIN
                 cluster_cap - (SELECT count(*) FROM @schema@.horsies_tasks t WHERE t.status IN ('CLAIMED', 'RUNNING')));
         END IF;
         IF rate IS NOT NULL OR names <> '{}' THEN
-            stepped := coalesce((SELECT date_part('epoch', r.free_at) FROM @schema@.horsies_rate_limits r
-                                  WHERE r.name = '' AND r.key = ''), 0);
+            -- one that lies ahead was undone: the clock has been set back since
+            stepped := (SELECT r.free_at FROM @schema@.horsies_rate_limits r
+                         WHERE r.name = '' AND r.key = '' AND r.free_at <= at);
         END IF;
         FOR shared IN
             SELECT (l.policy ->> 'max_concurrency')::int AS most, l.name, r.*
               FROM @schema@.horsies_limits l
-             CROSS JOIN LATERAL @schema@.horsies_rate_room(l.policy -> 'rate', l.free_at, now_s, stepped) AS r
+             CROSS JOIN LATERAL @schema@.horsies_rate_room(l.policy -> 'rate', l.free_at, at, stepped) AS r
              WHERE l.name = ANY (names)
         LOOP
             IF shared.most IS NOT NULL THEN
@@ -160,6 +159,10 @@ BEGIN
             quota := least(quota, shared.tokens);
             within := least(within, shared.slack);
             wait_s := greatest(wait_s, shared.wait_s);
+            IF shared.is_stale THEN
+                UPDATE @schema@.horsies_limits l SET free_at = at + make_interval(secs => shared.ahead)
+                 WHERE l.name = shared.name;
+            END IF;
         END LOOP;
         IF quota <= 0 THEN
             is_throttled := true;
@@ -170,7 +173,7 @@ BEGIN
         END IF;
         IF rate IS NOT NULL THEN
             SELECT r.burst, r.spacing, least(within, r.slack) INTO burst, spacing, within
-              FROM @schema@.horsies_rate_room(rate, NULL, now_s, stepped) AS r;
+              FROM @schema@.horsies_rate_room(rate, NULL, at, stepped) AS r;
         END IF;
 
         looks := ARRAY(SELECT DISTINCT l.key FROM unnest(look_queues, look_keys) AS l (name, key)
@@ -215,11 +218,12 @@ BEGIN
                 WITH RECURSIVE walk AS (
                     -- `from_key`: the walk goes on here; no text can be between a key and itself with chr(1) behind it
                     SELECT 0 AS nth, NULL::text COLLATE "C" AS key, first COLLATE "C" AS from_key, wrapped AS is_again,
-                           0 AS room, false AS is_ready, NULL::float8 AS free_at, NULL::float8 AS wait_s, 0 AS eligible
+                           0 AS room, false AS is_ready, NULL::float8 AS ahead, false AS is_stale,
+                           NULL::float8 AS wait_s, 0 AS eligible
                     UNION ALL
                     SELECT w.nth + 1, n.key,
                            CASE WHEN w.nth < look_count THEN w.from_key ELSE coalesce(n.key || chr(1), '') END,
-                           n.is_again, g.room, g.first_at <= at, g.free_at,
+                           n.is_again, g.room, g.first_at <= at, g.ahead, g.is_stale,
                            CASE WHEN g.first_at <= at THEN g.wait_s ELSE date_part('epoch', g.first_at - at) END,
                            w.eligible + CASE WHEN g.room > 0 AND g.first_at <= at THEN 1 ELSE 0 END
                       FROM walk w
@@ -241,10 +245,10 @@ BEGIN
                             AND t.queue_name = queue AND t.priority = level
                           ORDER BY t.group_key LIMIT 1)) AS x LIMIT 1) AS n
                      CROSS JOIN LATERAL (
-                        SELECT b.free_at,
-                               CASE WHEN b.free_at > now_s + (burst - 0.999999) * spacing
-                                    THEN b.free_at - now_s - (burst - 1) * spacing END AS wait_s,
-                               least(allowed, floor((now_s - b.free_at) / spacing + burst + 0.000001)::int,
+                        SELECT b.ahead, b.is_stale,
+                               CASE WHEN b.ahead > (burst - 0.999999) * spacing
+                                    THEN b.ahead - (burst - 1) * spacing END AS wait_s,
+                               least(allowed, floor(burst - b.ahead / spacing + 0.000001)::int,
                                      CASE WHEN most IS NOT NULL AND n.key IS NOT NULL THEN most - (
                                          SELECT count(*) FROM (
                                              SELECT FROM @schema@.horsies_tasks t
@@ -266,15 +270,19 @@ BEGIN
                                        AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                                      ORDER BY t.enqueued_at, t.id LIMIT 1)
                                END AS first_at
-                          FROM (SELECT CASE WHEN rate IS NOT NULL AND n.key IS NOT NULL THEN
-                                    least(now_s + burst * spacing, greatest(now_s, stepped + burst * spacing, (
-                                        SELECT date_part('epoch', r.free_at) FROM @schema@.horsies_rate_limits r
-                                         WHERE r.name = queue AND r.key = n.key))) END AS free_at) AS b) AS g
+                          FROM (SELECT CASE WHEN rate IS NOT NULL AND n.key IS NOT NULL
+                                            THEN least(burst * spacing, greatest(
+                                                0, date_part('epoch', stepped - at) + burst * spacing, f.ahead))
+                                       END AS ahead, coalesce(f.ahead > burst * spacing + 0.001, false) AS is_stale
+                                  FROM (SELECT (SELECT date_part('epoch', r.free_at - at)
+                                                  FROM @schema@.horsies_rate_limits r
+                                                 WHERE rate IS NOT NULL AND r.name = queue AND r.key = n.key) AS ahead
+                                       ) AS f) AS b) AS g
                      WHERE w.nth < look_count + max_groups - walked AND w.eligible < allowed
                        AND (w.nth >= look_count AND n.is_again AND n.key >= stop) IS NOT TRUE
                 ), chosen AS MATERIALIZED (
                     -- a group of `looks` may come again in the walk
-                    SELECT DISTINCT ON (w.key) w.nth, w.key, w.room, w.free_at FROM walk w
+                    SELECT DISTINCT ON (w.key) w.nth, w.key, w.room, w.ahead FROM walk w
                      WHERE w.room > 0 AND w.is_ready ORDER BY w.key, w.nth
                 ), share AS MATERIALIZED (
                     SELECT CASE WHEN fair THEN ceil(allowed::float8 / greatest(1, count(*)))::int
@@ -282,7 +290,7 @@ BEGIN
                       FROM chosen
                 ), line AS MATERIALIZED (
                     -- and of each group one task more, to know whether some are left
-                    SELECT c.nth, c.key, c.free_at, r.tid, r.kind, r.at AS rn,
+                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.at AS rn,
                            r.at > least(c.room, (SELECT n FROM share)) AS is_left
                       FROM chosen c CROSS JOIN LATERAL (
                            SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
@@ -302,7 +310,7 @@ BEGIN
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                             LIMIT 1 + least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL
-                    SELECT c.nth, c.key, c.free_at, r.tid, r.kind, r.at, false
+                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.at, false
                       FROM chosen c CROSS JOIN LATERAL (
                            SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
                                SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
@@ -336,7 +344,7 @@ BEGIN
                           FROM placed p) AS x
                      WHERE x.is_next ORDER BY x.turn LIMIT allowed
                 ), picked AS MATERIALIZED (
-                    SELECT w.key, w.free_at, w.kind, w.turn, r.tid,
+                    SELECT w.key, w.ahead, w.kind, w.turn, r.tid,
                            CASE w.kind WHEN 'expired' THEN 'EXPIRED' WHEN 'stopped' THEN 'PENDING' ELSE 'RUNNING'
                            END AS status
                       FROM wanted w CROSS JOIN LATERAL (
@@ -345,8 +353,11 @@ BEGIN
                               FOR UPDATE SKIP LOCKED) AS r
                 ), spent AS (
                     INSERT INTO @schema@.horsies_rate_limits (name, key, free_at)
-                    SELECT queue, p.key, to_timestamp(p.free_at + count(*) * spacing)
-                      FROM picked p WHERE p.free_at IS NOT NULL AND p.status = 'RUNNING' GROUP BY p.key, p.free_at
+                    SELECT queue, p.key, at + make_interval(secs => p.ahead + count(*) * spacing)
+                      FROM picked p WHERE p.ahead IS NOT NULL AND p.status = 'RUNNING' GROUP BY p.key, p.ahead
+                    UNION
+                    -- an empty bucket would count as empty at any later time, too
+                    SELECT queue, w.key, at + make_interval(secs => w.ahead) FROM walk w WHERE w.is_stale
                     ON CONFLICT (name, key) DO UPDATE SET free_at = excluded.free_at
                 ), taken AS (
                     UPDATE @schema@.horsies_tasks t
@@ -378,9 +389,9 @@ BEGIN
                        (SELECT jsonb_agg(jsonb_build_array(queue, x.key, x.wait_s)) FROM (
                             SELECT w.key, w.wait_s FROM walk w WHERE w.wait_s IS NOT NULL
                             UNION ALL
-                            SELECT l.key, greatest(0, l.free_at - now_s + ((
+                            SELECT l.key, greatest(0, l.ahead + ((
                                        SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
-                              FROM line l WHERE l.is_left AND l.free_at IS NOT NULL) AS x),
+                              FROM line l WHERE l.is_left AND l.ahead IS NOT NULL) AS x),
                        EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready)
                   FROM (SELECT w.* FROM walk w ORDER BY w.nth DESC LIMIT 1) AS e
                  ORDER BY turn
@@ -417,13 +428,13 @@ BEGIN
             END LOOP;
         END LOOP;
         IF started > 0 AND names <> '{}' THEN
-            UPDATE @schema@.horsies_limits l SET free_at = to_timestamp(r.free_at + started * r.spacing)
+            UPDATE @schema@.horsies_limits l SET free_at = at + make_interval(secs => r.ahead + started * r.spacing)
               FROM @schema@.horsies_limits x
-             CROSS JOIN LATERAL @schema@.horsies_rate_room(x.policy -> 'rate', x.free_at, now_s, stepped) AS r
+             CROSS JOIN LATERAL @schema@.horsies_rate_room(x.policy -> 'rate', x.free_at, at, stepped) AS r
              WHERE x.name = ANY (names) AND l.name = x.name AND r.spacing IS NOT NULL;
             SELECT max(r.wait_s) INTO wait_s
               FROM @schema@.horsies_limits x
-             CROSS JOIN LATERAL @schema@.horsies_rate_room(x.policy -> 'rate', x.free_at, now_s, stepped) AS r
+             CROSS JOIN LATERAL @schema@.horsies_rate_room(x.policy -> 'rate', x.free_at, at, stepped) AS r
              WHERE x.name = ANY (names);
             IF wait_s IS NOT NULL THEN
                 waits := waits || jsonb_build_array(jsonb_build_array(queue, NULL, wait_s));

@@ -71,11 +71,13 @@ BEGIN
 END
 $function$
 """
-# The state of one rate at a time: how many tasks may start, or after how many seconds the next one may.
+# The state of one rate at a time: how many tasks may start, or after how many seconds the next one may. `ahead`: the
+# seconds until its bucket is full. `is_stale`: `free_at` is later than an empty bucket, so the clock was set back.
 RATE_ROOM = """
 CREATE OR REPLACE FUNCTION @schema@.horsies_rate_room(
-    rate jsonb, full_at timestamptz, now_s float8, stepped float8,
-    OUT burst int, OUT spacing float8, OUT slack float8, OUT free_at float8, OUT tokens int, OUT wait_s float8)
+    rate jsonb, free_at timestamptz, at timestamptz, stepped timestamptz,
+    OUT burst int, OUT spacing float8, OUT slack float8, OUT ahead float8, OUT is_stale boolean, OUT tokens int,
+    OUT wait_s float8)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     IF rate ->> 'limit' IS NULL THEN
@@ -84,10 +86,12 @@ BEGIN
     burst := (rate ->> 'burst')::int;
     slack := least(0.25, (rate ->> 'per_seconds')::float8 / 10);
     spacing := ((rate ->> 'per_seconds')::float8 + slack) / ((rate ->> 'limit')::int - burst + 1);
-    free_at := least(now_s + burst * spacing, greatest(now_s, stepped + burst * spacing, date_part('epoch', full_at)));
-    tokens := floor((now_s - free_at) / spacing + burst + 0.000001);
+    ahead := date_part('epoch', free_at - at);
+    is_stale := coalesce(ahead > burst * spacing + 0.001, false);
+    ahead := least(burst * spacing, greatest(0, date_part('epoch', stepped - at) + burst * spacing, ahead));
+    tokens := floor(burst - ahead / spacing + 0.000001);
     IF tokens = 0 THEN
-        wait_s := free_at - now_s - (burst - 1) * spacing;
+        wait_s := ahead - (burst - 1) * spacing;
     END IF;
 END
 $function$
@@ -95,7 +99,7 @@ $function$
 ROUTINES = {
     "horsies_is_count(jsonb)": IS_COUNT,
     "horsies_policy_is_sound(jsonb)": POLICY_IS_SOUND,
-    "horsies_rate_room(jsonb, timestamptz, float8, float8)": RATE_ROOM,
+    "horsies_rate_room(jsonb, timestamptz, timestamptz, timestamptz)": RATE_ROOM,
 }
 CLAIM = (
     "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
