@@ -34,7 +34,7 @@ class TaskContext:
 
     __slots__ = (
         "_emit_progress", "_metadata", "_metadata_json", "_state", "_stop_asked", "_stop_reason", "attempt",
-        "deadline", "fencing_token", "queue_name", "ready_at", "task_id", "task_name",
+        "deadline", "fencing_token", "group", "queue_name", "ready_at", "task_id", "task_name",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class TaskContext:
         queue_name: str = "default",
         ready_at: float = 0.0,
         metadata_json: str | None = None,
+        group: str | None = None,
         stop_reason: Callable[[], StopReason | None] | None = None,
     ) -> None:
         self.task_id = task_id
@@ -64,6 +65,8 @@ class TaskContext:
         self.ready_at = ready_at
         """When the task could have started, in seconds since 1970 on the database's clock: the time of the send, or the
         end of its delay or of the wait before a retry."""
+        self.group = group
+        """The group of the task, such as its tenant: of the send, or of the task's `group_by`. None without one."""
         self._metadata_json = metadata_json
         self._metadata: Mapping[str, Any] | None = None
         self._emit_progress = emit_progress
