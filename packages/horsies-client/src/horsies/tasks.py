@@ -174,6 +174,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         queue_name: str | None = None,
         priority: int | None = None,
         good_until: datetime | timedelta | None = None,
+        group: str | None = None,
         max_width: int | None = None,
     ) -> "NodeBuilder[P, T]":
         """A node of a workflow: `task.node(...)(arguments)`, or `.map(items)` for one call per item.
@@ -181,7 +182,9 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         `from_node(other)` among the arguments is the value that the other node returns; `args_from` passes it by
         parameter name. `join`: run when all, any, or `min_success` (quorum) of the nodes that it waits for have
         completed. `allow_failed_deps`: run when all of them have ended, completed or not. `good_until` as a timedelta
-        counts from the moment at which the node is enqueued.
+        counts from the moment at which the node is enqueued. `group`: the group of its task, for a map of every item's.
+        Without it, the task's `group_by` decides where it can at the start of the run, from arguments that no other
+        node provides; otherwise the node has the group of its run.
         """
         from horsies.workflow.nodes import MAX_WIDTH, NodeBuilder, listed
 
@@ -189,7 +192,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
             "node_id": node_id, "waits_for": listed(waits_for) or waits_for,
             "workflow_ctx_from": listed(workflow_ctx_from) or workflow_ctx_from,
             "join": join, "min_success": min_success, "allow_failed_deps": allow_failed_deps,
-            "queue_name": queue_name, "priority": priority, "good_until": good_until,
+            "queue_name": queue_name, "priority": priority, "good_until": good_until, "group": group,
             "max_width": MAX_WIDTH if max_width is None else max_width,
         }  # fmt: skip
         return NodeBuilder(self, args_from, options)

@@ -63,10 +63,10 @@ class Announcer:
                 plan = target.plan
                 metadata, announced = outgoing(
                     app, plan.task_name, [fire.task_id], plan.default_metadata, plan.metadata,
-                    queue_name=plan.queue_name, schedule=task.name,
+                    queue_name=plan.queue_name, schedule=task.name, groups=target.groups,
                 )  # fmt: skip
                 return Announced(target._replace(metadata=metadata), announced)
-            start = target.prepared_start(fire.task_id).announced(schedule=task.name)
+            start = target.prepared_start(fire.task_id, task.schedule.group).announced(schedule=task.name)
             return Announced(start, start.outgoing)
 
         try:
