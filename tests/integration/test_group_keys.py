@@ -194,9 +194,13 @@ def test_a_function_that_fails_refuses_the_send(db: Database) -> None:
         visit = grouped(app)
         with refused(SendErrorCode.VALIDATION_FAILED, "task 'visit': its group_by raised LookupError: no such account"):
             visit.send("broken")
-        with refused(SendErrorCode.VALIDATION_FAILED, "send_many item 1: task 'visit': its group_by raised LookupError"):
+        with refused(
+            SendErrorCode.VALIDATION_FAILED, "send_many item 1: task 'visit': its group_by raised LookupError"
+        ):
             visit.send_many([(1,), ("broken",)])
-        with refused(SendErrorCode.VALIDATION_FAILED, r"its group_by gives 1\.5.*return a str, an int, a UUID, or None"):
+        with refused(
+            SendErrorCode.VALIDATION_FAILED, r"its group_by gives 1\.5.*return a str, an int, a UUID, or None"
+        ):
             visit.schedule(5, "odd")
         with refused(SendErrorCode.VALIDATION_FAILED, "the key of its group_by: .* is not a text of 1 to 255"):
             visit.send("x" * 300)

@@ -228,7 +228,9 @@ def test_wrong_groups_of_nodes_are_told_with_the_other_problems(db: Database) ->
         for part in ("'' is not a text of 1 to 255", "7 is not a text of 1 to 255", "'xxx", "priority"):
             assert part in str(raised.value)
         assert len(raised.value.problems) == 4
-        with pytest.raises(TaskSendError, match="start of workflow 'w': task 'called': its group_by raised Lookup") as bad:
+        with pytest.raises(
+            TaskSendError, match="start of workflow 'w': task 'called': its group_by raised Lookup"
+        ) as bad:
             app.workflow("w", [t.called.node()(1, "broken")]).start()
         assert bad.value.code is SendErrorCode.VALIDATION_FAILED
     assert db.value("SELECT count(*) FROM horsies_workflows") == 0

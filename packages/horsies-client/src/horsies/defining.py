@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from horsies.codec import TaskCodec
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class TaskDecorator(Protocol):
@@ -43,24 +45,51 @@ class StubDecorator(Protocol):
     def __call__(self, fn: Callable[P, TaskResult[T, TaskError]], /) -> TaskStub[P, T]: ...
 
 
+class TaskLike(Protocol[P, Q, R_co]):
+    """A function that takes the parameters Q, and can also be called as P. A type checker finds Q in the task, so that
+    the task keeps its own types and defaults, and compares P, the parameters of its `group_by`, with them."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R_co: ...
+
+
 class GroupedTaskDecorator(Protocol[P]):
-    """What `@app.task(..., group_by=function)` returns: task and function have the same parameters."""
+    """What `@app.task(..., group_by=function)` returns."""
 
     @overload
     def __call__(
+        self, fn: TaskLike[P, Q, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
+    ) -> AsyncTaskFunction[Q, T]: ...
+    @overload
+    def __call__(self, fn: TaskLike[P, Q, TaskResult[T, TaskError]], /) -> TaskFunction[Q, T]: ...
+    # For mypy, which does not find Q where P is the same.
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
     ) -> AsyncTaskFunction[P, T]: ...
     @overload
-    def __call__(self, fn: Callable[P, TaskResult[T, TaskError]], /) -> TaskFunction[P, T]: ...
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, TaskResult[T, TaskError]], /
+    ) -> TaskFunction[P, T]: ...
 
 
 class GroupedStubDecorator(Protocol[P]):
     """What `@app.declare(..., group_by=function)` returns."""
 
     @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /) -> TaskStub[P, T]: ...
+    def __call__(self, fn: TaskLike[P, Q, Coroutine[Any, Any, TaskResult[T, TaskError]]], /) -> TaskStub[Q, T]: ...
     @overload
-    def __call__(self, fn: Callable[P, TaskResult[T, TaskError]], /) -> TaskStub[P, T]: ...
+    def __call__(self, fn: TaskLike[P, Q, TaskResult[T, TaskError]], /) -> TaskStub[Q, T]: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
+    ) -> TaskStub[P, T]: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, TaskResult[T, TaskError]], /
+    ) -> TaskStub[P, T]: ...
 
 
 def define(
