@@ -28,7 +28,6 @@ from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
 from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
-from tests.support import factories
 from tests.support.apps import UNREACHABLE, add_task, app_on, make_app
 from tests.support.engine import Engine
 from tests.support.postgres import Database
@@ -91,8 +90,8 @@ async def drained(t: SimpleNamespace, db: Database, reply: Any = answer) -> list
     seen: dict[str, tuple[str, str | None]] = {}
     while True:
         waiting = db.execute(
-            """SELECT t.id, n.node_id, t.group_key FROM horsies_tasks t JOIN horsies_workflow_tasks n ON n.task_id = t.id
-                WHERE t.status = 'PENDING'"""
+            """SELECT t.id, n.node_id, t.group_key
+                 FROM horsies_tasks t JOIN horsies_workflow_tasks n ON n.task_id = t.id WHERE t.status = 'PENDING'"""
         )
         seen |= {task_id: (node_id, group) for task_id, node_id, group in waiting}
         db.execute("UPDATE horsies_tasks SET group_key = NULL WHERE status = 'PENDING'")

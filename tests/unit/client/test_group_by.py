@@ -29,7 +29,7 @@ class Plan(enum.StrEnum):
     FREE = "free"
 
 
-class Colour(str, enum.Enum):
+class Colour(str, enum.Enum):  # noqa: UP042  (the older form, whose str() is its name)
     RED = "red"
 
 
@@ -126,7 +126,7 @@ def test_a_parameter_whose_values_are_no_keys_is_refused(app: Horsies, annotatio
         return TaskResult(ok=0)
 
     work.__annotations__["key"] = annotation
-    with pytest.raises(TaskDefinitionError, match="group_by: parameter 'key' is a .*, which is no key") as raised:
+    with pytest.raises(TaskDefinitionError, match=r"group_by: parameter 'key' is a .*, which is no key") as raised:
         app.task("work", group_by="key")(work)
     assert "give a function that returns one" in str(raised.value)
 
@@ -163,7 +163,7 @@ def test_keys_become_text(app: Horsies, annotation: Any, value: Any, group: str 
 def test_other_values_are_refused(app: Horsies, value: Any) -> None:
     task = define(app, lambda account, page, region: value)
     with pytest.raises(
-        TaskSendError, match="task 'work': its group_by gives .*: return a str, an int, a UUID, or None"
+        TaskSendError, match=r"task 'work': its group_by gives .*: return a str, an int, a UUID, or None"
     ):
         task.send("a")
 
