@@ -1,5 +1,6 @@
 """The group of a task: how it comes into the row, on every road of a send, and what is refused."""
 
+import enum
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,6 +80,24 @@ def test_on_a_synchronous_connection(db: Database) -> None:
         one, many = add.send(7), add.send_many([(1,), (2,)])
         connection.commit()
     assert [group(db, handle.task_id) for handle in (one, *many)] == ["7", "1", "2"]
+
+
+class Tenant(str, enum.Enum):  # noqa: UP042  (the older form, whose str() is its name)
+    ACME = "acme"
+
+
+def test_the_member_of_an_enum_is_its_value(db: Database) -> None:
+    task_id = str(uuid.uuid4())
+    with app_on(db) as app, psycopg.connect(db.url) as connection:
+        add = add_task(app)
+        first = add.with_options(group=Tenant.ACME, connection=connection).send(1)
+        connection.commit()
+        for tenant in (Tenant.ACME, "acme"):
+            add.with_options(group=tenant, task_id=task_id).send(1)
+        run = app.workflow("w", [add.node()(1), add.node(group=Tenant.ACME)(2)]).start(group=Tenant.ACME)
+    assert [group(db, sent) for sent in (first.task_id, task_id)] == ["acme", "acme"]
+    assert db.value("SELECT group_key FROM horsies_workflows WHERE id = %s", run.workflow_id) == "acme"
+    assert db.execute("SELECT DISTINCT group_key FROM horsies_tasks") == [("acme",)]
 
 
 def test_it_is_part_of_a_sends_identity(db: Database) -> None:

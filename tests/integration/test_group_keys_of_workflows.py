@@ -1,7 +1,9 @@
 """The groups of workflow nodes and of schedules: their own, those that `group_by` gives them, and their run's."""
 
+import threading
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -251,6 +253,17 @@ def scheduled(where: Database | str, *schedules: TaskSchedule) -> Horsies:
     return app
 
 
+@asynccontextmanager
+async def running(app: Horsies) -> AsyncIterator[Scheduler]:
+    session = Session(app.config.broker, "scheduler", Queries(app.schema, Identity()))
+    scheduler = Scheduler(session, app, settled_schedules(app))
+    try:
+        await scheduler.run_once()
+        yield scheduler
+    finally:
+        await session.close()
+
+
 async def test_a_schedule_has_a_group_or_that_of_its_arguments(db: Database) -> None:
     hourly = Hourly()
     app = scheduled(
@@ -262,20 +275,42 @@ async def test_a_schedule_has_a_group_or_that_of_its_arguments(db: Database) -> 
         TaskSchedule("run", workflow="static", pattern=hourly, group="of the run"),
         TaskSchedule("run by function", workflow="of", pattern=hourly, kwargs={"tenant": "acme"}, group="of the run"),
     )
-    session = Session(app.config.broker, "scheduler", Queries(app.schema, Identity()))
-    scheduler = Scheduler(session, app, settled_schedules(app))
-    try:
-        await scheduler.run_once()
+    async with running(app) as scheduler:
         for schedule in app.config.schedule.schedules:
             age(db, "30 minutes", schedule.name)
         await scheduler.run_once()
-    finally:
-        await session.close()
     found = db.execute("SELECT task_name, is_workflow_task, group_key FROM horsies_tasks")
     assert sorted(found, key=str) == [
         ("called", False, "acme/1"), ("called", False, "mine"), ("called", True, "acme/1"), ("named", False, "none"),
         ("plain", False, None), ("plain", True, "of the run"),
     ]  # fmt: skip
+
+
+async def test_a_group_by_that_fails_when_a_slot_is_due_leaves_the_run_out(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may fail only then, as it is asked at each start of a workflow. It does not run in the scheduler's loop."""
+    asked: list[str] = []
+
+    def key(n: int) -> str:
+        asked.append(threading.current_thread().name)
+        if len(asked) > 1:
+            raise LookupError("no such tenant")
+        return "acme"
+
+    app = make_app(db, schedule=ScheduleConfig([TaskSchedule("s", workflow="w", pattern=Hourly())]))
+
+    @app.task("work", group_by=key)
+    def work(n: int) -> Number:
+        return TaskResult(ok=n)
+
+    app.workflow("w", [work.node()(1)])
+    async with running(app) as scheduler:
+        age(db, "30 minutes")
+        await scheduler.run_once()
+    assert db.value("SELECT count(*) FROM horsies_workflows") == 0
+    assert "its group_by raised LookupError: no such tenant" in caplog.text
+    assert asked[1:] == ["horsies-on-send"]
 
 
 def test_wrong_groups_of_schedules_are_told_where_they_are_written() -> None:

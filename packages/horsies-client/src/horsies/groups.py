@@ -91,7 +91,7 @@ class GroupBy:
 def _text(found: object) -> str | None:
     """The key as text; None for a value of another type. A bool is an int only by Python's history."""
     if isinstance(found, str):
-        return str.__str__(found)  # of an enum the value, not its name
+        return plain(found)
     if isinstance(found, int):
         return None if isinstance(found, bool) else int.__repr__(found)
     from uuid import UUID
@@ -105,6 +105,11 @@ def _is_plain(signature: inspect.Signature) -> bool:
 
 
 # -- checks --------------------------------------------------------------------------------------
+
+
+def plain(group: str | None) -> str | None:
+    """The group without its class: a driver might write the name of an enum's member instead of its value."""
+    return None if group is None else str.__str__(group)
 
 
 def check_group(checks: Checks, value: object) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from horsies._checks import Checks
 from horsies._text import short
 from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError
+from horsies.groups import plain
 from horsies.ids import new_id, new_ids
 from horsies.metadata import NOTHING
 from horsies.options import SendOptions, TaskOptions, check_good_until
@@ -126,11 +127,11 @@ def checked_plan(
     stored = definition is not None and not definition.is_stub
     # The fingerprint covers what this send asked for and not the task's registration, which a deploy between a send
     # and its repetition may change.
-    asked = options.good_until
+    asked, group = options.good_until, plain(options.group)
     identity = [
         task_name, options.queue_name, options.priority, _moment(options.eta), delay.total_seconds(),
         asked.total_seconds() if isinstance(asked, timedelta) else _moment(asked), options.unique_key,
-        *_asked_group(options.group),
+        *_asked_group(group),
     ]  # fmt: skip
     return Plan(
         task_name=task_name,
@@ -147,8 +148,8 @@ def checked_plan(
         fingerprint=json.dumps(identity),
         metadata=options.metadata or NOTHING,
         default_metadata=known.metadata or NOTHING,
-        group=options.group,
-        group_by=definition.group_by if definition is not None and options.group is None else None,
+        group=group,
+        group_by=definition.group_by if definition is not None and group is None else None,
     )
 
 

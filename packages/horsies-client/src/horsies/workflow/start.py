@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from horsies._checks import Checks
 from horsies._pg.statements import load
 from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError, UsageError
-from horsies.groups import GroupError, check_group
+from horsies.groups import GroupError, check_group, plain
 from horsies.ids import ID_FIX, id_problem, new_id, new_ids
 from horsies.metadata import NOTHING
 from horsies.options import check_metadata
@@ -207,7 +207,7 @@ class Start(Send[WorkflowHandle[T]]):
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
         self._given_metadata = metadata or NOTHING
         self._metadata: str | None = None
-        self._group = group
+        self._group = plain(group)
 
     def announced(self, schedule: str | None = None) -> Start[T]:
         """Call the middleware's `on_send`, before the first try."""
