@@ -351,5 +351,7 @@ def test_a_start_says_where_arguments_belong(app: Horsies, number: Any) -> None:
             UsageError, match=r"takes only workflow_id=, connection=, metadata=, group=; arguments belong to the "
         ):
             start(5)
-        with pytest.raises(UsageError, match=r"does not know n \(its options: workflow_id, connection, metadata, group\)"):
+        with pytest.raises(
+            UsageError, match=r"does not know n \(its options: workflow_id, connection, metadata, group\)"
+        ):
             start(n=5)
