@@ -1,5 +1,5 @@
-"""A producer with the rights of `horsies-migrate grants` sends grouped tasks. In a database of its own, which the grants
-change."""
+"""A producer with the rights of `horsies-migrate grants` sends grouped tasks. The grants change the database, which no
+other test shares."""
 
 import asyncpg
 

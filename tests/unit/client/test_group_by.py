@@ -89,7 +89,7 @@ def test_what_cannot_work_is_refused_with_all_other_problems(app: Horsies, group
     text = str(raised.value)
     assert "task 'work'" in text
     assert "test_group_by.py:" in text
-    assert f"group_by: {'it ' if 'does not take' in why else ''}{why}" in text or why in text
+    assert why in text.partition("group_by: ")[2]
     assert fix in text
     assert "timeout_ms: 0 ms is out of range" in text
 
