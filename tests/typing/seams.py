@@ -92,5 +92,5 @@ def opened() -> int:
 
 
 AppConfig(PostgresConfig(), middleware=[Everything])  # type: ignore[list-item]
-Horsies().task("a", metadata=["tenant"])  # type: ignore[arg-type]
+Horsies().task("a", metadata=["tenant"])  # type: ignore[call-overload]
 touch.with_options(metadata="tenant")  # type: ignore[arg-type]

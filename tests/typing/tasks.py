@@ -90,4 +90,4 @@ def other_error(number: int) -> TaskResult[int, str]:
 async def no_result(number: int) -> None: ...
 
 
-app.task("unknown_option", retries=3)  # type: ignore[call-arg]
+app.task("unknown_option", retries=3)  # type: ignore[call-overload]

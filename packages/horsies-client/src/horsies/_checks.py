@@ -31,6 +31,15 @@ def shown(value: object) -> str:
     return text if type(value) in (int, float) else f"{text} ({type(value).__name__})"
 
 
+def key_problem(key: object) -> str | None:
+    """The problem of a text that stands in a key column, or None."""
+    if not isinstance(key, str) or not 1 <= len(key) <= 255:
+        return f"{key!r:.80} is not a text of 1 to 255 characters"
+    if "\0" in key or (not key.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in key)):
+        return "holds a character that PostgreSQL cannot store, NUL or a lone surrogate"
+    return None
+
+
 def queue_name_problem(name: object, where: str) -> Problem | None:
     """The problem of a queue name, or None. Configuration, tasks and sends apply the same rule."""
     if isinstance(name, str) and QUEUE_NAME_PATTERN.match(name):

@@ -1,27 +1,35 @@
 """`Horsies`: the app. It registers tasks and workflows, sends by name, and starts workers and schedulers."""
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from horsies._checks import Checks, shown
+from horsies._checks import shown
 from horsies._hints import APP, explained, missing
 from horsies._runtime import AppRuntime
-from horsies._text import plural, short
-from horsies.config import AppConfig, QueueMode
-from horsies.errors import ConfigurationError, TaskDefinitionError, UsageError
+from horsies._text import plural
+from horsies.config import AppConfig
+from horsies.defining import (
+    GroupedStubDecorator,
+    GroupedTaskDecorator,
+    StubDecorator,
+    TaskDecorator,
+    define,
+    location_of,
+    refuse_no_name,
+)
+from horsies.errors import UsageError
 from horsies.events import Event
 from horsies.handle import TaskHandle
 from horsies.lifespan import Lifespan
-from horsies.options import SendOptions, TaskOptions, check_name
-from horsies.registry import TaskDefinition
-from horsies.result import TaskError, TaskResult
+from horsies.options import SendOptions, TaskOptions
 from horsies.retry import RetryPolicy
 from horsies.tasks import AsyncTaskFunction, NamedSender, Sender, TaskFunction, TaskStub, WithOptions, changed
 
 if TYPE_CHECKING:
+    from horsies.groups import GroupKey
     from horsies.workflow.defined import Workflows
     from horsies.workflow.graph import OnError, SuccessPolicy
     from horsies.workflow.handle import WorkflowHandle
@@ -33,26 +41,6 @@ T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 R = TypeVar("R")
 Hook = TypeVar("Hook", bound=Callable[[], None])
-
-
-class TaskDecorator(Protocol):
-    """What `@app.task(...)` returns. It keeps the signature, and tells `async def` from `def`."""
-
-    @overload
-    def __call__(
-        self, fn: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /
-    ) -> AsyncTaskFunction[P, T]: ...
-    @overload
-    def __call__(self, fn: Callable[P, TaskResult[T, TaskError]], /) -> TaskFunction[P, T]: ...
-
-
-class StubDecorator(Protocol):
-    """What `@app.declare(...)` returns."""
-
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, TaskResult[T, TaskError]]], /) -> TaskStub[P, T]: ...
-    @overload
-    def __call__(self, fn: Callable[P, TaskResult[T, TaskError]], /) -> TaskStub[P, T]: ...
 
 
 class Horsies(AppRuntime, WithOptions[NamedSender]):
@@ -74,6 +62,34 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
 
     # -- defining --------------------------------------------------------------------------------
 
+    @overload
+    def task(
+        self,
+        name: str,
+        *,
+        queue_name: str | None = None,
+        retry_policy: RetryPolicy | None = None,
+        timeout_ms: int | None = None,
+        priority: int | None = None,
+        good_until: datetime | timedelta | None = None,
+        run_ahead: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        group_by: str | None = None,
+    ) -> TaskDecorator: ...
+    @overload
+    def task(
+        self,
+        name: str,
+        *,
+        queue_name: str | None = None,
+        retry_policy: RetryPolicy | None = None,
+        timeout_ms: int | None = None,
+        priority: int | None = None,
+        good_until: datetime | timedelta | None = None,
+        run_ahead: bool = True,
+        metadata: Mapping[str, Any] | None = None,
+        group_by: "Callable[P, GroupKey]",
+    ) -> GroupedTaskDecorator[P]: ...
     @explained("task")
     def task(
         self,
@@ -86,21 +102,48 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
         good_until: datetime | timedelta | None = None,
         run_ahead: bool = True,
         metadata: Mapping[str, Any] | None = None,
-    ) -> TaskDecorator:
+        group_by: "str | Callable[..., GroupKey] | None" = None,
+    ) -> Any:
         """Register a function under a name. It returns `TaskResult[T, TaskError]`. Its annotations type sends and
-        results; a definition that cannot work is refused at import, with file and line."""
-        _refuse_no_name("task", name)
+        results; a definition that cannot work is refused at import, with file and line.
+
+        `group_by`: the name of a parameter, or a function with the parameters of the task that returns a str, an int, a
+        UUID or None. The sender calls it with the arguments of each call: its value is the group of that task.
+        """
+        refuse_no_name("task", name)
         options = TaskOptions(queue_name=queue_name, retry_policy=retry_policy, timeout_ms=timeout_ms,
                               priority=priority, good_until=good_until, run_ahead=run_ahead,
-                              metadata=metadata)  # fmt: skip
+                              metadata=metadata, group_by=group_by)  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Any:
-            definition = self._define(name, fn, options, is_stub=False)
+            definition = define(self, name, fn, options, is_stub=False)
             kind = AsyncTaskFunction[..., Any] if definition.is_async else TaskFunction[..., Any]
             return kind(self, definition)
 
-        return cast("TaskDecorator", register)
+        return register
 
+    @overload
+    def declare(
+        self,
+        name: str,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        good_until: datetime | timedelta | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        group_by: str | None = None,
+    ) -> StubDecorator: ...
+    @overload
+    def declare(
+        self,
+        name: str,
+        *,
+        queue_name: str | None = None,
+        priority: int | None = None,
+        good_until: datetime | timedelta | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        group_by: "Callable[P, GroupKey]",
+    ) -> GroupedStubDecorator[P]: ...
     @explained("declare")
     def declare(
         self,
@@ -110,16 +153,18 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
         priority: int | None = None,
         good_until: datetime | timedelta | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> StubDecorator:
+        group_by: "str | Callable[..., GroupKey] | None" = None,
+    ) -> Any:
         """Declare a task that another code base runs, by the signature of a stub. The worker's registration decides
-        retries and time-outs."""
-        _refuse_no_name("declare", name)
-        options = TaskOptions(queue_name=queue_name, priority=priority, good_until=good_until, metadata=metadata)
+        retries and time-outs; `group_by` is that of the sender, and belongs here."""
+        refuse_no_name("declare", name)
+        options = TaskOptions(queue_name=queue_name, priority=priority, good_until=good_until, metadata=metadata,
+                              group_by=group_by)  # fmt: skip
 
         def register(fn: Callable[..., Any]) -> Any:
-            return TaskStub[..., Any](self, self._define(name, fn, options, is_stub=True))
+            return TaskStub[..., Any](self, define(self, name, fn, options, is_stub=True))
 
-        return cast("StubDecorator", register)
+        return register
 
     @overload
     def workflow(
@@ -182,7 +227,7 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
         """Decorate a generator that opens what tasks need, yields it once, and closes it. It runs in each child process
         of a worker: up to its `yield` before the first task, the rest after the last, in reverse order. Tasks read
         `.value` of the decorated function. An async generator is for `async def` tasks."""
-        lifespan = Lifespan[Any](function, _location(function))
+        lifespan = Lifespan[Any](function, location_of(function))
         self.lifespans.append(lifespan)
         return lifespan
 
@@ -205,52 +250,6 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
         if (kind, handler) not in self.event_handlers:
             self.event_handlers.append((kind, handler))
         return handler
-
-    def _define(self, name: str, fn: Callable[..., Any], options: TaskOptions, *, is_stub: bool) -> TaskDefinition:
-        from horsies.codec import TaskCodec
-
-        location = _location(fn)
-        if isinstance(fn, Sender):
-            raise TaskDefinitionError(
-                str(name), "it is a task already", "decorate the plain function once", location=location
-            )
-        checks = Checks(f"task {short(str(name))!r} ({location})")
-        check_name(checks, "name", name)
-        options.check(checks)
-        if isinstance(options.retry_policy, RetryPolicy):
-            config = self.config
-            options.retry_policy.check_codes(
-                checks,
-                config.exception_mapper,
-                config.default_unhandled_error_code,
-                getattr(inspect.unwrap(fn), "__globals__", {}),
-            )
-        queues = self.config.queue_names
-        if options.queue_name is not None and options.queue_name not in queues:
-            checks.add(
-                "queue_name",
-                f"{short(str(options.queue_name))!r} is not a queue of this app",
-                f"use one of: {', '.join(queues)}",
-            )
-        elif options.queue_name is None and self.config.queue_mode is QueueMode.CUSTOM:
-            checks.add("queue_name", "this app has queues of its own", f"name one of: {', '.join(queues)}")
-        try:
-            checks.finish()
-        except ConfigurationError as error:
-            text = "; ".join(f"{problem.where.rpartition('.')[2]}: {problem.why}" for problem in error.problems)
-            fix = "; ".join(problem.fix for problem in error.problems)
-            raise TaskDefinitionError(str(name), text, fix, location=location) from None
-        definition = TaskDefinition(
-            name=name,
-            fn=fn,
-            is_async=inspect.iscoroutinefunction(fn),
-            is_stub=is_stub,
-            codec=TaskCodec.from_function(fn, task_name=name, location=location),
-            options=options,
-            location=location,
-        )
-        self.registry.add(definition)
-        return definition
 
     # -- sending and waiting ---------------------------------------------------------------------
 
@@ -315,22 +314,3 @@ class Horsies(AppRuntime, WithOptions[NamedSender]):
                 "app.run_scheduler() needs the package horsies-worker: pip install horsies-worker"
             ) from None
         return run_scheduler(self, SchedulerOptions(**options))
-
-
-def _refuse_no_name(decorator: str, name: object) -> None:
-    """Refuse `@app.task` without parentheses, which would silently replace the function by a decorator, and a name that
-    is none."""
-    if callable(name):
-        called = getattr(name, "__name__", type(name).__name__)
-        raise TaskDefinitionError(
-            called, f"@app.{decorator} needs a name", f'write @app.{decorator}("{called}")', location=_location(name)
-        )
-    if not isinstance(name, str):
-        why = f"name: must be a string, got {shown(name)}"
-        raise TaskDefinitionError(short(str(name)), why, f'write @app.{decorator}("name")')
-
-
-def _location(fn: object) -> str:
-    fn = getattr(fn, "__func__", fn)  # of a classmethod or a staticmethod
-    code = getattr(inspect.unwrap(cast("Callable[..., Any]", fn)) if callable(fn) else fn, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "unknown place"

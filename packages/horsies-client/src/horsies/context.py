@@ -33,8 +33,8 @@ class TaskContext:
     """The running attempt. Get it with `current_task()`."""
 
     __slots__ = (
-        "_emit_progress", "_metadata", "_metadata_json", "_state", "_stop_asked", "_stop_reason", "attempt", "group",
-        "deadline", "fencing_token", "queue_name", "ready_at", "task_id", "task_name",
+        "_emit_progress", "_metadata", "_metadata_json", "_state", "_stop_asked", "_stop_reason", "attempt",
+        "deadline", "fencing_token", "group", "queue_name", "ready_at", "task_id", "task_name",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +66,7 @@ class TaskContext:
         """When the task could have started, in seconds since 1970 on the database's clock: the time of the send, or the
         end of its delay or of the wait before a retry."""
         self.group = group
-        """The group of the task: `group=` of the send, or `group_by=` of the task."""
+        """The group of the task, such as its tenant: of the send, or of the task's `group_by`. None without one."""
         self._metadata_json = metadata_json
         self._metadata: Mapping[str, Any] | None = None
         self._emit_progress = emit_progress

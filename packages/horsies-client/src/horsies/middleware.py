@@ -48,8 +48,16 @@ class Outgoing:
     """The name of the schedule that fires."""
     from_task: "TaskContext | None" = None
     """The task in which the send happens."""
+    groups: Sequence[str | None] = ()
+    """The group of each task in `ids`, or of the run. A change has no effect."""
     state: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False, compare=False)
     """For middleware: what it keeps from `on_send` to `on_sent`, under a key of its own."""
+
+    @property
+    def group(self) -> str | None:
+        """The group that all of these tasks have, or the run; None without one, and where the calls of a `send_many`
+        have different groups."""
+        return self.groups[0] if len(set(self.groups)) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ The same fingerprint under the same id is success, another one is PAYLOAD_MISMAT
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from horsies._checks import Checks
 from horsies._text import short
 from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError
+from horsies.groups import plain
 from horsies.ids import new_id, new_ids
 from horsies.metadata import NOTHING
 from horsies.options import SendOptions, TaskOptions, check_good_until
@@ -22,6 +23,7 @@ from horsies.options import SendOptions, TaskOptions, check_good_until
 if TYPE_CHECKING:
     from horsies.codec import EncodedCall
     from horsies.config import AppConfig
+    from horsies.groups import GroupBy
     from horsies.registry import TaskDefinition
 
 NO_DELAY: Final = timedelta(0)
@@ -48,8 +50,18 @@ class Plan:
     """Of this send."""
     default_metadata: Mapping[str, Any]
     """Of the registration."""
+    group: str | None = None
+    """`group=` of this send."""
+    group_by: "GroupBy | None" = field(default=None, compare=False)
+    """Of the registration; None if the send names the group. Not compared: it is made anew when a module is imported
+    again."""
 
-    def tasks(self, calls: "Sequence[EncodedCall]") -> "NewTasks":
+    def group_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """The group of a call, whose arguments fit the task. Raises GroupError."""
+        return self.group if self.group_by is None else self.group_by.of(args, kwargs)
+
+    def tasks(self, calls: "Sequence[EncodedCall]", groups: list[str | None] | None = None) -> "NewTasks":
+        """The rows of these calls. `groups` has the group of each; None: no call has one."""
         return NewTasks(
             plan=self,
             ids=new_ids(len(calls)) if len(calls) != 1 else [self.task_id or new_id()],
@@ -57,6 +69,7 @@ class Plan:
             kwargs=[call.kwargs_json for call in calls],
             shas=[_sha(self.fingerprint, call.args_json, call.kwargs_json) for call in calls],
             sent_at=datetime.now(UTC),
+            groups=groups,
         )
 
     def older_sha(self, args: str | None, kwargs: str | None) -> str:
@@ -64,6 +77,7 @@ class Plan:
         identity = [
             self.task_name, self.queue_name, self.priority, _moment(self.eta), self.delay.total_seconds(),
             _moment(self.good_until), self.ttl and self.ttl.total_seconds(), self.task_options, self.unique_key,
+            *_asked_group(self.group),
         ]  # fmt: skip
         return _sha(json.dumps(identity), args, kwargs)
 
@@ -79,6 +93,8 @@ class NewTasks(NamedTuple):
     sent_at: datetime
     metadata: str | None = None
     """JSON, the same for all."""
+    groups: list[str | None] | None = None
+    """The group of each; None when no task has one."""
 
 
 def plan(config: "AppConfig", task_name: str, definition: "TaskDefinition | None", options: SendOptions) -> Plan:
@@ -111,10 +127,11 @@ def checked_plan(
     stored = definition is not None and not definition.is_stub
     # The fingerprint covers what this send asked for and not the task's registration, which a deploy between a send
     # and its repetition may change.
-    asked = options.good_until
+    asked, group = options.good_until, plain(options.group)
     identity = [
         task_name, options.queue_name, options.priority, _moment(options.eta), delay.total_seconds(),
         asked.total_seconds() if isinstance(asked, timedelta) else _moment(asked), options.unique_key,
+        *_asked_group(group),
     ]  # fmt: skip
     return Plan(
         task_name=task_name,
@@ -131,6 +148,8 @@ def checked_plan(
         fingerprint=json.dumps(identity),
         metadata=options.metadata or NOTHING,
         default_metadata=known.metadata or NOTHING,
+        group=group,
+        group_by=definition.group_by if definition is not None and group is None else None,
     )
 
 
@@ -151,6 +170,12 @@ def _sha(fingerprint: str, args: str | None, kwargs: str | None) -> str:
     # The hash compares two calls with one id and protects nothing: 128 bits are enough, and every version of the row
     # carries them. BLAKE2s would save 4 µs per send, but not every FIPS build of Python has it.
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _asked_group(group: str | None) -> tuple[str, ...]:
+    """What a fingerprint has of `group=`: nothing without one, as before there were groups. The answer of `group_by` is
+    left out as every part of the registration; the arguments from which it is made are in the fingerprint."""
+    return () if group is None else (f"group {group}",)
 
 
 def _moment(value: datetime | None) -> str | None:

@@ -1,12 +1,13 @@
 """The options of a registered task, and those of a send."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
-from horsies._checks import Checks, shown
+from horsies._checks import Checks, key_problem, shown
+from horsies.groups import check_group
 from horsies.metadata import RESERVED, encode
 from horsies.retry import RetryPolicy
 
@@ -28,6 +29,8 @@ class TaskOptions:
     failure without a run, after the loss of a whole worker, is worse for this task than a lower speed."""
     metadata: Mapping[str, Any] | None = None
     """What every send of the task starts with; stored in the row by itself."""
+    group_by: str | Callable[..., Any] | None = None
+    """The parameter, or the function of the arguments, that gives the group of a send without `group=`."""
 
     def check(self, checks: Checks) -> None:
         """Add all problems of these options."""
@@ -87,6 +90,7 @@ class SendOptions:
     task_id: str | None = None
     connection: Any = None
     metadata: Mapping[str, Any] | None = None
+    group: str | None = None
 
     def check(self, checks: Checks) -> None:
         """Add all problems of these options."""
@@ -100,11 +104,12 @@ class SendOptions:
             _check_moment(checks, "eta", self.eta)
             if self.delay is not None:
                 checks.add("eta", "cannot be combined with delay", "give one of them")
-        if self.unique_key is not None:
-            _check_key(checks, self.unique_key)
+        if self.unique_key is not None and (why := key_problem(self.unique_key)) is not None:
+            checks.add("unique_key", why, "use a shorter key, or its hash")
         if self.task_id is not None and (why := id_problem(self.task_id)):
             checks.add("task_id", why, ID_FIX)
         check_metadata(checks, self.metadata)
+        check_group(checks, self.group)
 
 
 def check_name(checks: Checks, field: str, name: object, *, is_sent: bool = False) -> None:
@@ -182,10 +187,3 @@ def _check_moment(checks: Checks, name: str, value: object) -> None:
         checks.add(name, f"{value.isoformat()} has no time zone", "use datetime.now(timezone.utc) + timedelta(...)")
     elif not 1971 <= value.year < 9000:  # the schema refuses what is not from 1970 to 9000, in UTC
         checks.add(name, f"{value.isoformat()} is out of range", "give a year from 1971 to 8999, or leave it out")
-
-
-def _check_key(checks: Checks, key: object) -> None:
-    if not isinstance(key, str) or not 1 <= len(key) <= 255:
-        checks.add("unique_key", f"{key!r:.80} is not a text of 1 to 255 characters", "use a shorter key, or its hash")
-    elif "\0" in key or (not key.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in key)):
-        checks.add("unique_key", "holds a character that PostgreSQL cannot store", "remove NUL and lone surrogates")

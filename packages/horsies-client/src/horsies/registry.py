@@ -9,6 +9,7 @@ from horsies.options import TaskOptions
 
 if TYPE_CHECKING:
     from horsies.codec import TaskCodec
+    from horsies.groups import GroupBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class TaskDefinition:
     codec: "TaskCodec"
     options: TaskOptions
     location: str
+    group_by: "GroupBy | None" = None
 
 
 class Registry:

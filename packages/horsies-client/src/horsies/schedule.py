@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, cast
 
 from horsies._checks import Checks, shown
+from horsies.groups import check_group
 from horsies.options import check_name
 
 MAX_INTERVAL: Final = timedelta(days=366)
@@ -230,6 +231,10 @@ class TaskSchedule:
     overlap: Overlap | Literal["allow", "skip"] = field(default=Overlap.ALLOW, kw_only=True)
     """`allow` or `skip` a run while the task of the previous run has not ended."""
 
+    group: str | None = field(default=None, kw_only=True)
+    """The group of each task, or of each run of the workflow. None: what the task's `group_by` makes of `kwargs`, once
+    when the scheduler starts."""
+
     jitter: timedelta | float = field(default=0, kw_only=True)
     """Delays each run's task by up to this many seconds. The delay is random, but fixed for a slot."""
 
@@ -247,6 +252,7 @@ class TaskSchedule:
             checks.add("pattern", f"{shown(self.pattern)} is not a pattern", f"give one of: {names}")
         self._check_kwargs(checks)
         checks.queue_name("queue_name", self.queue_name, optional=True)
+        check_group(checks, self.group)
         if checks.text("timezone", self.timezone) and not _ZONE.match(self.timezone):
             checks.add("timezone", f"{shown(self.timezone)} is not the name of a zone", "give one like Europe/Berlin")
         for name, kind in (("skipped_times", SkippedTime), ("overlap", Overlap)):

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from horsies._checks import Checks, shown
 from horsies.codec import EncodeError
 from horsies.errors import ConfigurationError, Problem, TaskSendError
+from horsies.groups import GroupError
 from horsies.ids import derived_id, new_id
 from horsies.new_tasks import NewTasks, checked_plan
 from horsies.options import SendOptions
@@ -112,7 +113,7 @@ def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks)
         return None
     found = cast("WorkflowSpec[Any]", spec)
     try:
-        found.prepared_start(new_id()).statement()
+        found.prepared_start(new_id(), schedule.group).statement()
     except TaskSendError as error:
         checks.add("workflow", str(error), "see its definition")
         return None
@@ -131,8 +132,16 @@ def _row(app: "Horsies", schedule: TaskSchedule, task_name: str, checks: Checks)
         return None
     if checks.problems:
         return None  # the plan would only report the queue again
-    settled = checked_plan(app.config, task_name, definition, SendOptions(queue_name=schedule.queue_name), checks)
-    return None if settled is None else settled.tasks([call])
+    options = SendOptions(queue_name=schedule.queue_name, group=schedule.group)
+    settled = checked_plan(app.config, task_name, definition, options, checks)
+    if settled is None:
+        return None
+    try:
+        group = settled.group_of((), schedule.kwargs)
+    except GroupError as error:
+        checks.add("kwargs", str(error), "or give the schedule its group: group=...")
+        return None
+    return settled.tasks([call], None if group is None else [group])
 
 
 def _check_zone(checks: Checks, name: str) -> None:

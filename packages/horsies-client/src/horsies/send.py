@@ -38,6 +38,7 @@ def outgoing(
     queue_name: str | None,
     is_workflow: bool = False,
     schedule: str | None = None,
+    groups: Sequence[str | None] | None = None,
 ) -> tuple[str | None, Outgoing | None]:
     """Call `on_send` of the app's middleware. Return the metadata of the rows as JSON, and what `on_sent` gets later;
     None without middleware."""
@@ -48,7 +49,8 @@ def outgoing(
     metadata = {**defaults, **passed_on, **given}
     announced: Outgoing | None = None
     if middleware:
-        announced = Outgoing(name, ids, queue_name, metadata, is_workflow, schedule, task)
+        of_each = (None,) * len(ids) if groups is None else tuple(groups)
+        announced = Outgoing(name, ids, queue_name, metadata, is_workflow, schedule, task, of_each)
         announce(middleware, announced)
         metadata = announced.metadata
     try:
@@ -189,8 +191,9 @@ class TaskSend(Send[H]):
         super().__init__(app, verb, connection, tasks.ids)
         plan = tasks.plan
         metadata, self.outgoing = outgoing(
-            app, plan.task_name, tasks.ids, plan.default_metadata, plan.metadata, queue_name=plan.queue_name
-        )
+            app, plan.task_name, tasks.ids, plan.default_metadata, plan.metadata, queue_name=plan.queue_name,
+            groups=tasks.groups,
+        )  # fmt: skip
         self.tasks = tasks if metadata is None else tasks._replace(metadata=metadata)
         self.definition = definition
         self._is_fresh = tasks.plan.task_id is None

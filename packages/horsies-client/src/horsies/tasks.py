@@ -14,6 +14,7 @@ from horsies._checks import Checks, shown
 from horsies._hints import SENDER, known_options, missing
 from horsies._loading import CODEC, load
 from horsies.errors import ConfigurationError, HorsiesError, SendErrorCode, TaskSendError, UsageError
+from horsies.groups import GroupError
 from horsies.handle import TaskHandle
 from horsies.new_tasks import NewTasks, Plan, plan
 from horsies.options import SendOptions, check_name
@@ -71,6 +72,7 @@ class WithOptions(Generic[S]):
         task_id: str | None = None,
         connection: Any = None,
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> S:
         """A sender of the same task, or for `app.send` of any task, with these options.
 
@@ -78,11 +80,12 @@ class WithOptions(Generic[S]):
         `task_id`: an id of your own, for a send that you may repeat: a UUID in its canonical form, such as
         `str(uuid.uuid5(namespace, key))`. `connection`: your own connection or session; the task exists if and only if
         your transaction commits. `metadata`: small JSON values beside the arguments, such as the tenant; the task finds
-        them in `current_task().metadata`.
+        them in `current_task().metadata`. `group`: a text of up to 255 characters, such as the tenant's id: the queue's
+        `GroupPolicy` limits each group, and lets groups take turns. It wins over the `group_by` of the task.
         """
         return self._changed(priority=priority, queue_name=queue_name, good_until=good_until, delay=delay, eta=eta,
                              unique_key=unique_key, task_id=task_id, connection=connection,
-                             metadata=metadata)  # fmt: skip
+                             metadata=metadata, group=group)  # fmt: skip
 
 
 class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
@@ -171,6 +174,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         queue_name: str | None = None,
         priority: int | None = None,
         good_until: datetime | timedelta | None = None,
+        group: str | None = None,
         max_width: int | None = None,
     ) -> "NodeBuilder[P, T]":
         """A node of a workflow: `task.node(...)(arguments)`, or `.map(items)` for one call per item.
@@ -178,7 +182,9 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         `from_node(other)` among the arguments is the value that the other node returns; `args_from` passes it by
         parameter name. `join`: run when all, any, or `min_success` (quorum) of the nodes that it waits for have
         completed. `allow_failed_deps`: run when all of them have ended, completed or not. `good_until` as a timedelta
-        counts from the moment at which the node is enqueued.
+        counts from the moment at which the node is enqueued. `group`: the group of its task, for a map of every item's.
+        Without it, the task's `group_by` decides where it can at the start of the run, from arguments that no other
+        node provides; otherwise the node has the group of its run.
         """
         from horsies.workflow.nodes import MAX_WIDTH, NodeBuilder, listed
 
@@ -186,7 +192,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
             "node_id": node_id, "waits_for": listed(waits_for) or waits_for,
             "workflow_ctx_from": listed(workflow_ctx_from) or workflow_ctx_from,
             "join": join, "min_success": min_success, "allow_failed_deps": allow_failed_deps,
-            "queue_name": queue_name, "priority": priority, "good_until": good_until,
+            "queue_name": queue_name, "priority": priority, "good_until": good_until, "group": group,
             "max_width": MAX_WIDTH if max_width is None else max_width,
         }  # fmt: skip
         return NodeBuilder(self, args_from, options)
@@ -194,9 +200,11 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
     def _send_one(self, verb: str, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SendOne[T]:
         try:
             call = self._definition.codec.encode_call(args, kwargs, limits=self._app.payload_limits)
+            group = plan.group_of(args, kwargs)
         except HorsiesError as error:  # an EncodeError; importing that name costs as much as the encoding
             raise _invalid(str(error)) from error
-        return SendOne(self._app, verb, self._definition, plan.tasks([call]), self._options.connection)
+        tasks = plan.tasks([call], None if group is None else [group])
+        return SendOne(self._app, verb, self._definition, tasks, self._options.connection)
 
     def _send_many(self, tasks: NewTasks) -> SendMany[T]:
         return SendMany(self._app, "send_many", self._definition, tasks, self._options.connection)
@@ -209,14 +217,17 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         if not isinstance(calls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _invalid(f"send_many takes several calls, not {shown(calls)}: give a list of calls: [task.call(...)]")
         encode, limits = self._definition.codec.encode_call, self._app.payload_limits
+        plan = self._current_plan()
         encoded: list[EncodedCall] = []
+        groups: list[str | None] = []
         for at, call in enumerate(calls):
             args, kwargs = self._unpack(call, at)
             try:
                 encoded.append(encode(args, kwargs, limits=limits))
+                groups.append(plan.group_of(args, kwargs))
             except HorsiesError as error:
                 raise _invalid(f"send_many item {at}: {error}") from error
-        return self._current_plan().tasks(encoded)
+        return plan.tasks(encoded, groups if any(groups) else None)
 
     def _unpack(self, call: object, at: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         if isinstance(call, TaskCall):
@@ -306,9 +317,11 @@ class NamedSender:
                 call = definition.codec.encode_call(args, kwargs, limits=limits)
             else:
                 call = encode_untyped_call(args, kwargs, task_name=task_name, limits=limits)
-        except (EncodeError, ConfigurationError) as error:
+            made = plan(self._app.config, task_name, definition, self._options)
+            group = made.group_of(args, kwargs)
+        except (EncodeError, ConfigurationError, GroupError) as error:
             raise _invalid(str(error)) from error
-        tasks = plan(self._app.config, task_name, definition, self._options).tasks([call])
+        tasks = made.tasks([call], None if group is None else [group])
         return SendOne(self._app, "send", definition, tasks, self._options.connection)
 
 

@@ -40,12 +40,14 @@ async def write_task(
     can have the id yet: it was made for this send and never sent. `alone`: not in a transaction of the caller."""
     statements = load("horsies._pg", "tasks.sql", schema)
     plan, task_id, sha = tasks.plan, tasks.ids[0], tasks.shas[0]
+    group = tasks.groups[0] if tasks.groups is not None else None
     if fresh and alone and plan.unique_key is None:
-        await _call(execute, statements, "send_task", tasks, task_id, tasks.args[0], tasks.kwargs[0], sha)
+        await _call(execute, statements, "send_task", tasks, group, task_id, tasks.args[0], tasks.kwargs[0], sha)
         return Written(task_id, False)
     values = (
         task_id, plan.task_name, plan.queue_name, plan.priority, tasks.args[0], tasks.kwargs[0], tasks.sent_at,
         plan.eta, plan.delay, plan.good_until, plan.ttl, plan.max_retries, plan.task_options, sha, tasks.metadata,
+        group,
     )  # fmt: skip
     if fresh and plan.unique_key is None:
         await execute(statements["insert_fresh_task"].sql, *values)
@@ -80,10 +82,10 @@ async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None
     # few tasks have positional-only arguments: NULL instead of an array of NULLs need not be encoded
     columns = (tasks.ids, tasks.args if any(tasks.args) else None, tasks.kwargs, tasks.shas)
     if fresh and alone:
-        await _call(execute, statements, "send_task_batch", tasks, *columns)
+        await _call(execute, statements, "send_task_batch", tasks, tasks.groups, *columns)
         return
     statement = statements["insert_fresh_task_batch" if fresh else "insert_task_batch"]
-    written = await execute(statement.sql, *columns, *_shared_values(tasks))
+    written = await execute(statement.sql, *columns, *_shared_values(tasks), tasks.groups)
     if written[0][0] == len(tasks.ids):
         return
     rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
@@ -93,12 +95,12 @@ async def write_batch(execute: ExecuteAsync, tasks: NewTasks, schema: str | None
 
 
 async def _call(
-    execute: ExecuteAsync, statements: Mapping[str, Statement], name: str, tasks: NewTasks, *columns: Any
+    execute: ExecuteAsync, statements: Mapping[str, Statement], name: str, tasks: NewTasks, groups: Any, *columns: Any
 ) -> None:
     """Call a procedure that commits the rows, then notifies. An error may come after the commit: the queue of
     notifications is full, or the statement was cancelled."""
     try:
-        await execute(statements[name].sql, *columns, *_shared_values(tasks))
+        await execute(statements[name].sql, *columns, *_shared_values(tasks), groups)
     except Exception as error:
         if sqlstate(error) not in _AFTER_COMMIT:
             raise

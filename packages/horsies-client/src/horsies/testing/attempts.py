@@ -184,7 +184,7 @@ def _close() -> None:
 # -- one attempt ---------------------------------------------------------------------------------
 
 
-def run_attempt(app: Horsies, definition: "TaskDefinition", job: "Job") -> "Outcome":
+def run_attempt(app: Horsies, definition: "TaskDefinition", job: "Job", group: str | None) -> "Outcome":
     """Run user code once, inside the app's middleware, and call `on_attempt_end`."""
     from horsies_worker.child.attempt_ends import AttemptEnds
     from horsies_worker.child.execute import Executor
@@ -196,7 +196,7 @@ def run_attempt(app: Horsies, definition: "TaskDefinition", job: "Job") -> "Outc
             "testing.recorded for such a task"
         )
     open_app(app)
-    context = _context(job)
+    context = _context(job, group)
     executor, inside = Executor(app), contextvars.Context()
     inside.run(_depth.set, depth)
     inside.run(enter_task, context)
@@ -226,7 +226,7 @@ async def _awaited(executor: "Executor", job: "Job", context: TaskContext) -> "O
         return executor.failed(error)
 
 
-def _context(job: "Job") -> TaskContext:
+def _context(job: "Job", group: str | None) -> TaskContext:
     deadline = None
     if job.timeout_ms is not None:
         deadline = datetime.now(UTC) + timedelta(milliseconds=job.timeout_ms)
@@ -234,6 +234,7 @@ def _context(job: "Job") -> TaskContext:
         task_id=job.task_id, task_name=job.task_name, attempt=job.attempt, deadline=deadline,
         fencing_token=job.generation, emit_progress=lambda _text: None, stop_asked=lambda: False,
         queue_name=job.queue_name, ready_at=job.ready_at, metadata_json=job.metadata,
+        group=group,
     )  # fmt: skip
 
 
@@ -296,10 +297,11 @@ def run_row(app: Horsies, row: TaskRow, *, first_attempt: int = 1, only_one: boo
                 "max_retries": row.max_retries, "claim_generation": attempt, "retry_count": attempt - 1,
                 "args": row.args, "kwargs": row.kwargs, "queue_name": sent.queue_name, "ready_at": time.time(),
                 "metadata": row.metadata, "is_workflow_task": sent.workflow_id is not None,
+                "group_key": sent.group,
             },
             definition, run_ahead=False,
         )  # fmt: skip
-        outcome = run_attempt(app, definition, claimed.job)
+        outcome = run_attempt(app, definition, claimed.job, sent.group)
         end = decide(
             task_id=sent.id, generation=attempt, attempt=attempt, options=claimed.options, budget=claimed.max_retries,
             outcome=outcome, started=0.0, finished=0.0, random=random.random,

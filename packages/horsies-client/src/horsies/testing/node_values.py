@@ -41,6 +41,7 @@ class InlineRun:
         run_id: str,
         data: Mapping[str, Any],
         metadata: Mapping[str, Any] | None,
+        group: str | None,
         around: "tuple[InlineRun, InlineNode] | None" = None,
         *,
         is_map: bool = False,
@@ -48,6 +49,7 @@ class InlineRun:
         self.id = run_id
         self.data = data
         self.metadata = metadata
+        self.group = group
         self.around = around
         self.is_map = is_map
         self.nodes = [InlineNode(index, node) for index, node in enumerate(data["nodes"])]

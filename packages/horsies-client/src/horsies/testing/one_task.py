@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 from horsies._checks import Checks, shown
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError, UsageError
+from horsies.groups import check_group
 from horsies.metadata import NOTHING, decode, encode
 from horsies.new_tasks import plan
 from horsies.options import SendOptions, check_metadata
@@ -41,16 +42,29 @@ async def run_async(task: Sender[P, T], /, *args: P.args, **kwargs: P.kwargs) ->
     return await OneTask(task).run_async(*args, **kwargs)
 
 
-def run_as(task: Sender[P, T], /, *, attempt: int = 1, metadata: Mapping[str, Any] | None = None) -> "OneTask[P, T]":
-    """Run the task as this attempt, with this metadata beside that of its registration: `run_as(task, attempt=3)(...)`,
-    or `await run_as(task, attempt=3).run_async(...)`."""
-    return OneTask(task, attempt, metadata)
+def run_as(
+    task: Sender[P, T],
+    /,
+    *,
+    attempt: int = 1,
+    metadata: Mapping[str, Any] | None = None,
+    group: str | None = None,
+) -> "OneTask[P, T]":
+    """Run the task as this attempt, with this metadata beside that of its registration, and in this group; None: what
+    its `group_by` says. `run_as(task, attempt=3)(...)`, or `await run_as(task, attempt=3).run_async(...)`."""
+    return OneTask(task, attempt, metadata, group)
 
 
 class OneTask(Generic[P, T]):
     """One attempt of a task that is ready to run."""
 
-    def __init__(self, task: Sender[P, T], attempt: int = 1, metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        task: Sender[P, T],
+        attempt: int = 1,
+        metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
+    ) -> None:
         require_worker("run")
         if not isinstance(task, TaskFunction | AsyncTaskFunction):
             why = f"task {task.name!r} has no body here" if hasattr(task, "definition") else f"{shown(task)} is no task"
@@ -58,11 +72,13 @@ class OneTask(Generic[P, T]):
         checks = Checks("run_as")
         checks.integer("attempt", attempt, 1, 1_001)
         check_metadata(checks, metadata)
+        check_group(checks, group)
         if checks.problems:
             raise ConfigurationError(checks.problems, subject=checks.subject)
         self._task = cast("Sender[P, T]", task)
         self._attempt = attempt
         self._metadata = metadata or NOTHING
+        self._group = group
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it."""
@@ -75,13 +91,13 @@ class OneTask(Generic[P, T]):
     def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TaskResult[T, TaskError]:
         app, definition = cast("Horsies", self._task.app), self._task.definition
         call = definition.codec.encode_call(args, kwargs, limits=app.payload_limits)
-        made = plan(app.config, definition.name, definition, SendOptions())
+        made = plan(app.config, definition.name, definition, SendOptions(group=self._group))
         metadata = encode({**made.default_metadata, **self._metadata})
         read = read_call(definition, call.args_json, call.kwargs_json)
         sent = SentTask(
             id=made.tasks([call]).ids[0], task_name=definition.name, args=read.args, kwargs=read.kwargs,
             arguments=read.arguments, queue_name=made.queue_name, priority=made.priority, delay=None, eta=None,
-            good_until=None, unique_key=None, metadata=decode(metadata),
+            good_until=None, unique_key=None, metadata=decode(metadata), group=made.group_of(args, kwargs),
         )  # fmt: skip
         row = TaskRow(sent, definition, call.args_json, call.kwargs_json, made.task_options, made.max_retries, metadata)
         with _sends_refused(app):

@@ -42,6 +42,8 @@ class SentTask:
     good_until: datetime | timedelta | None
     unique_key: str | None
     metadata: Mapping[str, Any]
+    group: str | None = None
+    """Of the send, or of the task's `group_by`; for the task of a node, of the node or its run."""
     workflow_id: str | None = None
     node_id: str | None = None
     """The run and the node of a workflow's task, in inline mode."""
@@ -63,6 +65,7 @@ class StartedWorkflow:
     name: str
     metadata: Mapping[str, Any]
     node_ids: tuple[str, ...]
+    group: str | None = None
     status: WorkflowStatus = WorkflowStatus.RUNNING
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict[str, NodeStatus])
     """Inline mode: how each node of the run ended. `handle.results()` has their results."""

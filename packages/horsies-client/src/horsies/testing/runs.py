@@ -45,7 +45,7 @@ class Runs:
 
     def run(self, row: RunRow) -> None:
         """Run it until it ends, or until nothing of it can move because it is paused."""
-        top = InlineRun(row.data["id"], row.data, row.data["metadata"])
+        top = InlineRun(row.data["id"], row.data, row.data["metadata"], row.data["group_key"])
         self._add(top)
         while self._queue:
             first = self._queue.popleft()
@@ -161,7 +161,8 @@ class Runs:
         sent = SentTask(
             id=new_id(), task_name=data["task_name"], args=call.args, kwargs=call.kwargs, arguments=call.arguments,
             queue_name=data["queue_name"], priority=data["priority"], delay=None, eta=None, good_until=None,
-            unique_key=None, metadata=decode(metadata), workflow_id=run.id, node_id=node.node_id,
+            unique_key=None, metadata=decode(metadata), group=data.get("group_key") or run.group,
+            workflow_id=run.id, node_id=node.node_id,
         )  # fmt: skip
         task = TaskRow(sent, definition, data["args"], kwargs, data["task_options"], data["max_retries"], metadata)
         self._store.add(task, call)
@@ -181,7 +182,8 @@ class Runs:
                 return too_wide(len(items), pattern["max_width"])
             graph = _map_graph(node.data["sub_name"], pattern, items)
         node.status = NodeStatus.RUNNING
-        self._add(InlineRun(new_id(), graph, run.metadata, (run, node), is_map=is_map))
+        group = node.data.get("group_key") or run.group
+        self._add(InlineRun(new_id(), graph, run.metadata, group, (run, node), is_map=is_map))
         return None
 
     # -- the run ---------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ class Store:
                 id=task_id, task_name=plan.task_name, args=call.args, kwargs=call.kwargs, arguments=call.arguments,
                 queue_name=plan.queue_name, priority=plan.priority, delay=plan.delay or None, eta=plan.eta,
                 good_until=plan.good_until or plan.ttl, unique_key=plan.unique_key, metadata=decode(tasks.metadata),
+                group=tasks.groups[at] if tasks.groups is not None else None,
             )  # fmt: skip
             row = TaskRow(sent, definition, tasks.args[at], tasks.kwargs[at], plan.task_options, plan.max_retries,
                           tasks.metadata, tasks.shas[at])  # fmt: skip
@@ -134,7 +135,8 @@ class Store:
                 )
             return None, []
         node_ids = tuple(node["node_id"] for node in data["nodes"])
-        row = RunRow(StartedWorkflow(data["id"], data["name"], data["metadata"] or {}, node_ids), data)
+        started = StartedWorkflow(data["id"], data["name"], data["metadata"] or {}, node_ids, data["group_key"])
+        row = RunRow(started, data)
         self.runs[data["id"]] = row
         return None, [row]
 

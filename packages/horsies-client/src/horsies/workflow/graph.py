@@ -153,7 +153,9 @@ class Graph(Generic[T_co]):
 
     def _calls(self) -> list[Any]:
         return [
-            wired.node.spec._calls() if isinstance(wired.node, SubWorkflowNode) else (wired.call, wired.plan)
+            (wired.node.options.group, wired.node.spec._calls())
+            if isinstance(wired.node, SubWorkflowNode)
+            else (wired.call, wired.plan)
             for wired in self.wired
         ]
 

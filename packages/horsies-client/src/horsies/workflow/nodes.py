@@ -105,6 +105,7 @@ class NodeOptions:
     queue_name: str | None = None
     priority: int | None = None
     good_until: datetime | timedelta | None = None
+    group: str | None = None
     max_width: int = MAX_WIDTH
     wrong: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]], init=False)
     """Why an argument of the node has a wrong form, and how to fix it; the validation reports them."""
@@ -207,7 +208,7 @@ class TaskNode(Node[T_co]):
         if task.has_options:
             raise UsageError(
                 f"task {task.name!r}: the options of with_options(...) do not reach a workflow's node: use the task "
-                "itself, and give the node its queue_name, priority or good_until"
+                "itself, and give the node its queue_name, priority, good_until or group"
             )
         self.task = task
         self.args = args

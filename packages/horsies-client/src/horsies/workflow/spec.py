@@ -34,10 +34,11 @@ class WorkflowSpec(Graph[T_co]):
         join: Join = "all",
         min_success: int | None = None,
         allow_failed_deps: bool = False,
+        group: str | None = None,
     ) -> SubWorkflowNode[T_co]:
-        """This workflow as a node of another one."""
+        """This workflow as a node of another one. `group`: that of its nodes; None: that of the run around it."""
         return SubWorkflowNode(self, node_id=node_id, waits_for=listed(waits_for) or waits_for, join=join,
-                               min_success=min_success, allow_failed_deps=allow_failed_deps)  # fmt: skip
+                               min_success=min_success, allow_failed_deps=allow_failed_deps, group=group)  # fmt: skip
 
     @known_options(_ARGUMENTS)
     def start(
@@ -46,13 +47,15 @@ class WorkflowSpec(Graph[T_co]):
         workflow_id: str | None = None,
         connection: Any = None,
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> WorkflowHandle[T_co]:
         """Start a run. `workflow_id`: an id of your own, for a start that you may repeat: a UUID. `connection`: your
         own connection or session; the run exists if and only if your transaction commits. `metadata`: small JSON values
-        that every task of the run inherits. Raises `TaskSendError`."""
+        that every task of the run inherits. `group`: the group of all nodes that have none of their own, by `group=` or
+        by the `group_by` of their task, also in nested workflows. Raises `TaskSendError`."""
         from horsies.workflow.start import Start
 
-        return Start(self, workflow_id, connection, metadata).announced().send()
+        return Start(self, workflow_id, connection, metadata, group).announced().send()
 
     @known_options(_ARGUMENTS)
     async def start_async(
@@ -61,14 +64,15 @@ class WorkflowSpec(Graph[T_co]):
         workflow_id: str | None = None,
         connection: Any = None,
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> WorkflowHandle[T_co]:
         """See `start`."""
         from horsies.workflow.start import Start
 
-        return await Start(self, workflow_id, connection, metadata).announced().send_async()
+        return await Start(self, workflow_id, connection, metadata, group).announced().send_async()
 
-    def prepared_start(self, workflow_id: str) -> Start[T_co]:
+    def prepared_start(self, workflow_id: str, group: str | None = None) -> Start[T_co]:
         """The start of a run for the scheduler, which executes its statement in a transaction of its own."""
         from horsies.workflow.start import Start
 
-        return Start(self, workflow_id, None)
+        return Start(self, workflow_id, None, group=group)

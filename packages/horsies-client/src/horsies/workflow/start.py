@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from horsies._checks import Checks
 from horsies._pg.statements import load
 from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError, UsageError
+from horsies.groups import GroupError, check_group, plain
 from horsies.ids import ID_FIX, id_problem, new_id, new_ids
 from horsies.metadata import NOTHING
 from horsies.options import check_metadata
 from horsies.send import Send, outgoing
 from horsies.workflow.graph import Graph, SubWorkflowNode
 from horsies.workflow.handle import WorkflowHandle
-from horsies.workflow.nodes import ITEMS, MapNode, Node
+from horsies.workflow.nodes import ITEMS, MapNode, Node, TaskNode
 
 if TYPE_CHECKING:
     from horsies._pg.enqueue import ExecuteAsync
@@ -34,8 +35,9 @@ _OLDER_LEVELS: Final = 8
 """Nested workflows up to this depth are also compared in the form of older clients, whose size doubled per level."""
 _RACES: Final = 5
 _REGISTERED: Final = frozenset({"task_options", "max_retries", "queue_name", "priority", "good_until", "ttl"})
-_KIND: Final = frozenset({"kind", "metadata"})
-"""Left out of fingerprints: older clients did not send them, and metadata is no part of a send's identity."""
+_KIND: Final = frozenset({"kind", "metadata", "group_key"})
+"""Left out of fingerprints: older clients did not send them, metadata is no part of a send's identity, and `group_key`
+may come from the registration (`group` is what the node asks for)."""
 
 
 def graph_data(spec: Graph[Any], around: Sequence[Graph[Any]] = ()) -> dict[str, Any]:
@@ -91,6 +93,10 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[Graph[Any]]) -> d
         "kind": "task",
         "metadata": dict(plan.default_metadata) if plan and plan.default_metadata else None,
     }
+    if (group := _group(wired)) is not None:
+        made["group_key"] = group
+    if options.group is not None:
+        made["group"] = options.group
     if isinstance(node, SubWorkflowNode):
         made |= {"kwargs": graph_data(node.spec, chain), "sub_name": node.spec.name, "kind": "workflow"}
     elif isinstance(node, MapNode):
@@ -100,6 +106,20 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[Graph[Any]]) -> d
                    "max_width": options.max_width}  # fmt: skip
         made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]", "kind": "map"}
     return made
+
+
+def _group(wired: Wired) -> str | None:
+    """The group of a node, as far as it is known before the run: None where it is the run's. `group_by` needs arguments
+    that other nodes, the items of a map or the worker provide later."""
+    node, plan = wired.node, wired.plan
+    if plan is None or plan.group_by is None or not isinstance(node, TaskNode):
+        return node.options.group
+    later = {*wired.sources, wired.context_parameter, wired.meta_parameter}
+    if isinstance(node, MapNode):
+        later.add(node.item_parameter)
+    if any(name is not None and plan.group_by.needs(name) for name in later):
+        return None
+    return plan.group_by.of(node.args, node.kwargs)
 
 
 def _place(source: Node[Any], chain: Sequence[Graph[Any]]) -> dict[str, Any]:
@@ -160,6 +180,7 @@ class Start(Send[WorkflowHandle[T]]):
         workflow_id: str | None,
         connection: Any,
         metadata: Mapping[str, Any] | None = None,
+        group: str | None = None,
     ) -> None:
         if workflow_id is not None and (why := id_problem(workflow_id)):
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"workflow_id: {why}: {ID_FIX}")
@@ -173,20 +194,26 @@ class Start(Send[WorkflowHandle[T]]):
         self.workflow_id = workflow_id or new_id()
         super().__init__(spec.app, "start", connection, [self.workflow_id])
         self._refuse_above(spec.least_bytes)
-        self.graph = graph_data(spec)
         checks = Checks(f"start of workflow {spec.name!r}")
         check_metadata(checks, metadata)
+        check_group(checks, group)
         if checks.problems:
             problem = ConfigurationError(checks.problems, subject=checks.subject)
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(problem))
+        try:
+            self.graph = graph_data(spec)
+        except GroupError as error:
+            why = f"start of workflow {spec.name!r}: {error}"
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
         self._given_metadata = metadata or NOTHING
         self._metadata: str | None = None
+        self._group = plain(group)
 
     def announced(self, schedule: str | None = None) -> Start[T]:
         """Call the middleware's `on_send`, before the first try."""
         self._metadata, self.outgoing = outgoing(
             self.app, self.spec.name, self.ids, NOTHING, self._given_metadata, queue_name=None, is_workflow=True,
-            schedule=schedule,
+            schedule=schedule, groups=[self._group],
         )  # fmt: skip
         return self
 
@@ -236,21 +263,25 @@ class Start(Send[WorkflowHandle[T]]):
     def older_fingerprints(self) -> tuple[str | None, ...]:
         """The fingerprints that older clients gave the same start. They also covered the registration of its tasks, and
         the oldest had each nested graph as text."""
-        older = _without(_KIND, self.graph)
+        older = self._identity(_KIND)
         is_shallow = self.spec.levels <= _OLDER_LEVELS
         return _sha(older)[0], _sha(_as_older_clients_wrote(older))[0] if is_shallow else None
+
+    def _identity(self, left_out: frozenset[str]) -> dict[str, Any]:
+        """What makes two starts the same start: the graph without these members of its nodes, and the group."""
+        return {**_without(left_out, self.graph), **({} if self._group is None else {"group": self._group})}
 
     def _values(self) -> tuple[tuple[Any, ...], str]:
         made = self.graph
         nodes: list[dict[str, Any]] = made["nodes"]
         # the registration of its tasks may change between a start and its repetition
-        sha = _sha(_without(_REGISTERED | _KIND, made))[0]
+        sha = _sha(self._identity(_REGISTERED | _KIND))[0]
         self._refuse_above(_sha(made)[1])
         ids = new_ids(2 * len(nodes))
         first = [not node["dependencies"] and node["kind"] == "task" for node in nodes]
         run = {
             **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
-            "metadata": None if self._metadata is None else json.loads(self._metadata),
+            "metadata": None if self._metadata is None else json.loads(self._metadata), "group_key": self._group,
             "nodes": [
                 {
                     **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,

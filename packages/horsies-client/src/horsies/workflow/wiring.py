@@ -16,6 +16,7 @@ from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
 from horsies.errors import HorsiesError, Problem
+from horsies.groups import check_group
 from horsies.new_tasks import Plan, checked_plan
 from horsies.options import SendOptions, check_name
 from horsies.result import TaskResult
@@ -163,6 +164,9 @@ class Wiring:
             for name in ("workflow_ctx_from", "queue_name", "priority", "good_until"):
                 if getattr(options, name):
                     self.refuse(at, f"a workflow takes no {name}", "give it to the nodes inside")
+            checks = Checks(at)
+            check_group(checks, options.group)
+            self._refuse_all(at, checks)
         else:
             if node.app is not self._app:
                 self.refuse(at, f"task {node.task.name!r} belongs to another app", "use tasks of this app")
@@ -273,12 +277,17 @@ class Wiring:
 
     def _plan(self, node: TaskNode[Any], at: str) -> Plan | None:
         options = node.options
-        chosen = SendOptions(queue_name=options.queue_name, priority=options.priority, good_until=options.good_until)
+        chosen = SendOptions(
+            queue_name=options.queue_name, priority=options.priority, good_until=options.good_until, group=options.group
+        )
         checks = Checks(at)
         settled = checked_plan(self._app.config, node.task.name, node.definition, chosen, checks)
+        self._refuse_all(at, checks)
+        return settled
+
+    def _refuse_all(self, at: str, checks: Checks) -> None:
         for problem in checks.problems:
             self.refuse(at, f"{problem.where.removeprefix(f'{at}.')}: {problem.why}", problem.fix)
-        return settled
 
     # -- edges -----------------------------------------------------------------------------------
 

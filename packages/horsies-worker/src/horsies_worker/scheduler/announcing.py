@@ -63,22 +63,29 @@ class Announcer:
                 plan = target.plan
                 metadata, announced = outgoing(
                     app, plan.task_name, [fire.task_id], plan.default_metadata, plan.metadata,
-                    queue_name=plan.queue_name, schedule=task.name,
+                    queue_name=plan.queue_name, schedule=task.name, groups=target.groups,
                 )  # fmt: skip
                 return Announced(target._replace(metadata=metadata), announced)
-            start = target.prepared_start(fire.task_id).announced(schedule=task.name)
+            start = target.prepared_start(fire.task_id, task.schedule.group).announced(schedule=task.name)
             return Announced(start, start.outgoing)
 
         try:
-            return await self._beside_the_loop(ask) if app.config.middleware else ask()
+            return await self._beside_the_loop(ask) if self._calls_user_code(target) else ask()
         except _NotReturned as error:
-            why = f"on_send of the middleware {error}"
+            why = f"on_send of the middleware, or the group_by of a node's task, {error}"
         except Exception as error:
             why = (
                 f"{type(error).__name__}: {one_line(str(error))}{indented(''.join(traceback.format_exception(error)))}"
             )
         log.error("schedule %r: its run of %s is refused and left out: %s", task.name, fire.slot, Lines(why))
         return Announced(None, None)
+
+    def _calls_user_code(self, target: object) -> bool:
+        """Whether a run may call user code: middleware, or `group_by` for the nodes of a workflow. The group of a task
+        was asked for when the scheduler started."""
+        if self._app.config.middleware:
+            return True
+        return not isinstance(target, NewTasks) and any(task.group_by is not None for task in self._app.registry)
 
     def is_refused(self, task_id: str) -> bool:
         """Whether middleware has refused this run of the present transaction."""

@@ -130,7 +130,7 @@ class ScheduleState:
             [fire.not_before for fire, _ in fires], [row.plan.good_until for _, row in fires],
             [row.plan.ttl for _, row in fires], [row.plan.max_retries for _, row in fires],
             [row.plan.task_options for _, row in fires], [row.shas[0] for _, row in fires],
-            [row.metadata for _, row in fires],
+            [row.metadata for _, row in fires], [row.groups[0] if row.groups else None for _, row in fires],
         )  # fmt: skip
         return {row["id"] for row in rows}
 

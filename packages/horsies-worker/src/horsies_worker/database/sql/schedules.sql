@@ -84,18 +84,19 @@ SELECT id FROM horsies_workflows WHERE id = ANY ($1::text[]) AND status IN ('PEN
 
 -- name: insert_scheduled_batch :many
 -- edge: new -> PENDING
--- params: ids, task_names, queue_names, priorities, args, kwargs, slots, not_before, good_until, ttls, max_retries, task_options, enqueue_shas, metadata
+-- params: ids, task_names, queue_names, priorities, args, kwargs, slots, not_before, good_until, ttls, max_retries, task_options, enqueue_shas, metadata, group_keys
 -- sent_at is the slot of the task. A slot that already has a task keeps it.
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
-                           max_retries, task_options, enqueue_sha, metadata)
+                           max_retries, task_options, enqueue_sha, metadata, group_key)
 SELECT x.id, x.task_name, x.queue_name, x.priority, x.args, x.kwargs, x.slot,
        greatest(x.not_before, statement_timestamp()),
        coalesce(x.good_until, greatest(x.not_before, statement_timestamp()) + x.ttl), x.max_retries, x.task_options,
-       x.enqueue_sha, x.metadata::jsonb
+       x.enqueue_sha, x.metadata::jsonb, x.group_key
   FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::text[], $6::text[], $7::timestamptz[],
-              $8::timestamptz[], $9::timestamptz[], $10::interval[], $11::int[], $12::text[], $13::text[], $14::text[])
+              $8::timestamptz[], $9::timestamptz[], $10::interval[], $11::int[], $12::text[], $13::text[], $14::text[],
+              $15::text[])
        AS x (id, task_name, queue_name, priority, args, kwargs, slot, not_before, good_until, ttl, max_retries,
-             task_options, enqueue_sha, metadata)
+             task_options, enqueue_sha, metadata, group_key)
 ON CONFLICT DO NOTHING
 RETURNING id;
 

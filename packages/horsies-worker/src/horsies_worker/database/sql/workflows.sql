@@ -285,7 +285,7 @@ WITH RECURSIVE {{around}}, target AS MATERIALIZED (
     SELECT n.*, x.task_id AS new_id FROM unnest($2::int[], $3::text[]) AS x (at, task_id)
      CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.id, n.task_index, n.node_id, n.task_name, n.args, n.kwargs, n.queue_name, n.priority,
                                 n.args_from, n.workflow_ctx_from, n.task_options, n.max_retries, n.good_until, n.ttl,
-                                n.metadata
+                                n.metadata, n.group_key
                            FROM horsies_workflow_tasks n
                           WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at
                             AND n.status || '' IN ('PENDING', 'READY') AND n.kind = 'task'
@@ -322,13 +322,14 @@ WITH RECURSIVE {{around}}, target AS MATERIALIZED (
     SELECT * FROM composed WHERE gap IS NULL AND octet_length(coalesce(full_kwargs, '')) <= $5
 ), task AS (
     INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
-                               max_retries, task_options, is_workflow_task, metadata)
+                               max_retries, task_options, is_workflow_task, metadata, group_key)
     SELECT f.new_id, f.task_name, f.queue_name, f.priority, f.args, f.full_kwargs, statement_timestamp(),
            statement_timestamp(), coalesce(f.good_until, statement_timestamp() + f.ttl), f.max_retries, f.task_options,
            true, nullif(coalesce(f.metadata, '{}') || coalesce(run.metadata, '{}') || CASE
                WHEN run.metadata ? 'horsies.trace'
-               THEN jsonb_build_object('horsies.workflow', $1::text, 'horsies.node', f.node_id) ELSE '{}' END, '{}')
-      FROM fit f CROSS JOIN (SELECT w.metadata FROM horsies_workflows w WHERE w.id = $1) AS run
+               THEN jsonb_build_object('horsies.workflow', $1::text, 'horsies.node', f.node_id) ELSE '{}' END, '{}'),
+           coalesce(f.group_key, run.group_key)
+      FROM fit f CROSS JOIN (SELECT w.metadata, w.group_key FROM horsies_workflows w WHERE w.id = $1) AS run
 ), moved AS (
     UPDATE horsies_workflow_tasks n SET task_id = f.new_id, updated_at = statement_timestamp(), status = 'ENQUEUED'
       FROM fit f WHERE n.ctid = f.tid
@@ -357,37 +358,38 @@ SELECT t.task_index, max(g.gap) AS outcome, min(d.node_id) FILTER (WHERE g.gap =
 -- params: id, index, child_id
 -- Turns the graph of a workflow node into rows; the node has kept it since the run began. `kwargs` of an inner node holds
 -- its arguments or, for a workflow or map, its graph: an object, or its text in runs that an older client started. Both
--- become the same text here. Such runs have no `kind` either.
+-- become the same text here. Such runs have no `kind` either. The inner run has the group of the node, else of the run.
 WITH target AS MATERIALIZED (
-    SELECT n.id, n.kwargs::json AS graph FROM horsies_workflow_tasks n
+    SELECT n.id, n.kwargs::json AS graph, n.group_key FROM horsies_workflow_tasks n
      WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY') AND n.kind = 'workflow' FOR UPDATE
 ), child AS (
     INSERT INTO horsies_workflows (id, name, status, on_error, output_task_index, success_policy, definition_key,
                                    parent_workflow_id, parent_task_index, root_workflow_id, depth, sent_at, started_at,
-                                   nodes_left, metadata)
+                                   nodes_left, metadata, group_key)
     SELECT $3::varchar, t.graph ->> 'name', 'RUNNING', t.graph ->> 'on_error', (t.graph ->> 'output')::int,
            CASE WHEN t.graph ->> 'success_policy' IS NOT NULL THEN (t.graph -> 'success_policy')::jsonb END,
            t.graph ->> 'definition_key', p.id, $2::int, coalesce(p.root_workflow_id, p.id), p.depth + 1, p.sent_at,
-           statement_timestamp(), json_array_length(t.graph -> 'nodes'), p.metadata
+           statement_timestamp(), json_array_length(t.graph -> 'nodes'), p.metadata, coalesce(t.group_key, p.group_key)
       FROM target t CROSS JOIN horsies_workflows p
      WHERE p.id = $1
     RETURNING id
 ), node AS (
     INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs, queue_name,
            priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success, allow_failed_deps,
-           task_options, max_retries, good_until, ttl, kind, sub_workflow_name, deps_left, status, metadata)
+           task_options, max_retries, good_until, ttl, kind, sub_workflow_name, deps_left, status, metadata,
+           group_key)
     SELECT gen_random_uuid()::text, child.id, (x.number - 1)::int, n.node_id, n.task_name, n.args, n.kwargs,
            n.queue_name, n.priority, n.dependencies, n.dependents, nullif(n.args_from, 'null'::jsonb), n.ctx_from,
            n.join_type, n.min_success, n.allow_failed, n.task_options, n.max_retries, n.good_until,
            make_interval(secs => n.ttl), coalesce(n.kind, CASE WHEN n.sub_name IS NULL THEN 'task'
                 WHEN n.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), n.sub_name, cardinality(n.dependencies),
-           CASE WHEN n.dependencies = '{}' THEN 'READY' ELSE 'PENDING' END, nullif(n.metadata, 'null'::jsonb)
+           CASE WHEN n.dependencies = '{}' THEN 'READY' ELSE 'PENDING' END, nullif(n.metadata, 'null'::jsonb), n.group_key
       FROM child CROSS JOIN target t CROSS JOIN LATERAL json_array_elements(t.graph -> 'nodes') WITH ORDINALITY
            AS x (node, number)
      CROSS JOIN LATERAL json_to_record(x.node) AS n (node_id text, task_name text, args text, kwargs text,
            queue_name text, priority int, dependencies int[], dependents int[], args_from jsonb, ctx_from varchar[],
            join_type text, min_success int, allow_failed bool, task_options text, max_retries int,
-           good_until timestamptz, ttl float8, sub_name text, kind text, metadata jsonb)
+           good_until timestamptz, ttl float8, sub_name text, kind text, metadata jsonb, group_key text)
 ), {{launched}}
 SELECT 'launched' AS outcome FROM target;
 
@@ -413,9 +415,9 @@ SELECT child_id, status FROM target;
 -- params: id, index, child_id
 -- One node per item of the upstream's list, in a workflow of their own whose result is the list of their results. The
 -- items are cut out of the stored text in the database; the worker does not read them. Workers of older releases tell such
--- a workflow by its definition_key.
+-- a workflow by its definition_key. The items' tasks have the group of this inner run: that of the node, else of the run.
 WITH target AS MATERIALIZED (
-    SELECT n.id, n.sub_workflow_name, n.kwargs::json -> 'map' AS pattern, d.result FROM horsies_workflow_tasks n
+    SELECT n.id, n.sub_workflow_name, n.kwargs::json -> 'map' AS pattern, n.group_key, d.result FROM horsies_workflow_tasks n
       LEFT JOIN LATERAL (
            WITH RECURSIVE {{around}}
            SELECT d.result FROM around JOIN horsies_workflow_tasks d ON d.workflow_id = around.id
@@ -429,9 +431,9 @@ WITH target AS MATERIALIZED (
      WHERE json_typeof(t.result::json -> 'ok') = 'array'
 ), child AS (
     INSERT INTO horsies_workflows (id, name, status, definition_key, parent_workflow_id, parent_task_index,
-                                   root_workflow_id, depth, sent_at, started_at, nodes_left, metadata)
+                                   root_workflow_id, depth, sent_at, started_at, nodes_left, metadata, group_key)
     SELECT $3::varchar, f.sub_workflow_name, 'RUNNING', 'map', p.id, $2::int, coalesce(p.root_workflow_id, p.id),
-           p.depth + 1, p.sent_at, statement_timestamp(), f.width, p.metadata
+           p.depth + 1, p.sent_at, statement_timestamp(), f.width, p.metadata, coalesce(f.group_key, p.group_key)
       FROM fit f CROSS JOIN horsies_workflows p
      WHERE p.id = $1 AND f.width <= (f.pattern ->> 'max_width')::int
     RETURNING id
