@@ -12,7 +12,7 @@ import pytest
 
 from horsies_worker.database.grouped_claim import Cursor, GroupedResult
 from tests.support import factories, invariants
-from tests.support.factories import NOW, ago, ahead
+from tests.support.factories import ago, ahead
 from tests.support.hands import Hands, Row
 from tests.support.postgres import Database
 
@@ -202,7 +202,7 @@ async def test_overdue_tasks_expire_and_need_no_place(db: Database, hands: Hands
 async def test_a_group_never_runs_more_than_its_limit(db: Database, hands: Hands) -> None:
     policy(db, max_concurrency=2)
     fill(db, 5, 10)
-    rows, report = await hands.claim_grouped()
+    rows, _ = await hands.claim_grouped()
     assert groups(rows) == {f"g0000{n}": 2 for n in range(1, 6)}
     assert {row["frees"] for row in rows} == {"group"}
     again = await hands.claim_grouped()

@@ -81,7 +81,7 @@ _ledger: int | None = None
 
 
 def _write(*fields: object) -> None:
-    global _ledger  # noqa: PLW0603  (one file for the life of the process)
+    global _ledger
     if _ledger is None:
         path = Path(os.environ[LEDGER_VARIABLE]) / f"runs-{os.getpid()}"
         _ledger = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

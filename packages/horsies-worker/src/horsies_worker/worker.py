@@ -194,9 +194,9 @@ class Worker:
         self.finalizer = Finalizer(sessions.finalize, config.resilience, self.bus, on_done=self._on_done)
         self.attempts = Attempts(self.bus, self.clock, self.owned, self.finalizer)
         self.claimers = Claimers(
-            self.app, settings, sessions.claim, self.pool, self.owned, self.finalizer, self.attempts, self.clock,
+            self.app, settings, sessions.claim, self.pool, self.owned, self.finalizer, self.clock,
             Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact),
-            bus=self.bus, tasks_ended=tasks_ended, on_contact=self.options.touch_health_file,
+            bus=self.bus, started=self.attempts.started, tasks_ended=tasks_ended, on_contact=self.options.touch_health_file,
         )  # fmt: skip
         buffer = self.claimers.buffer
         self.progress = Progress(sessions.heartbeat, self.owned)

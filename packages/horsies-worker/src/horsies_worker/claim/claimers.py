@@ -8,7 +8,7 @@ from horsies._pg import channels
 from horsies._pg.backoff import Backoff
 from horsies._pg.listener import Listener, OnNotify
 from horsies.app import Horsies
-from horsies_worker.attempts import Attempts
+from horsies_worker.child.jobs import Job
 from horsies_worker.children.pool import ChildPool
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import ClaimedTask, OwnedTasks
@@ -35,11 +35,11 @@ class Claimers:
         pool: ChildPool,
         owned: OwnedTasks,
         finalizer: Finalizer,
-        attempts: Attempts,
         clock: DatabaseClock,
         listener: Listener,
         *,
         bus: EventBus,
+        started: Callable[[Sequence[Job]], None],
         tasks_ended: Callable[[Sequence[str]], None],
         on_contact: Callable[[], None],
     ) -> None:
@@ -50,10 +50,10 @@ class Claimers:
         self._ended_here = deque[str](maxlen=100)
         self._is_grouped_first = False
         self._all_queues = set(app.config.queue_names)
-        self.buffer = Buffer(session, pool, owned, tasks_ended=tasks_ended, started=attempts.started)
+        self.buffer = Buffer(session, pool, owned, tasks_ended=tasks_ended, started=started)
         dispatcher = Dispatcher(
             app.registry, pool, owned, self.buffer, finalizer, run_ahead=settings.run_ahead, tasks_ended=tasks_ended,
-            bus=bus, started=attempts.started, on_room=self.on_room,
+            bus=bus, started=started, on_room=self.on_room,
         )  # fmt: skip
         kinds = task_kinds(app.registry)
         self.duty = Duty(listener, session.queries, Group(app.schema, settings.queues, kinds.known))
