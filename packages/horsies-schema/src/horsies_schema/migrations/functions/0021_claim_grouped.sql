@@ -7,6 +7,9 @@
 -- groups, then the second of each. A task that has no place holds back those behind it in its group. Queues come in the
 -- order of their most urgent task, then in that of `queues`.
 --
+-- One group is read as `group_key BETWEEN key AND key ORDER BY group_key, ...`: with `=`, the planner may take an index
+-- that lacks the key, and walk past all tasks of the other groups (40 ms each beside 50,000).
+--
 -- It waits for no lock: a queue that another claim works on is reported as busy, and the caller tries again. It locks
 -- first and counts in a later statement, because a statement that waits for a lock has an older snapshot.
 --
@@ -252,15 +255,17 @@ BEGIN
                                      CASE WHEN most IS NOT NULL AND n.key IS NOT NULL THEN most - (
                                          SELECT count(*) FROM (
                                              SELECT FROM @schema@.horsies_tasks t
-                                              WHERE t.queue_name = queue AND t.group_key = n.key
-                                                AND t.status IN ('CLAIMED', 'RUNNING') LIMIT most) AS running)::int
+                                              WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.group_key IS NOT NULL
+                                                AND t.queue_name = queue AND t.group_key BETWEEN n.key AND n.key
+                                              ORDER BY t.group_key LIMIT most) AS running)::int
                                      END) AS room,
                                CASE WHEN n.key IS NOT NULL THEN
                                    (SELECT r.enqueued_at FROM (
                                         SELECT t.enqueued_at, t.task_name FROM @schema@.horsies_tasks t
                                          WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
-                                           AND t.queue_name = queue AND t.priority = level AND t.group_key = n.key
-                                         ORDER BY t.enqueued_at, t.id LIMIT unknown) AS r
+                                           AND t.queue_name = queue AND t.priority = level
+                                           AND t.group_key BETWEEN n.key AND n.key
+                                         ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown) AS r
                                      WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                                      LIMIT 1)
                                ELSE
@@ -304,9 +309,9 @@ BEGIN
                                       ELSE 'other' END AS kind
                                  FROM @schema@.horsies_tasks t
                                 WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
-                                  AND t.queue_name = queue AND t.priority = level AND t.group_key = c.key
-                                  AND t.enqueued_at <= at
-                                ORDER BY t.enqueued_at, t.id LIMIT unknown + 1 + (SELECT n FROM share)) AS r
+                                  AND t.queue_name = queue AND t.priority = level
+                                  AND t.group_key BETWEEN c.key AND c.key AND t.enqueued_at <= at
+                                ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown + 1 + (SELECT n FROM share)) AS r
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                             LIMIT 1 + least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL
@@ -381,7 +386,7 @@ BEGIN
                        t.max_retries, t.task_options, t.is_workflow_task, t.metadata,
                        date_part('epoch', t.enqueued_at) AS ready_at, t.group_key, t.kind,
                        NULL::int AS nth, NULL::text AS from_key, NULL::boolean AS is_again, NULL::int AS eligible,
-                       NULL::jsonb AS waits, NULL::boolean AS is_throttled
+                       NULL::jsonb AS waits, NULL::boolean AS is_throttled, NULL::boolean AS is_contended
                   FROM taken t
                 UNION ALL
                 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -392,7 +397,9 @@ BEGIN
                             SELECT l.key, greatest(0, l.ahead + ((
                                        SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
                               FROM line l WHERE l.is_left AND l.ahead IS NOT NULL) AS x),
-                       EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready)
+                       EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready),
+                       -- another claim took some of them: its groups may have more
+                       (SELECT count(*) FROM picked) BETWEEN 1 AND (SELECT count(*) FROM wanted) - 1
                   FROM (SELECT w.* FROM walk w ORDER BY w.nth DESC LIMIT 1) AS e
                  ORDER BY turn
             LOOP
@@ -400,7 +407,8 @@ BEGIN
                     waits := waits || coalesce(task.waits, '[]');
                     is_throttled := is_throttled OR task.is_throttled;
                     IF walks THEN
-                        is_over := is_over AND task.nth < look_count + max_groups - walked AND task.eligible < allowed;
+                        is_over := is_over AND task.nth < look_count + max_groups - walked AND allowed > 0
+                            AND NOT task.is_contended;
                         walked := walked + greatest(0, task.nth - look_count);
                         cursors := cursors || jsonb_build_array(
                             jsonb_build_array(queue, level, task.from_key, task.is_again));
@@ -408,6 +416,7 @@ BEGIN
                     CONTINUE;
                 END IF;
                 took := took + 1;
+                allowed := allowed - 1;
                 IF task.status = 'RUNNING' THEN
                     started := started + 1;
                     IF task.kind = 'async' THEN

@@ -107,14 +107,16 @@ class GroupedPlan:
         return state._replace(lacked_room=True), Wait(state.poll_at)
 
     def _room(self, places: Places) -> tuple[Places, int]:
-        """Buffered tasks are older claims: free places are theirs."""
-        settings = self.settings
-        limit = min(settings.max_batch, MAX_GROUPS)
-        if not settings.run_ahead:
-            places = places._replace(ahead=0)
-        if places.buffered:
-            places = places._replace(sync=0, ahead=0, asynchronous=0)
-        limit = min(limit, places.sync + places.ahead + places.asynchronous)
+        """The places that may be filled, and how many tasks may be claimed in all."""
+        settings, kinds = self.settings, self.kinds
+        has_sync = bool(kinds.sync) and not places.buffered  # buffered tasks are older claims: free places are theirs
+        has_async = bool(kinds.asynchronous) and not places.buffered
+        places = places._replace(
+            sync=places.sync if has_sync else 0,
+            ahead=places.ahead if has_sync and settings.run_ahead else 0,
+            asynchronous=places.asynchronous if has_async else 0,
+        )
+        limit = min(settings.max_batch, MAX_GROUPS, places.sync + places.ahead + places.asynchronous)
         if settings.max_per_worker is not None:
             limit = min(limit, settings.max_per_worker - places.owned)
         if places.unwritten >= 2 * settings.max_batch:
@@ -133,8 +135,8 @@ class GroupedPlan:
             cursors=state.cursors,
             max_groups=MAX_GROUPS,
             limit=limit,
-            room_async=places.asynchronous if self.kinds.asynchronous else 0,
-            room_sync=places.sync if sync else 0,
+            room_async=places.asynchronous,
+            room_sync=places.sync,
             room_ahead=places.ahead,
             async_names=self.kinds.asynchronous,
             short_names=[name for name in sync if name in places.short] if places.ahead else (),
@@ -174,9 +176,11 @@ class GroupedPlan:
     def _lacked_room(self, rows: Sequence[Mapping[str, Any]], request: GroupedRequest) -> bool:
         """Whether tasks of one kind may have been left because it had no place for them."""
         of_async = sum(row["task_name"] in self.kinds.async_set for row in rows)
-        of_sync = len(rows) - of_async
+        of_sync, room_sync = len(rows) - of_async, request.room_sync
+        if len(request.short_names) == len(request.sync_names):
+            room_sync += request.room_ahead
         return (bool(self.kinds.asynchronous) and of_async >= request.room_async) or (
-            bool(self.kinds.sync) and of_sync >= request.room_sync
+            bool(self.kinds.sync) and of_sync >= room_sync
         )
 
     def _with_timers(self, state: State, answer: Claimed, now: _Now) -> State:
@@ -196,21 +200,23 @@ class GroupedPlan:
         return state._replace(timers=timers, next_timer=min(state.next_timer, *added.values()))
 
     def _after_walk(self, state: State, answer: Claimed, request: GroupedRequest, now: _Now) -> State:
-        """Go on with the round, begin another one, or end the walk."""
+        """Go on, or end the walk: all groups were looked at since the last task was taken."""
         rows, report = answer.rows, answer.report
-        taken, took_s = state.round_taken + len(rows), state.round_s + answer.took_s
-        stops = {pair: cursor.stop for pair, cursor in request.cursors.items()}
         cursors = dict(state.cursors)
         for queue, priority, key, is_wrapped in report.cursors:
-            cursors[queue, priority] = Cursor(key, is_wrapped, stops.get((queue, priority), ""))
-        if not report.is_over or report.busy:
-            was_cut = state.was_cut or bool(rows)
-            return state._replace(cursors=cursors, was_cut=was_cut, round_taken=taken, round_s=took_s)
+            before = request.cursors.get((queue, priority), Cursor())
+            cursors[queue, priority] = Cursor(key, is_wrapped, before.stop)
+        round_s = state.round_s + answer.took_s
+        is_over = report.is_over and not report.busy
+        if is_over or rows:
+            cursors = {pair: cursor.next_round() for pair, cursor in cursors.items()}
+        state = state._replace(cursors=cursors, round_s=0.0 if is_over or rows else round_s, is_walk=not is_over)
+        if not is_over or rows:
+            return state
         # (queue, priority) pairs of which nothing was reported have no tasks any more: forget them
         seen = {(queue, priority) for queue, priority, _, _ in report.cursors}
-        cursors = {pair: cursor.next_round() for pair, cursor in cursors.items() if pair in seen or state.was_cut}
-        state = state._replace(cursors=cursors, was_cut=False, round_taken=0, round_s=0.0, is_walk=state.was_cut)
-        return state if taken else state._replace(walk_after=now.time + SHARE * took_s)
+        cursors = {pair: cursor for pair, cursor in cursors.items() if pair in seen}
+        return state._replace(cursors=cursors, walk_after=now.time + SHARE * round_s)
 
 
 def _with_due_looks(state: State, now: float) -> State:

@@ -99,11 +99,8 @@ class State(NamedTuple):
 
     # the walk
     cursors: Mapping[Pair, Cursor] = MappingProxyType({})
-    was_cut: bool = False
-    """A claim of this round took tasks and left some, so another round must follow."""
     round_s: float = 0.0
-    """How long the statements of this round took."""
-    round_taken: int = 0
+    """How long the statements took that have found nothing since the last task was taken."""
     poll_at: float = -inf
 
     turn: int = 0
