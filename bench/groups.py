@@ -160,6 +160,7 @@ def main() -> None:
         support.in_turns(
             {
                 "plain": partial(drain, sut, tasks, "NULL"),
+                "one group": partial(drain, sut, tasks, "'g'"),
                 "1,000 groups": partial(drain, sut, tasks, key),
                 "1,000 groups, two at once each": partial(drain, sut, tasks, key, max_concurrency=2),
             },
