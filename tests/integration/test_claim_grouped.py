@@ -157,6 +157,14 @@ async def test_delayed_tasks_are_not_taken_and_the_next_one_is_told(db: Database
     assert not report.is_throttled
 
 
+async def test_a_delayed_task_behind_a_ready_one_is_told(db: Database, hands: Hands) -> None:
+    factories.task(db, group_key="a")
+    factories.task(db, group_key="a", enqueued_at=ahead(seconds=30))
+    rows, report = await hands.claim_grouped()
+    assert len(rows) == 1
+    assert [(wait.key, round(wait.seconds, -1)) for wait in report.waits] == [("a", 30)]
+
+
 async def test_unknown_names_are_passed_by(db: Database, hands: Hands) -> None:
     for number in range(30):
         factories.task(db, group_key="a", task_name="other", enqueued_at=ago(minutes=60 - number))

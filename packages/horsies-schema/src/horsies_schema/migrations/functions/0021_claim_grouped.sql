@@ -294,12 +294,12 @@ BEGIN
                                 ELSE allowed END AS n
                       FROM chosen
                 ), line AS MATERIALIZED (
-                    -- and of each group one task more, to know whether some are left
-                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.at AS rn,
-                           r.at > least(c.room, (SELECT n FROM share)) AS is_left
+                    -- and of each group one task more, to know whether and when there is another one
+                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.rn, r.enqueued_at,
+                           r.rn > least(c.room, (SELECT n FROM share)) OR r.enqueued_at > at AS is_left
                       FROM chosen c CROSS JOIN LATERAL (
-                           SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
-                               SELECT t.ctid AS tid, t.task_name, CASE WHEN t.good_until <= at THEN 'expired'
+                           SELECT r.tid, r.kind, r.enqueued_at, row_number() OVER () AS rn FROM (
+                               SELECT t.ctid AS tid, t.task_name, t.enqueued_at, CASE WHEN t.good_until <= at THEN 'expired'
                                       WHEN t.is_workflow_task AND (
                                           SELECT w.status FROM @schema@.horsies_workflow_tasks n
                                             JOIN @schema@.horsies_workflows w ON w.id = n.workflow_id
@@ -310,14 +310,14 @@ BEGIN
                                  FROM @schema@.horsies_tasks t
                                 WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                                   AND t.queue_name = queue AND t.priority = level
-                                  AND t.group_key BETWEEN c.key AND c.key AND t.enqueued_at <= at
+                                  AND t.group_key BETWEEN c.key AND c.key
                                 ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown + 1 + (SELECT n FROM share)) AS r
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                             LIMIT 1 + least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL
-                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.at, false
+                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.rn, at, false
                       FROM chosen c CROSS JOIN LATERAL (
-                           SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
+                           SELECT r.tid, r.kind, row_number() OVER () AS rn FROM (
                                SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
                                       WHEN t.is_workflow_task AND (
                                           SELECT w.status FROM @schema@.horsies_workflow_tasks n
@@ -394,9 +394,12 @@ BEGIN
                        (SELECT jsonb_agg(jsonb_build_array(queue, x.key, x.wait_s)) FROM (
                             SELECT w.key, w.wait_s FROM walk w WHERE w.wait_s IS NOT NULL
                             UNION ALL
-                            SELECT l.key, greatest(0, l.ahead + ((
-                                       SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
-                              FROM line l WHERE l.is_left AND l.ahead IS NOT NULL) AS x),
+                            SELECT l.key, CASE WHEN bool_and(l.enqueued_at > at) THEN date_part('epoch', min(l.enqueued_at) - at)
+                                          ELSE greatest(0, l.ahead + ((
+                                              SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
+                                          END
+                              FROM line l WHERE l.is_left AND (l.ahead IS NOT NULL OR l.enqueued_at > at)
+                             GROUP BY l.key, l.ahead, l.enqueued_at > at) AS x),
                        EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready),
                        -- another claim took some of them: its groups may have more
                        (SELECT count(*) FROM picked) BETWEEN 1 AND (SELECT count(*) FROM wanted) - 1

@@ -67,6 +67,17 @@ WITH oldest AS MATERIALIZED (
 )
 SELECT count(*) AS deleted FROM gone;
 
+-- name: prune_rate_limits :one
+-- params: max_age, row_limit
+-- Rates that have been full for so long: a group without a row has its full burst, too.
+WITH oldest AS MATERIALIZED (
+    SELECT ctid AS tid FROM horsies_rate_limits WHERE free_at < statement_timestamp() - $1::interval LIMIT $2
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_rate_limits WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING key
+)
+SELECT count(*) AS deleted FROM gone;
+
 -- name: prune_tasks :one
 -- params: max_age, since, row_limit
 -- Only ended tasks have a terminal_at; the status is checked as well. The task of a workflow node stays as long as its
