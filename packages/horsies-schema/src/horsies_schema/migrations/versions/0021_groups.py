@@ -31,12 +31,12 @@ INDEXES = {
 
 # -- policies ------------------------------------------------------------------------------------------------------
 
-# A whole number from 1 to a million, as all limits of the configuration.
+# A whole number from 1 to a million, as all limits of the configuration; not 1.0, whose text is no integer's.
 IS_COUNT = """
 CREATE OR REPLACE FUNCTION @schema@.horsies_is_count(value jsonb)
 RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $function$
     SELECT CASE WHEN jsonb_typeof(value) = 'number'
-                THEN (value #>> '{}')::numeric BETWEEN 1 AND 1000000 AND scale(trim_scale((value #>> '{}')::numeric)) = 0
+                THEN (value #>> '{}')::numeric BETWEEN 1 AND 1000000 AND scale((value #>> '{}')::numeric) = 0
                 ELSE false END
 $function$
 """
@@ -55,7 +55,7 @@ BEGIN
         OR (most IS NOT NULL AND NOT @schema@.horsies_is_count(most))
         OR coalesce(jsonb_typeof(policy -> 'fair'), 'boolean') <> 'boolean'
         OR coalesce(jsonb_typeof(policy -> 'limits'), 'array') <> 'array'
-        OR jsonb_path_exists(policy -> 'limits', '$[*] ? (@.type() != "string")')
+        OR jsonb_path_exists(policy -> 'limits', 'strict $[*] ? (@.type() != "string")')
     THEN
         RETURN false;
     ELSIF rate IS NULL THEN
@@ -289,7 +289,9 @@ $procedure$
 
 
 def _send_tasks(*, grouped: bool) -> str:
-    extra, column, key = (", group_keys text[] DEFAULT NULL", ", group_key", ", x.group_key") if grouped else ("", "", "")
+    extra, column, key = (
+        (", group_keys text[] DEFAULT NULL", ", group_key", ", x.group_key") if grouped else ("", "", "")
+    )
     keys = ", pg_catalog.unnest(group_keys)" if grouped else ""
     told = _TOLD_MANY if grouped else "\n    is_told := @schema@.horsies_notify_sent(queue_name, ids[1]);"
     return f"""
