@@ -44,6 +44,7 @@ FUNCTIONS: Final = (
     " timestamptz, interval, int, text, jsonb, varchar)",
     "horsies_send_tasks(text[], text[], text[], text[], varchar, varchar, int, timestamptz, timestamptz, interval,"
     " timestamptz, interval, int, text, jsonb, text[])",
+    "horsies_rate_room(jsonb, timestamptz, float8, float8)",
     "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
     " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
 )

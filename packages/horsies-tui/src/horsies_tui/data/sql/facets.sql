@@ -7,13 +7,16 @@
 -- Each field is counted without the filter's condition on that field: the queues are those of the wanted states, names
 -- and workers, in all queues.
 WITH RECURSIVE waiting AS (
-    -- the queues with waiting tasks, with one index descent each, so that a long queue does not hide the next
-    (SELECT 1 AS n, t.queue_name FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
-      ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)
+    -- the queues with waiting tasks, with two index descents each, so that a long queue does not hide the next
+    SELECT 1 AS n, least((SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_alone}}
+                           ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1),
+                         (SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_in_group}}
+                           ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)) AS queue_name
     UNION ALL
-    SELECT w.n + 1, (SELECT t.queue_name FROM horsies_tasks t
-                      WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name > w.queue_name
-                      ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)
+    SELECT w.n + 1, least((SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_alone}} AND t.queue_name > w.queue_name
+                            ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1),
+                          (SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_in_group}} AND t.queue_name > w.queue_name
+                            ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1))
       FROM waiting w WHERE w.queue_name IS NOT NULL AND w.n < $8::int
 ), sampled AS MATERIALIZED (
     (SELECT 'held' AS section, t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id AS worker,
@@ -22,8 +25,13 @@ WITH RECURSIVE waiting AS (
     UNION ALL
     SELECT 'waiting', s.id, 'PENDING', w.queue_name, s.task_name, NULL, NULL, NULL{{metadata_column}}
       FROM waiting w CROSS JOIN LATERAL (
-           SELECT t.id, t.task_name{{metadata_column}} FROM horsies_tasks t
-            WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = w.queue_name
+           SELECT t.id, t.task_name{{metadata_column}}
+             FROM (SELECT id, task_name, queue_name, priority, enqueued_at{{metadata_column}}
+                     FROM horsies_tasks t WHERE {{waits_alone}}
+                   UNION ALL
+                   SELECT id, task_name, queue_name, priority, enqueued_at{{metadata_column}}
+                     FROM horsies_tasks t WHERE {{waits_in_group}}) AS t
+            WHERE t.queue_name = w.queue_name
             ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT $9::int) AS s
     UNION ALL
     (SELECT 'withdrawn', t.id, t.status, t.queue_name, t.task_name, NULL, NULL, NULL{{metadata_column}}
