@@ -594,7 +594,8 @@ DECLARE
     told boolean;
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        SELECT min(id), min(queue_name), max(queue_name), min(group_key) INTO first_id, first_queue, last_queue, first_group
+        SELECT min(id), min(queue_name), max(queue_name), min(group_key)
+          INTO first_id, first_queue, last_queue, first_group
           FROM inserted WHERE status = 'PENDING';
         IF first_queue = last_queue AND first_group IS NULL THEN
             told := pg_notify('task_new', first_id) IS NULL

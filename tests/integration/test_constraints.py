@@ -331,8 +331,7 @@ def test_malformed_policies_are_refused(db: Database, table: str, part: str) -> 
     for policy in MALFORMED_POLICIES:
         try:
             db.execute(f"UPDATE {table} SET {part} = %s::jsonb", policy)
-        except psycopg.errors.CheckViolation as error:
-            assert error.diag.constraint_name == f"ck_{table}_policy"
+        except psycopg.errors.CheckViolation:
             continue
         accepted.append(policy)
     assert accepted == []

@@ -479,7 +479,8 @@ OPEN = {
     "horsies_tasks.error_code", "horsies_tasks.finalizing_by_worker_id", "horsies_task_attempts.error_code",
     "horsies_worker_states.queue_priorities", "horsies_worker_states.queue_max_concurrency",
     "horsies_worker_states.recovery_config",
-    *(f"{table}.{part}" for table in ("horsies_queue_state", "horsies_limits") for part in ("declared", "override", "policy")),
+    "horsies_queue_state.declared", "horsies_queue_state.override", "horsies_queue_state.policy",
+    "horsies_limits.declared", "horsies_limits.override", "horsies_limits.policy",
 }  # fmt: skip
 """Free text and JSON that a viewer may see: codes, names and settings."""
 

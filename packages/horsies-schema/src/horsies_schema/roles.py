@@ -88,8 +88,8 @@ DUTY: Final = (
 # What a claim of grouped tasks calls; the check of policies is called by those who declare or override one.
 RATE_ROOM: Final = "horsies_rate_room(jsonb, timestamptz, float8, float8)"
 CLAIM: Final = (
-    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
-    " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
+    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int,"
+    " int, int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
     RATE_ROOM,
 )
 POLICY: Final = ("horsies_policy_is_sound(jsonb)", "horsies_is_count(jsonb)")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from horsies.config import AppConfig
     from horsies.operate.cluster import ClusterFigures
     from horsies.operate.doctor import Finding, Limits
+    from horsies.operate.policy_control import PolicyControl
     from horsies.workflow.control import WorkflowControl
 
 PURGE_TIMEOUT_MS: Final = 15_000
@@ -66,6 +67,13 @@ class PostgresBroker:
             # Not a cached_property: Python 3.11 holds one lock for all instances while it computes one.
             self._workflows = WorkflowControl(self._session.run, self._config.broker.schema)
         return self._workflows
+
+    @property
+    def policies(self) -> "PolicyControl":
+        """The same for the policies of queues, the limits that they share, and their groups."""
+        from horsies.operate.policy_control import PolicyControl
+
+        return PolicyControl(self._session)
 
     # -- reading tasks ---------------------------------------------------------------------------
 

@@ -33,6 +33,9 @@ SELECT x.name, x.declared, x.declared_at, x.override, x.override_at, x.policy, {
  WHERE $1::text IS NULL OR x.name = $1::text
  ORDER BY x.name;
 
+-- name: limit_names :many
+SELECT name FROM horsies_limits ORDER BY name;
+
 -- name: override_queue :many
 -- params: queue_name, changes
 -- The override of the given fields; those that were overridden before, and are not given, stay so.

@@ -13,8 +13,8 @@ from horsies.operate.filters import METADATA_WINDOW, TaskFilter
 from horsies.status import TaskStatus
 
 _FIELDS: Final = {
-    "status": "statuses", "queue": "queues", "group": "group", "task": "task_names", "error_code": "error_codes", "worker": "worker_id",
-    "older_than": "older_than", "newer_than": "newer_than", "meta": "metadata",
+    "status": "statuses", "queue": "queues", "group": "group", "task": "task_names", "error_code": "error_codes",
+    "worker": "worker_id", "older_than": "older_than", "newer_than": "newer_than", "meta": "metadata",
 }  # fmt: skip
 
 

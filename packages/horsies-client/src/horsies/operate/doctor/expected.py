@@ -3,8 +3,8 @@
 from typing import Final
 
 TABLES: Final = (
-    "horsies_heartbeats", "horsies_limits", "horsies_queue_state", "horsies_rate_limits", "horsies_schedule_state", "horsies_task_attempts",
-    "horsies_task_names", "horsies_task_sets", "horsies_tasks",
+    "horsies_heartbeats", "horsies_limits", "horsies_queue_state", "horsies_rate_limits",
+    "horsies_schedule_state", "horsies_task_attempts", "horsies_task_names", "horsies_task_sets", "horsies_tasks",
     "horsies_worker_instances", "horsies_worker_states", "horsies_workflow_tasks", "horsies_workflows",
 )  # fmt: skip
 

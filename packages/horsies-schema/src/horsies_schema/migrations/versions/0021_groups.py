@@ -3,8 +3,8 @@
 Deploy: stop workers, dashboards and producers of older releases first; then migrate, then start the new release.
 Afterwards run `horsies-migrate grants` again.
 
-Tasks with a `group_key` are claimed by `horsies_claim_grouped` alone (../functions/0021_claim_grouped.sql). The index of the
-other claims leaves them out, so older code, whose statements do not, would read the whole table: this revision is
+Tasks with a `group_key` are claimed by `horsies_claim_grouped` alone (../functions/0021_claim_grouped.sql). The index
+of the other claims leaves them out, so older code, whose statements do not, would read the whole table: this revision is
 breaking. Concurrency is counted from the rows in flight; nothing is kept but one time per rate.
 """
 
@@ -40,8 +40,8 @@ RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS 
                 ELSE false END
 $function$
 """
-# A policy is an object of max_concurrency, rate (limit, per_seconds, burst), fair and limits. In an override, null means
-# "no limit", and what it does not name is as declared. The claim casts these values, so they are checked here.
+# A policy is an object of max_concurrency, rate (limit, per_seconds, burst), fair and limits. In an override, null
+# means "no limit", and what it does not name is as declared. The claim casts these values, so they are checked here.
 POLICY_IS_SOUND = """
 CREATE OR REPLACE FUNCTION @schema@.horsies_policy_is_sound(policy jsonb)
 RETURNS boolean LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -98,8 +98,8 @@ ROUTINES = {
     "horsies_rate_room(jsonb, timestamptz, float8, float8)": RATE_ROOM,
 }
 CLAIM = (
-    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
-    " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)"
+    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int,"
+    " int, int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)"
 )
 
 POLICY_COLUMNS = (
@@ -149,7 +149,8 @@ BEGIN
     told boolean;
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        SELECT min(id), min(queue_name), max(queue_name), min(group_key) INTO first_id, first_queue, last_queue, first_group
+        SELECT min(id), min(queue_name), max(queue_name), min(group_key)
+          INTO first_id, first_queue, last_queue, first_group
           FROM inserted WHERE status = 'PENDING';
         IF first_queue = last_queue AND first_group IS NULL THEN
             told := pg_notify('task_new', first_id) IS NULL
