@@ -1,4 +1,4 @@
-"""Limits that hold across the cluster: how many tasks of a group, or of several queues, run at once or start in a time."""
+"""Limits that hold across the cluster: how many tasks of a group, or of several queues, run or start at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -139,7 +139,7 @@ class TaskFilter:
             statement_for(statement, self.metadata), _listed(self.ids), self.id_start, sorted(statuses),
             _listed(self.queues), _listed(self.task_names), self.name_part, self.worker_id, self.worker_part,
             self.older_than, newer_than, self.in_workflow, _listed(self.error_codes), self.code_part,
-            self.has_code and is_ended, _listed(self.group), metadata_texts(self.metadata),
+            _listed(self.group), self.has_code and is_ended, metadata_texts(self.metadata),
         )  # fmt: skip
 
     @property

@@ -75,7 +75,7 @@ class QueueGroups:
 
 async def top_groups(fetch: Fetch, queue_name: str, top: int = TOP) -> QueueGroups:
     """The groups of a queue with the most waiting tasks, among those that were looked at."""
-    await fetch("plan_by_index")
+    await fetch("plan_by_order")
     rows = await fetch("top_groups", queue_name, WALKED, SAMPLED, LOOKED, top, FEW, MANY)
     shared = await _held_back_by(fetch, queue_name) if rows else ()
     if not rows:

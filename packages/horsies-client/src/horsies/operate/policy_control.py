@@ -8,7 +8,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypedDict, Unpack, cast
 
-from horsies._checks import Checks, shown
+from horsies._checks import Checks
+from horsies._text import short
 from horsies.config.limits import Rate, check_limit_names, check_limits
 from horsies.errors import UsageError
 from horsies.operate import groups, policies
@@ -139,16 +140,14 @@ def _need(override: Mapping[str, Any], fields: Sequence[str]) -> None:
 def _fields(given: Collection[str], known: Sequence[str]) -> list[str]:
     names = [given] if isinstance(given, str) else list(given)
     if wrong := [name for name in names if name not in known]:
-        raise UsageError(f"a policy has no field {shown(wrong[0])}: choose from {', '.join(known)}")
+        raise UsageError(f"a policy has no field {short(str(wrong[0]))!r}: choose from {', '.join(known)}")
     return names or list(known)
 
 
 def _no_limit(missing: Sequence[str], known: Collection[str]) -> str:
     listed = f"known are {', '.join(sorted(known))}" if known else "none is known"
-    return (
-        f"there is no limit {', '.join(map(shown, missing))} ({listed}): declare it in AppConfig.limits, and start a "
-        "worker of that app"
-    )
+    names = ", ".join(repr(short(name)) for name in missing)
+    return f"there is no limit {names} ({listed}): declare it in AppConfig.limits, and start a worker of that app"
 
 
 def _stored(name: str) -> str:

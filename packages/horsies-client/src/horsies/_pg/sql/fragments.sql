@@ -49,7 +49,7 @@ t.id, t.task_name, t.queue_name, t.priority, t.status, {{task_since}} AS since,
 
 -- fragment: task_filter
 -- The parameters of a TaskFilter, in the order of `TaskFilter.values`. Each may be NULL, which means any.
-ids, id_start, statuses, queue_names, task_names, name_part, worker_id, worker_part, older_than, newer_than, in_workflow, error_codes, code_part, has_code, group_keys, metadata
+ids, id_start, statuses, queue_names, task_names, name_part, worker_id, worker_part, older_than, newer_than, in_workflow, error_codes, code_part, group_keys, has_code, metadata
 
 -- fragment: chosen
 -- The conditions of a TaskFilter that do not depend on the state. `has_code` says that every wanted state has an error

@@ -4,8 +4,8 @@ Deploy: stop workers, dashboards and producers of older releases first; then mig
 Afterwards run `horsies-migrate grants` again.
 
 Tasks with a `group_key` are claimed by `horsies_claim_grouped` alone (../functions/0021_claim_grouped.sql). The index
-of the other claims leaves them out, so older code, whose statements do not, would read the whole table: this revision is
-breaking. Concurrency is counted from the rows in flight; nothing is kept but one time per rate.
+of the other claims leaves them out, so older code, whose statements do not, would read the whole table: this revision
+is breaking. Concurrency is counted from the rows in flight; nothing is kept but one time per rate.
 """
 
 from importlib.resources import files
