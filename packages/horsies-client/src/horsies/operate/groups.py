@@ -73,16 +73,16 @@ class QueueGroups:
     """How many of those that were looked at have ready tasks without a place or a token."""
 
 
-async def top_groups(fetch: Fetch, queue_name: str, top: int = TOP) -> QueueGroups:
-    """The groups of a queue with the most waiting tasks, among those that were looked at."""
+async def top_groups(fetch: Fetch, queue_name: str, top: int = TOP, bound: int = MANY) -> QueueGroups:
+    """The groups of a queue with the most waiting tasks, among those that were looked at. Counting stops at `bound`."""
     await fetch("plan_by_order")
-    rows = await fetch("top_groups", queue_name, WALKED, SAMPLED, LOOKED, top, FEW, MANY)
+    rows = await fetch("top_groups", queue_name, WALKED, SAMPLED, LOOKED, top, FEW, bound)
     shared = await _held_back_by(fetch, queue_name) if rows else ()
     if not rows:
         return QueueGroups(queue_name, (), 0, is_complete=True, throttled=0)
     return QueueGroups(
         queue_name,
-        tuple(_group(row, shared) for row in rows),
+        tuple(_group(row, shared, bound) for row in rows),
         looked=rows[0]["looked"],
         is_complete=rows[0]["is_complete"],
         throttled=rows[0]["throttled"],
@@ -97,7 +97,7 @@ async def _held_back_by(fetch: Fetch, queue_name: str) -> tuple[str, ...]:
     return tuple(told for limit in limits if limit.name in names and (told := limit.throttle) is not None)
 
 
-def _group(row: Mapping[str, Any], shared: tuple[str, ...]) -> GroupStatus:
+def _group(row: Mapping[str, Any], shared: tuple[str, ...], bound: int) -> GroupStatus:
     most, running, wait_s = row["most"], row["running"], row["wait_s"]
     why = list(shared)
     if most is not None and running >= most:
@@ -107,7 +107,7 @@ def _group(row: Mapping[str, Any], shared: tuple[str, ...]) -> GroupStatus:
     return GroupStatus(
         key=row["key"],
         waiting=row["waiting"],
-        is_least=row["waiting"] >= MANY,
+        is_least=row["waiting"] >= bound,
         running=running,
         max_concurrency=most,
         oldest_ready=row["oldest_ready"],
