@@ -158,11 +158,12 @@ class PostgresBroker:
         priority."""
         return (await self._session.read(lambda fetch: reading.queues(fetch, bound)))[0]
 
-    async def get_figures(self, bound: int = QUEUE_BOUND) -> "ClusterFigures":
-        """The figures of the whole installation, for metrics. Counting stops at `bound` for each queue and priority."""
+    async def get_figures(self, bound: int = QUEUE_BOUND, groups: int = 1) -> "ClusterFigures":
+        """The figures of the whole installation, for metrics, with so many groups of each queue. Counting stops at
+        `bound` for each queue and priority."""
         from horsies.operate.cluster import cluster_figures
 
-        return await self._session.read(lambda fetch: cluster_figures(fetch, bound, self._config.recovery))
+        return await self._session.read(lambda fetch: cluster_figures(fetch, bound, self._config.recovery, groups))
 
     async def get_revision(self) -> str | None:
         """The revision of the schema, also one that this release cannot work with; None without horsies tables."""

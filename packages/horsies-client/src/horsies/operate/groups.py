@@ -73,10 +73,13 @@ class QueueGroups:
     """How many of those that were looked at have ready tasks without a place or a token."""
 
 
-async def top_groups(fetch: Fetch, queue_name: str, top: int = TOP, bound: int = MANY) -> QueueGroups:
+async def top_groups(
+    fetch: Fetch, queue_name: str, top: int = TOP, bound: int = MANY, looked: int = LOOKED
+) -> QueueGroups:
     """The groups of a queue with the most waiting tasks, among those that were looked at. Counting stops at `bound`."""
     await fetch("plan_by_order")
-    rows = await fetch("top_groups", queue_name, WALKED, SAMPLED, LOOKED, top, FEW, bound)
+    walked = min(WALKED, looked)
+    rows = await fetch("top_groups", queue_name, walked, SAMPLED, max(looked, top), top, min(FEW, bound), bound)
     shared = await _held_back_by(fetch, queue_name) if rows else ()
     if not rows:
         return QueueGroups(queue_name, (), 0, is_complete=True, throttled=0)

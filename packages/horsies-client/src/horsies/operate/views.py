@@ -356,6 +356,8 @@ class QueueStatus:
     paused_for: timedelta | None
     served_by: int
     """The number of live workers that serve it."""
+    grouped: int = 0
+    """How many of its waiting tasks, ready or delayed, have a group."""
 
 
 @dataclass(frozen=True, slots=True)
