@@ -102,7 +102,7 @@ async def _held_back_by(fetch: Fetch, queue_name: str) -> tuple[str, ...]:
 
 def _group(row: Mapping[str, Any], shared: tuple[str, ...], bound: int) -> GroupStatus:
     most, running, wait_s = row["most"], row["running"], row["wait_s"]
-    why = list(shared)
+    why: list[str] = []
     if most is not None and running >= most:
         why.append(f"concurrency is full ({running:,} of {most:,})")
     if wait_s is not None:
@@ -117,5 +117,5 @@ def _group(row: Mapping[str, Any], shared: tuple[str, ...], bound: int) -> Group
         tokens=row["tokens"],
         burst=row["burst"],
         next_token_in=timedelta(seconds=wait_s) if wait_s is not None else None,
-        throttled_by=tuple(why) if row["oldest_ready"] is not None else (),
+        throttled_by=(*why, *shared) if row["oldest_ready"] is not None else (),
     )
