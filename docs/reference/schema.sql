@@ -294,8 +294,9 @@ BEGIN
                                (SELECT r.enqueued_at FROM (
                                     SELECT t.enqueued_at, t.task_name FROM public.horsies_tasks t
                                      WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
-                                       AND t.queue_name = queue AND t.priority = level AND t.group_key = n.key
-                                     ORDER BY t.enqueued_at, t.id LIMIT unknown) AS r
+                                       AND t.queue_name = queue AND t.priority = level
+                                       AND t.group_key >= n.key AND t.group_key <= n.key
+                                     ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown) AS r
                                  WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                                  LIMIT 1) AS first_at
                           FROM (SELECT CASE WHEN rate IS NOT NULL THEN
@@ -326,9 +327,9 @@ BEGIN
                                       ELSE 'other' END AS kind
                                  FROM public.horsies_tasks t
                                 WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
-                                  AND t.queue_name = queue AND t.priority = level AND t.group_key = c.key
-                                  AND t.enqueued_at <= at
-                                ORDER BY t.enqueued_at, t.id LIMIT unknown + (SELECT n FROM share)) AS r
+                                  AND t.queue_name = queue AND t.priority = level
+                                  AND t.group_key >= c.key AND t.group_key <= c.key AND t.enqueued_at <= at
+                                ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown + (SELECT n FROM share)) AS r
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                             LIMIT least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL

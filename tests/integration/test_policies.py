@@ -389,3 +389,32 @@ def test_tasks_by_group(db: Database, operator: Operator) -> None:
         ("default", 1),
         ("mail", 3),
     ]
+
+
+# -- claims --------------------------------------------------------------------------------------
+
+CLAIM = """SELECT count(*) FROM horsies_claim_grouped('{mail}', '{}', '{}', true, '{}', '{}', '{}', '{}', '{}', 100, 50,
+    0, 50, 0, '{}', '{}', '{add}', '{}', '{}', NULL, 1, 'w', 'h', '{}', NULL) WHERE id IS NOT NULL"""
+
+
+@pytest.mark.breaks("T8")
+async def test_a_change_holds_from_the_next_claim_on(db: Database, broker: PostgresBroker) -> None:
+    declare_queue(db, "mail", max_concurrency=1)
+    declare_limit(db, "stripe", max_concurrency=6)
+    for key in ("acme", "globex"):
+        grouped(db, key, 10)
+
+    def claimed() -> int:
+        return db.value(CLAIM)
+
+    assert [claimed(), claimed()] == [2, 0]
+    await broker.policies.set_queue("mail", max_concurrency=2)
+    assert [claimed(), claimed()] == [2, 0]
+    await broker.policies.set_queue("mail", max_concurrency=None, limits=["stripe"])
+    assert [claimed(), claimed()] == [2, 0], "four of six run"
+    await broker.policies.set_limit("stripe", max_concurrency=7)
+    assert [claimed(), claimed()] == [1, 0]
+    groups = (await broker.policies.groups("mail")).groups
+    assert {one.throttled_by for one in groups} == {("limit stripe is full (7 of 7)",)}
+    await broker.policies.unset_queue("mail")
+    assert claimed() == 0, "one at a time again, and more run"
