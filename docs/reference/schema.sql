@@ -1,4 +1,4 @@
--- The horsies schema at revision 0020, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0021, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -78,6 +78,386 @@ BEGIN
 END
 $_$;
 
+CREATE FUNCTION public.horsies_claim_grouped(queues text[], look_queues text[], look_keys text[], is_walk boolean, cursor_queues text[], cursor_priorities integer[], cursor_keys text[], cursor_wrapped boolean[], cursor_stops text[], max_groups integer, row_limit integer, room_async integer, room_sync integer, room_ahead integer, async_names text[], short_names text[], sync_names text[], cap_queues text[], caps integer[], cluster_cap integer, caps_lock integer, worker_id text, hostname text, expired_result text, expected_at double precision) RETURNS TABLE(id text, status text, claim_generation integer, task_name text, args text, kwargs text, queue_name text, priority integer, retry_count integer, max_retries integer, task_options text, is_workflow_task boolean, metadata jsonb, ready_at double precision, group_key text, start_within double precision, frees text, report jsonb)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    -- how many tasks of names that the caller does not know it passes at the head of a group
+    unknown constant int := 100;
+    -- of the whole claim
+    took int := 0;
+    walked int := 0;
+    is_over boolean := true;
+    is_throttled boolean := false;
+    busy text[] := '{}';
+    limited text[] := '{}';
+    cursors jsonb := '[]';
+    waits jsonb := '[]';
+    due timestamptz;
+    -- of one queue
+    queue text;
+    is_paused boolean;
+    rules jsonb;
+    names text[];
+    most int;
+    rate jsonb;
+    burst int;
+    spacing float8;
+    fair boolean;
+    is_capped boolean;
+    locked int;
+    at timestamptz;
+    now_s float8;
+    stepped float8;
+    quota int;
+    started int;
+    within float8;
+    wait_s float8;
+    freed text;
+    shared record;
+    looks text[];
+    look_count int;
+    with_unkeyed boolean;
+    -- of one (queue, priority)
+    level int;
+    first text;
+    wrapped boolean;
+    stop text;
+    allowed int;
+    task record;
+BEGIN
+    IF to_timestamp(expected_at) < statement_timestamp() - interval '200 ms' THEN
+        INSERT INTO public.horsies_rate_limits AS r (name, key, free_at) VALUES ('', '', clock_timestamp())
+        ON CONFLICT (name, key) DO UPDATE SET free_at = excluded.free_at;
+    END IF;
+    FOREACH queue IN ARRAY queues LOOP
+        is_paused := false;
+        rules := NULL;
+        SELECT s.paused_at IS NOT NULL, s.policy INTO is_paused, rules
+          FROM public.horsies_queue_state s WHERE s.queue_name = queue;
+        names := ARRAY(SELECT jsonb_array_elements_text(coalesce(rules -> 'limits', '[]')));
+        IF names <> '{}' THEN
+            limited := limited || queue;
+        END IF;
+        CONTINUE WHEN is_paused;
+        CONTINUE WHEN names = '{}' AND NOT EXISTS (
+            SELECT FROM public.horsies_tasks t
+             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL AND t.queue_name = queue);
+        IF took >= row_limit OR walked >= max_groups THEN
+            is_over := false;
+            CONTINUE;
+        END IF;
+        most := (rules ->> 'max_concurrency')::int;
+        rate := nullif(rules -> 'rate', 'null');
+        fair := coalesce((rules ->> 'fair')::boolean, true);
+        is_capped := cluster_cap IS NOT NULL OR queue = ANY (cap_queues);
+
+        -- the locks
+        IF names <> '{}' THEN
+            PERFORM l.name FROM public.horsies_limits l WHERE l.name = ANY (names)
+              ORDER BY l.name FOR UPDATE SKIP LOCKED;
+            GET DIAGNOSTICS locked = ROW_COUNT;
+            IF locked < (SELECT count(*) FROM public.horsies_limits l WHERE l.name = ANY (names)) THEN
+                busy := busy || queue;
+                CONTINUE;
+            END IF;
+        END IF;
+        IF (is_capped AND NOT pg_try_advisory_xact_lock(caps_lock, hashtext('public')))
+            OR ((most IS NOT NULL OR rate IS NOT NULL OR names <> '{}')
+                AND NOT pg_try_advisory_xact_lock(hashtextextended('horsies groups ' || 'public' || ' ' || queue, 0)))
+        THEN
+            busy := busy || queue;
+            CONTINUE;
+        END IF;
+
+        -- what the whole queue may start
+        at := clock_timestamp();
+        now_s := date_part('epoch', at);
+        quota := row_limit - took;
+        started := 0;
+        within := NULL;
+        wait_s := NULL;
+        freed := CASE WHEN is_capped THEN 'queue' WHEN most IS NOT NULL THEN 'group' END;
+        IF is_capped THEN
+            quota := least(quota,
+                (SELECT min(c.cap) FROM unnest(cap_queues, caps) AS c (name, cap) WHERE c.name = queue)
+                - (SELECT count(*) FROM public.horsies_tasks t
+                    WHERE t.queue_name = queue AND t.status IN ('CLAIMED', 'RUNNING')),
+                cluster_cap - (SELECT count(*) FROM public.horsies_tasks t WHERE t.status IN ('CLAIMED', 'RUNNING')));
+        END IF;
+        IF rate IS NOT NULL OR names <> '{}' THEN
+            stepped := coalesce((SELECT date_part('epoch', r.free_at) FROM public.horsies_rate_limits r
+                                  WHERE r.name = '' AND r.key = ''), 0);
+        END IF;
+        FOR shared IN
+            SELECT (l.policy ->> 'max_concurrency')::int AS most, l.name, r.*
+              FROM public.horsies_limits l
+             CROSS JOIN LATERAL public.horsies_rate_room(l.policy -> 'rate', l.free_at, now_s, stepped) AS r
+             WHERE l.name = ANY (names)
+        LOOP
+            IF shared.most IS NOT NULL THEN
+                freed := 'queue';
+                quota := least(quota, shared.most - (
+                    SELECT count(*) FROM public.horsies_queue_state s
+                      JOIN public.horsies_tasks t ON t.queue_name = s.queue_name
+                     WHERE s.policy -> 'limits' ? shared.name AND t.status IN ('CLAIMED', 'RUNNING')));
+            END IF;
+            quota := least(quota, shared.tokens);
+            within := least(within, shared.slack);
+            wait_s := greatest(wait_s, shared.wait_s);
+        END LOOP;
+        IF quota <= 0 THEN
+            is_throttled := true;
+            IF wait_s IS NOT NULL THEN
+                waits := waits || jsonb_build_array(jsonb_build_array(queue, NULL, wait_s));
+            END IF;
+            CONTINUE;
+        END IF;
+        IF rate IS NOT NULL THEN
+            SELECT r.burst, r.spacing, least(within, r.slack) INTO burst, spacing, within
+              FROM public.horsies_rate_room(rate, NULL, now_s, stepped) AS r;
+        END IF;
+
+        looks := ARRAY(SELECT DISTINCT l.key FROM unnest(look_queues, look_keys) AS l (name, key)
+                        WHERE l.name = queue AND l.key IS NOT NULL);
+        look_count := cardinality(looks);
+        with_unkeyed := names <> '{}' AND (is_walk OR EXISTS (
+            SELECT FROM unnest(look_queues, look_keys) AS l (name, key) WHERE l.name = queue AND l.key IS NULL));
+        FOR level IN
+            WITH RECURSIVE found AS (
+                SELECT 0 AS priority
+                UNION ALL
+                SELECT least(
+                    (SELECT t.priority FROM public.horsies_tasks t
+                      WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                        AND t.queue_name = queue AND t.priority >= f.priority + 1 ORDER BY t.priority LIMIT 1),
+                    (SELECT t.priority FROM public.horsies_tasks t
+                      WHERE with_unkeyed AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                        AND t.queue_name = queue AND t.priority >= f.priority + 1 ORDER BY t.priority LIMIT 1))
+                  FROM found f WHERE f.priority IS NOT NULL
+            )
+            SELECT f.priority FROM found f WHERE f.priority > 0
+        LOOP
+            allowed := least(quota - started, row_limit - took);
+            IF allowed <= 0 OR walked >= max_groups THEN
+                is_over := false;
+                EXIT;
+            END IF;
+            SELECT c.key, c.wrapped, c.stop INTO first, wrapped, stop
+              FROM unnest(cursor_queues, cursor_priorities, cursor_keys, cursor_wrapped, cursor_stops)
+                   AS c (name, priority, key, wrapped, stop)
+             WHERE c.name = queue AND c.priority = level;
+            IF NOT FOUND THEN
+                first := '';
+                wrapped := false;
+                stop := '';
+            END IF;
+            FOR task IN
+                WITH RECURSIVE walk AS (
+                    -- `from_key`: the walk goes on here; no text can be between a key and itself with chr(1) behind it
+                    SELECT 0 AS nth, NULL::text COLLATE "C" AS key, first COLLATE "C" AS from_key, wrapped AS is_again,
+                           0 AS room, false AS is_ready, NULL::float8 AS free_at, NULL::float8 AS wait_s,
+                           NULL::timestamptz AS due, 0 AS eligible
+                    UNION ALL
+                    SELECT w.nth + 1, n.key, CASE WHEN w.nth < look_count THEN w.from_key ELSE n.key || chr(1) END,
+                           n.is_again, g.room, g.first_at <= at, g.free_at, g.wait_s,
+                           CASE WHEN g.first_at > at THEN g.first_at END,
+                           w.eligible + CASE WHEN g.room > 0 AND g.first_at <= at THEN 1 ELSE 0 END
+                      FROM walk w
+                     CROSS JOIN LATERAL (SELECT x.key, x.is_again FROM (
+                        SELECT looks[w.nth + 1] COLLATE "C" AS key, w.is_again WHERE w.nth < look_count
+                        UNION ALL
+                        (SELECT t.group_key, w.is_again FROM public.horsies_tasks t
+                          WHERE is_walk AND w.nth >= look_count
+                            AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                            AND t.queue_name = queue AND t.priority = level AND t.group_key >= w.from_key
+                          ORDER BY t.group_key LIMIT 1)
+                        UNION ALL
+                        (SELECT t.group_key, true FROM public.horsies_tasks t
+                          WHERE is_walk AND w.nth >= look_count AND NOT w.is_again
+                            AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                            AND t.queue_name = queue AND t.priority = level
+                          ORDER BY t.group_key LIMIT 1)) AS x LIMIT 1) AS n
+                     CROSS JOIN LATERAL (
+                        SELECT b.free_at,
+                               CASE WHEN b.free_at > now_s + (burst - 0.999999) * spacing
+                                    THEN b.free_at - now_s - (burst - 1) * spacing END AS wait_s,
+                               least(allowed, floor((now_s - b.free_at) / spacing + burst + 0.000001)::int,
+                                     CASE WHEN most IS NOT NULL THEN most - (
+                                         SELECT count(*) FROM (
+                                             SELECT FROM public.horsies_tasks t
+                                              WHERE t.queue_name = queue AND t.group_key = n.key
+                                                AND t.status IN ('CLAIMED', 'RUNNING') LIMIT most) AS running)::int
+                                     END) AS room,
+                               (SELECT r.enqueued_at FROM (
+                                    SELECT t.enqueued_at, t.task_name FROM public.horsies_tasks t
+                                     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                                       AND t.queue_name = queue AND t.priority = level
+                                       AND t.group_key >= n.key AND t.group_key <= n.key
+                                     ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown) AS r
+                                 WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                                 LIMIT 1) AS first_at
+                          FROM (SELECT CASE WHEN rate IS NOT NULL THEN
+                                    least(now_s + burst * spacing, greatest(now_s, stepped + burst * spacing, (
+                                        SELECT date_part('epoch', r.free_at) FROM public.horsies_rate_limits r
+                                         WHERE r.name = queue AND r.key = n.key))) END AS free_at) AS b) AS g
+                     WHERE w.nth < look_count + max_groups - walked AND w.eligible < allowed
+                       AND NOT (w.nth >= look_count AND n.is_again AND n.key >= stop)
+                ), chosen AS MATERIALIZED (
+                    -- a group of `looks` may come again in the walk
+                    SELECT DISTINCT ON (w.key) w.nth, w.key, w.room, w.free_at FROM walk w
+                     WHERE w.room > 0 AND w.is_ready ORDER BY w.key, w.nth
+                ), share AS MATERIALIZED (
+                    SELECT CASE WHEN fair THEN ceil(allowed::float8 / greatest(1, count(*) + with_unkeyed::int))::int
+                                ELSE allowed END AS n
+                      FROM chosen
+                ), line AS MATERIALIZED (
+                    SELECT c.nth, c.key, c.free_at, r.tid, r.kind, r.at AS rn
+                      FROM chosen c CROSS JOIN LATERAL (
+                           SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
+                               SELECT t.ctid AS tid, t.task_name, CASE WHEN t.good_until <= at THEN 'expired'
+                                      WHEN t.is_workflow_task AND (
+                                          SELECT w.status FROM public.horsies_workflow_tasks n
+                                            JOIN public.horsies_workflows w ON w.id = n.workflow_id
+                                           WHERE n.task_id = t.id) <> 'RUNNING' THEN 'stopped'
+                                      WHEN t.task_name = ANY (async_names) THEN 'async'
+                                      WHEN t.task_name = ANY (short_names) THEN 'short'
+                                      ELSE 'other' END AS kind
+                                 FROM public.horsies_tasks t
+                                WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                                  AND t.queue_name = queue AND t.priority = level
+                                  AND t.group_key >= c.key AND t.group_key <= c.key AND t.enqueued_at <= at
+                                ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown + (SELECT n FROM share)) AS r
+                            WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                            LIMIT least(c.room, (SELECT n FROM share))) AS r
+                    UNION ALL
+                    SELECT 0, NULL, NULL, r.tid, r.kind, row_number() OVER ()
+                      FROM (SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
+                                      WHEN t.is_workflow_task AND (
+                                          SELECT w.status FROM public.horsies_workflow_tasks n
+                                            JOIN public.horsies_workflows w ON w.id = n.workflow_id
+                                           WHERE n.task_id = t.id) <> 'RUNNING' THEN 'stopped'
+                                      WHEN t.task_name = ANY (async_names) THEN 'async'
+                                      WHEN t.task_name = ANY (short_names) THEN 'short'
+                                      ELSE 'other' END AS kind
+                              FROM public.horsies_tasks t
+                             WHERE with_unkeyed AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                               AND t.queue_name = queue AND t.priority = level AND t.enqueued_at <= at
+                               AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                             ORDER BY t.enqueued_at, t.id LIMIT allowed) AS r
+                ), turns AS (
+                    SELECT l.*, row_number() OVER (ORDER BY CASE WHEN fair THEN l.rn END, l.nth, l.rn) AS turn FROM line l
+                ), placed AS (
+                    SELECT t.*, t.kind IN ('expired', 'stopped')
+                           OR row_number() OVER (PARTITION BY t.kind ORDER BY t.turn)
+                              <= CASE t.kind WHEN 'async' THEN room_async WHEN 'other' THEN room_sync
+                                      ELSE greatest(0, room_sync - count(*) FILTER (WHERE t.kind = 'other') OVER ())
+                                           -- a task with a rate must start at once
+                                           + CASE WHEN within IS NULL THEN room_ahead ELSE 0 END END AS has_place
+                      FROM turns t
+                ), wanted AS MATERIALIZED (
+                    SELECT x.* FROM (
+                        SELECT p.*, bool_and(p.has_place) OVER (PARTITION BY p.nth ORDER BY p.rn) AS is_next
+                          FROM placed p) AS x
+                     WHERE x.is_next ORDER BY x.turn LIMIT allowed
+                ), picked AS MATERIALIZED (
+                    SELECT w.key, w.free_at, w.kind, w.turn, r.tid,
+                           CASE w.kind WHEN 'expired' THEN 'EXPIRED' WHEN 'stopped' THEN 'PENDING' ELSE 'RUNNING'
+                           END AS status
+                      FROM wanted w CROSS JOIN LATERAL (
+                           SELECT t.ctid AS tid FROM public.horsies_tasks t
+                            WHERE t.ctid = w.tid AND t.status || '' = 'PENDING' AND NOT t.withdrawn
+                              FOR UPDATE SKIP LOCKED) AS r
+                ), spent AS (
+                    INSERT INTO public.horsies_rate_limits (name, key, free_at)
+                    SELECT queue, p.key, to_timestamp(p.free_at + count(*) * spacing)
+                      FROM picked p WHERE p.free_at IS NOT NULL AND p.status = 'RUNNING' GROUP BY p.key, p.free_at
+                    ON CONFLICT (name, key) DO UPDATE SET free_at = excluded.free_at
+                ), taken AS (
+                    UPDATE public.horsies_tasks t
+                       SET status = c.status, claimed = false, claim_generation = t.claim_generation + 1,
+                           claimed_by_worker_id = CASE WHEN c.status = 'RUNNING' THEN worker_id END,
+                           claimed_at = CASE WHEN c.status = 'RUNNING' THEN at END, claim_expires_at = NULL,
+                           started_at = CASE WHEN c.status = 'RUNNING' THEN at END,
+                           worker_hostname = CASE WHEN c.status = 'RUNNING' THEN hostname END,
+                           worker_pid = NULL, worker_process_name = NULL,
+                           result = CASE WHEN c.status = 'EXPIRED' THEN expired_result END,
+                           error_code = CASE WHEN c.status = 'EXPIRED' THEN 'TASK_EXPIRED' END,
+                           failed_at = CASE WHEN c.status = 'EXPIRED' THEN at END,
+                           terminal_at = CASE WHEN c.status = 'EXPIRED' THEN at END, updated_at = at
+                      FROM picked c
+                     WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
+                    RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.retry_count,
+                              t.max_retries, t.task_options, t.is_workflow_task, t.metadata, t.enqueued_at, t.group_key,
+                              c.kind, c.turn
+                )
+                SELECT t.turn, t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.retry_count,
+                       t.max_retries, t.task_options, t.is_workflow_task, t.metadata,
+                       date_part('epoch', t.enqueued_at) AS ready_at, t.group_key, t.kind,
+                       NULL::int AS nth, NULL::text AS from_key, NULL::boolean AS is_again, NULL::int AS eligible,
+                       NULL::jsonb AS waits, NULL::timestamptz AS due, NULL::boolean AS is_throttled
+                  FROM taken t
+                UNION ALL
+                SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                       e.nth, e.from_key, e.is_again, e.eligible,
+                       (SELECT jsonb_agg(jsonb_build_array(queue, w.key, w.wait_s)) FROM walk w
+                         WHERE w.wait_s IS NOT NULL AND w.is_ready),
+                       (SELECT min(w.due) FROM walk w),
+                       EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready)
+                  FROM (SELECT w.* FROM walk w ORDER BY w.nth DESC LIMIT 1) AS e
+                 ORDER BY turn
+            LOOP
+                IF task.turn IS NULL THEN
+                    due := least(due, task.due);
+                    waits := waits || coalesce(task.waits, '[]');
+                    is_throttled := is_throttled OR task.is_throttled;
+                    IF is_walk THEN
+                        is_over := is_over AND task.nth < look_count + max_groups - walked AND task.eligible < allowed;
+                        walked := walked + greatest(0, task.nth - look_count);
+                        cursors := cursors || jsonb_build_array(
+                            jsonb_build_array(queue, level, task.from_key, task.is_again));
+                    END IF;
+                    CONTINUE;
+                END IF;
+                took := took + 1;
+                IF task.status = 'RUNNING' THEN
+                    started := started + 1;
+                    IF task.kind = 'async' THEN
+                        room_async := room_async - 1;
+                    ELSIF room_sync > 0 THEN
+                        room_sync := room_sync - 1;
+                    ELSE
+                        room_ahead := room_ahead - 1;
+                    END IF;
+                END IF;
+                id := task.id; status := task.status; claim_generation := task.claim_generation;
+                task_name := task.task_name; args := task.args; kwargs := task.kwargs; queue_name := queue;
+                priority := level; retry_count := task.retry_count; max_retries := task.max_retries;
+                task_options := task.task_options; is_workflow_task := task.is_workflow_task;
+                metadata := task.metadata; ready_at := task.ready_at; group_key := task.group_key;
+                start_within := within; frees := freed; report := NULL;
+                RETURN NEXT;
+            END LOOP;
+        END LOOP;
+        IF started > 0 AND names <> '{}' THEN
+            UPDATE public.horsies_limits l SET free_at = to_timestamp(r.free_at + started * r.spacing)
+              FROM public.horsies_limits x
+             CROSS JOIN LATERAL public.horsies_rate_room(x.policy -> 'rate', x.free_at, now_s, stepped) AS r
+             WHERE x.name = ANY (names) AND l.name = x.name AND r.spacing IS NOT NULL;
+        END IF;
+    END LOOP;
+    id := NULL;
+    status := NULL;
+    report := jsonb_build_object(
+        'now', date_part('epoch', clock_timestamp()), 'is_over', is_over, 'is_throttled', is_throttled,
+        'busy', to_jsonb(busy), 'limited', to_jsonb(limited), 'cursors', cursors, 'waits', waits,
+        'due_s', date_part('epoch', due - clock_timestamp()));
+    RETURN NEXT;
+END
+$$;
+
 CREATE FUNCTION public.horsies_fall_asleep(queues text[]) RETURNS void
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -99,26 +479,59 @@ DECLARE
     latest constant timestamptz := clock_timestamp() - slower * interval '80 ms';
 BEGIN
     RETURN EXISTS (
-        WITH RECURSIVE found AS (
-            SELECT q.name::text AS queue_name, f.priority FROM unnest(queues) AS q (name)
+        WITH RECURSIVE plain AS (
+            SELECT q.name::text AS queue_name, f.priority, false AS is_grouped FROM unnest(queues) AS q (name)
              CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
-                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = q.name
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                                    AND t.queue_name = q.name
                                   ORDER BY t.priority LIMIT 1) AS f
              WHERE NOT EXISTS (SELECT FROM public.horsies_queue_state s
-                                WHERE s.queue_name = q.name AND s.paused_at IS NOT NULL)
+                                WHERE s.queue_name = q.name AND (s.paused_at IS NOT NULL OR s.is_limited))
             UNION ALL
-            SELECT p.queue_name, f.priority FROM found p
+            SELECT p.queue_name, f.priority, p.is_grouped FROM plain p
              CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
-                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
                                     AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
                                   ORDER BY t.priority LIMIT 1) AS f
         )
-        SELECT FROM found p CROSS JOIN LATERAL (
+        SELECT FROM plain p CROSS JOIN LATERAL (
             SELECT FROM public.horsies_tasks t
-             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = p.queue_name AND t.priority = p.priority
+             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+               AND t.queue_name = p.queue_name AND t.priority = p.priority
+               AND t.enqueued_at <= latest AND t.enqueued_at >= latest - interval '10 seconds'
+               AND t.task_name = ANY (names) LIMIT 1) AS late)
+    OR EXISTS (
+        WITH RECURSIVE grouped AS (
+            SELECT q.name::text AS queue_name, f.priority, true AS is_grouped FROM unnest(queues) AS q (name)
+             CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                                    AND t.queue_name = q.name
+                                  ORDER BY t.priority LIMIT 1) AS f
+             WHERE NOT EXISTS (SELECT FROM public.horsies_queue_state s
+                                WHERE s.queue_name = q.name AND (s.paused_at IS NOT NULL OR s.is_limited OR s.policy ->> 'max_concurrency' IS NOT NULL OR s.policy ->> 'rate' IS NOT NULL))
+            UNION ALL
+            SELECT p.queue_name, f.priority, p.is_grouped FROM grouped p
+             CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                                    AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
+                                  ORDER BY t.priority LIMIT 1) AS f
+        )
+        SELECT FROM grouped p CROSS JOIN LATERAL (
+            SELECT FROM public.horsies_tasks t
+             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+               AND t.queue_name = p.queue_name AND t.priority = p.priority
                AND t.enqueued_at <= latest AND t.enqueued_at >= latest - interval '10 seconds'
                AND t.task_name = ANY (names) LIMIT 1) AS late);
 END
+$$;
+
+CREATE FUNCTION public.horsies_is_count(value jsonb) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+    SELECT CASE WHEN jsonb_typeof(value) = 'number'
+                THEN (value #>> '{}')::numeric BETWEEN 1 AND 1000000 AND scale((value #>> '{}')::numeric) = 0
+                ELSE false END
 $$;
 
 CREATE FUNCTION public.horsies_leave_duty(group_key bigint, queues text[], has_lock boolean, only_if_awaited boolean, is_awake boolean) RETURNS boolean
@@ -136,6 +549,23 @@ BEGIN
                                            ELSE hashtextextended('horsies asleep ' || 'public' || ' ' || q.name, 0) END)
        FROM unnest(queues) AS q (name);
     RETURN true;
+END
+$$;
+
+CREATE FUNCTION public.horsies_notify_groups_sent(queue_name text, group_keys text[], ids text[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    first text;
+    last text;
+    without int;
+BEGIN
+    SELECT min(k.key), max(k.key), min(k.at) FILTER (WHERE k.key IS NULL) INTO first, last, without
+      FROM unnest(group_keys) WITH ORDINALITY AS k (key, at);
+    RETURN (first IS NULL OR pg_notify('task_grouped', concat(queue_name, CASE WHEN first = last THEN ' ' || first END))
+               IS NOT NULL)
+       AND (without IS NULL OR public.horsies_notify_sent(queue_name, ids[without]));
 END
 $$;
 
@@ -161,21 +591,29 @@ DECLARE
     first_id text;
     first_queue text;
     last_queue text;
+    first_group text;
     told boolean;
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        SELECT min(id), min(queue_name), max(queue_name) INTO first_id, first_queue, last_queue
+        SELECT min(id), min(queue_name), max(queue_name), min(group_key)
+          INTO first_id, first_queue, last_queue, first_group
           FROM inserted WHERE status = 'PENDING';
-        IF first_queue = last_queue THEN
+        IF first_queue = last_queue AND first_group IS NULL THEN
             told := pg_notify('task_new', first_id) IS NULL
                 OR pg_notify('task_queue_' || first_queue, first_id) IS NULL;
         ELSE
-            PERFORM pg_notify('task_new', fresh.id), pg_notify('task_queue_' || fresh.queue_name, fresh.id)
-               FROM (SELECT queue_name, min(id) AS id FROM inserted WHERE status = 'PENDING'
-                      GROUP BY queue_name) AS fresh;
+            PERFORM CASE WHEN fresh.id IS NOT NULL THEN pg_notify('task_new', fresh.id) END,
+                    CASE WHEN fresh.id IS NOT NULL THEN pg_notify('task_queue_' || fresh.queue_name, fresh.id) END,
+                    CASE WHEN fresh.one IS NOT NULL THEN pg_notify('task_grouped', fresh.queue_name
+                         || CASE WHEN fresh.one = fresh.other THEN ' ' || fresh.one ELSE '' END) END
+               FROM (SELECT queue_name, min(id) FILTER (WHERE group_key IS NULL) AS id, min(group_key) AS one,
+                            max(group_key) AS other
+                       FROM inserted WHERE status = 'PENDING' GROUP BY queue_name) AS fresh;
         END IF;
     ELSIF OLD.status = NEW.status THEN
         RETURN NULL;
+    ELSIF NEW.status = 'PENDING' AND NEW.group_key IS NOT NULL THEN
+        told := pg_notify('task_grouped', NEW.queue_name || ' ' || NEW.group_key) IS NULL;
     ELSIF NEW.status = 'PENDING' THEN
         told := pg_notify('task_new', NEW.id) IS NULL OR pg_notify('task_queue_' || NEW.queue_name, NEW.id) IS NULL;
     ELSE
@@ -209,6 +647,36 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.horsies_policy_is_sound(policy jsonb) RETURNS boolean
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+DECLARE
+    rate constant jsonb := nullif(policy -> 'rate', 'null');
+    most constant jsonb := nullif(policy -> 'max_concurrency', 'null');
+BEGIN
+    IF policy IS NULL THEN
+        RETURN true;
+    ELSIF jsonb_typeof(policy) <> 'object' OR policy - '{max_concurrency,rate,fair,limits}'::text[] <> '{}'
+        OR (most IS NOT NULL AND NOT public.horsies_is_count(most))
+        OR coalesce(jsonb_typeof(policy -> 'fair'), 'boolean') <> 'boolean'
+        OR coalesce(jsonb_typeof(policy -> 'limits'), 'array') <> 'array'
+        OR jsonb_path_exists(policy -> 'limits', 'strict $[*] ? (@.type() != "string")')
+    THEN
+        RETURN false;
+    ELSIF rate IS NULL THEN
+        RETURN true;
+    ELSIF jsonb_typeof(rate) <> 'object' OR rate - '{limit,per_seconds,burst}'::text[] <> '{}'
+        OR NOT public.horsies_is_count(rate -> 'limit') OR NOT public.horsies_is_count(rate -> 'burst')
+        OR jsonb_typeof(rate -> 'per_seconds') IS DISTINCT FROM 'number'
+    THEN
+        RETURN false;
+    END IF;
+    RETURN (rate ->> 'burst')::numeric <= (rate ->> 'limit')::numeric
+        AND (rate ->> 'per_seconds')::numeric BETWEEN 0.1 AND 2678400;
+END
+$_$;
+
 CREATE FUNCTION public.horsies_purge_tasks(ids text[]) RETURNS TABLE(id text, terminal_at timestamp with time zone)
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -226,25 +694,26 @@ BEGIN
 END
 $$;
 
-CREATE PROCEDURE public.horsies_send_task(IN id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text, IN metadata jsonb DEFAULT NULL::jsonb)
-    LANGUAGE plpgsql
+CREATE FUNCTION public.horsies_rate_room(rate jsonb, full_at timestamp with time zone, now_s double precision, stepped double precision, OUT burst integer, OUT spacing double precision, OUT slack double precision, OUT free_at double precision, OUT tokens integer, OUT wait_s double precision) RETURNS record
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
-DECLARE
-    setting text;
-    is_told boolean;
 BEGIN
-    setting := pg_catalog.set_config('horsies.notify', 'off', true);
-    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha, metadata)
-    VALUES (id, task_name, queue_name, priority, args, kwargs, sent_at,
-            coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
-            coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
-            max_retries, task_options, enqueue_sha, metadata);
-    COMMIT;
-    is_told := public.horsies_notify_sent(queue_name, id);
+    IF rate ->> 'limit' IS NULL THEN
+        RETURN;
+    END IF;
+    burst := (rate ->> 'burst')::int;
+    slack := least(0.25, (rate ->> 'per_seconds')::float8 / 10);
+    spacing := ((rate ->> 'per_seconds')::float8 + slack) / ((rate ->> 'limit')::int - burst + 1);
+    free_at := least(now_s + burst * spacing, greatest(now_s, stepped + burst * spacing, date_part('epoch', full_at)));
+    tokens := floor((now_s - free_at) / spacing + burst + 0.000001);
+    IF tokens = 0 THEN
+        wait_s := free_at - now_s - (burst - 1) * spacing;
+    END IF;
 END
 $$;
 
-CREATE PROCEDURE public.horsies_send_tasks(IN ids text[], IN args text[], IN kwargs text[], IN enqueue_shas text[], IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text, IN metadata jsonb DEFAULT NULL::jsonb)
+CREATE PROCEDURE public.horsies_send_task(IN id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text, IN metadata jsonb DEFAULT NULL::jsonb, IN group_key character varying DEFAULT NULL::character varying)
     LANGUAGE plpgsql
     AS $$
 DECLARE
@@ -252,15 +721,41 @@ DECLARE
     is_told boolean;
 BEGIN
     setting := pg_catalog.set_config('horsies.notify', 'off', true);
-    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha, metadata)
+    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha, metadata, group_key)
+    VALUES (id, task_name, queue_name, priority, args, kwargs, sent_at,
+            coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
+            coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
+            max_retries, task_options, enqueue_sha, metadata, group_key);
+    COMMIT;
+    IF group_key IS NOT NULL THEN
+        setting := pg_catalog.pg_notify('task_grouped', pg_catalog.concat(queue_name, ' ', group_key));
+    ELSE
+        is_told := public.horsies_notify_sent(queue_name, id);
+    END IF;
+END
+$$;
+
+CREATE PROCEDURE public.horsies_send_tasks(IN ids text[], IN args text[], IN kwargs text[], IN enqueue_shas text[], IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text, IN metadata jsonb DEFAULT NULL::jsonb, IN group_keys text[] DEFAULT NULL::text[])
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    setting text;
+    is_told boolean;
+BEGIN
+    setting := pg_catalog.set_config('horsies.notify', 'off', true);
+    INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until, max_retries, task_options, enqueue_sha, metadata, group_key)
     SELECT x.id, task_name, queue_name, priority, x.args, x.kwargs, sent_at,
            coalesce(eta, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) delay),
            coalesce(good_until, pg_catalog.statement_timestamp() OPERATOR(pg_catalog.+) ttl),
-           max_retries, task_options, x.enqueue_sha, metadata
+           max_retries, task_options, x.enqueue_sha, metadata, x.group_key
       FROM ROWS FROM (pg_catalog.unnest(ids), pg_catalog.unnest(args), pg_catalog.unnest(kwargs),
-                      pg_catalog.unnest(enqueue_shas)) AS x (id, args, kwargs, enqueue_sha);
+                      pg_catalog.unnest(enqueue_shas), pg_catalog.unnest(group_keys)) AS x (id, args, kwargs, enqueue_sha, group_key);
     COMMIT;
-    is_told := public.horsies_notify_sent(queue_name, ids[1]);
+    IF group_keys IS NOT NULL THEN
+        is_told := public.horsies_notify_groups_sent(queue_name, group_keys, ids);
+    ELSE
+        is_told := public.horsies_notify_sent(queue_name, ids[1]);
+    END IF;
 END
 $$;
 
@@ -309,11 +804,11 @@ CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
 BEGIN
     RETURN QUERY WITH fresh AS (
         INSERT INTO public.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,
-                                                definition_key, enqueue_sha, sent_at, started_at, nodes_left, metadata)
+                                                definition_key, enqueue_sha, sent_at, started_at, nodes_left, metadata, group_key)
         VALUES (run ->> 'id', run ->> 'name', 'RUNNING', run ->> 'on_error', (run ->> 'output')::int,
                 nullif(run -> 'success_policy', 'null'), run ->> 'definition_key', run ->> 'enqueue_sha',
                 (run ->> 'sent_at')::timestamptz, statement_timestamp(), jsonb_array_length(run -> 'nodes'),
-                nullif(run -> 'metadata', 'null'))
+                nullif(run -> 'metadata', 'null'), run ->> 'group_key')
         ON CONFLICT DO NOTHING
         RETURNING id
     ), given AS MATERIALIZED (
@@ -323,26 +818,26 @@ BEGIN
                id text, node_id text, task_name text, args text, kwargs text, queue_name text, priority int,
                dependencies int[], dependents int[], args_from jsonb, ctx_from varchar[], join_type text,
                min_success int, allow_failed boolean, task_options text, max_retries int, good_until timestamptz,
-               ttl float8, sub_name text, kind text, task_id text, first_kwargs text, metadata jsonb)) WITH ORDINALITY
+               ttl float8, sub_name text, kind text, task_id text, first_kwargs text, metadata jsonb, group_key text)) WITH ORDINALITY
                AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
                      ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl,
-                     sub_name, kind, task_id, first_kwargs, metadata, number)
+                     sub_name, kind, task_id, first_kwargs, metadata, group_key, number)
     ), node AS (
         INSERT INTO public.horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs,
                queue_name, priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success,
                allow_failed_deps, task_options, max_retries, good_until, ttl, kind, sub_workflow_name,
-               deps_left, status, task_id, metadata)
+               deps_left, status, task_id, metadata, group_key)
         SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name,
                g.priority, g.dependencies, g.dependents, g.args_from, g.ctx_from, g.join_type, g.min_success,
                g.allow_failed, g.task_options, g.max_retries, g.good_until, make_interval(secs => g.ttl),
                coalesce(g.kind, CASE WHEN g.sub_name IS NULL THEN 'task' WHEN g.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), g.sub_name, cardinality(g.dependencies),
                CASE WHEN g.is_enqueued THEN 'ENQUEUED' WHEN g.is_first THEN 'READY' ELSE 'PENDING' END,
                CASE WHEN g.is_enqueued THEN g.task_id END,
-               nullif(g.metadata, 'null')
+               nullif(g.metadata, 'null'), g.group_key
           FROM given g
     ), task AS (
         INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at,
-                                            good_until, max_retries, task_options, is_workflow_task, metadata)
+                                            good_until, max_retries, task_options, is_workflow_task, metadata, group_key)
         SELECT g.task_id, g.task_name, g.queue_name, g.priority, g.args, coalesce(g.first_kwargs, g.kwargs),
                (run ->> 'sent_at')::timestamptz, statement_timestamp(),
                coalesce(g.good_until, statement_timestamp() + make_interval(secs => g.ttl)), g.max_retries,
@@ -350,7 +845,8 @@ BEGIN
                nullif(coalesce(nullif(g.metadata, 'null'), '{}')
                    || coalesce(nullif(run -> 'metadata', 'null'), '{}')
                    || CASE WHEN run -> 'metadata' ? 'horsies.trace' THEN jsonb_build_object(
-                      'horsies.workflow', g.workflow_id, 'horsies.node', g.node_id) ELSE '{}' END, '{}')
+                      'horsies.workflow', g.workflow_id, 'horsies.node', g.node_id) ELSE '{}' END, '{}'),
+               coalesce(g.group_key, run ->> 'group_key')
           FROM given g WHERE g.is_enqueued
     ), told AS MATERIALIZED (
         SELECT pg_notify('workflow_step', 'w:' || fresh.id) FROM fresh
@@ -560,13 +1056,42 @@ ALTER TABLE public.horsies_heartbeats ALTER COLUMN id ADD GENERATED BY DEFAULT A
     CACHE 1
 );
 
+CREATE TABLE public.horsies_limits (
+    name character varying(100) NOT NULL,
+    declared jsonb,
+    declared_at timestamp with time zone,
+    override jsonb,
+    override_at timestamp with time zone,
+    policy jsonb GENERATED ALWAYS AS ((COALESCE(declared, '{}'::jsonb) || COALESCE(override, '{}'::jsonb))) STORED,
+    free_at timestamp with time zone,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT ck_horsies_limits_policy CHECK ((public.horsies_policy_is_sound(declared) AND public.horsies_policy_is_sound(override))),
+    CONSTRAINT ck_horsies_limits_time_range CHECK (((LEAST(declared_at, override_at, free_at, updated_at) >= to_timestamp((0)::double precision)) AND (GREATEST(declared_at, override_at, free_at, updated_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+)
+WITH (fillfactor='50');
+
 CREATE TABLE public.horsies_queue_state (
     queue_name character varying(100) NOT NULL,
     paused_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    declared jsonb,
+    declared_at timestamp with time zone,
+    override jsonb,
+    override_at timestamp with time zone,
+    policy jsonb GENERATED ALWAYS AS ((COALESCE(declared, '{}'::jsonb) || COALESCE(override, '{}'::jsonb))) STORED,
+    is_limited boolean GENERATED ALWAYS AS ((COALESCE((override -> 'limits'::text), (declared -> 'limits'::text), '[]'::jsonb) <> '[]'::jsonb)) STORED,
+    CONSTRAINT ck_horsies_queue_state_policy CHECK ((public.horsies_policy_is_sound(declared) AND public.horsies_policy_is_sound(override))),
     CONSTRAINT ck_horsies_queue_state_queue_name CHECK (((queue_name)::text ~ '^[A-Za-z0-9_.-]{1,52}$'::text)),
-    CONSTRAINT ck_horsies_queue_state_time_range CHECK (((LEAST(paused_at, updated_at) >= to_timestamp((0)::double precision)) AND (GREATEST(paused_at, updated_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+    CONSTRAINT ck_horsies_queue_state_time_range CHECK (((LEAST(paused_at, updated_at, declared_at, override_at) >= to_timestamp((0)::double precision)) AND (GREATEST(paused_at, updated_at, declared_at, override_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
 );
+
+CREATE TABLE public.horsies_rate_limits (
+    name character varying(100) NOT NULL,
+    key character varying(255) NOT NULL COLLATE pg_catalog."C",
+    free_at timestamp with time zone NOT NULL,
+    CONSTRAINT ck_horsies_rate_limits_time_range CHECK (((LEAST(free_at) >= to_timestamp((0)::double precision)) AND (GREATEST(free_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+)
+WITH (fillfactor='50');
 
 CREATE TABLE public.horsies_schedule_state (
     schedule_name character varying(255) NOT NULL,
@@ -674,7 +1199,7 @@ CREATE TABLE public.horsies_tasks (
     former_node_id character varying(36),
     withdrawn boolean DEFAULT false NOT NULL,
     metadata jsonb,
-    group_key character varying(255),
+    group_key character varying(255) COLLATE pg_catalog."C",
     keep_until timestamp with time zone,
     snoozes smallint DEFAULT 0 NOT NULL,
     crash_count smallint DEFAULT 0 NOT NULL,
@@ -772,6 +1297,7 @@ CREATE TABLE public.horsies_workflow_tasks (
     deps_ok integer DEFAULT 0 NOT NULL,
     kind character varying(20) DEFAULT 'task'::character varying NOT NULL,
     metadata jsonb,
+    group_key character varying(255) COLLATE pg_catalog."C",
     CONSTRAINT ck_horsies_workflow_tasks_graph CHECK (((task_index >= 0) AND (task_index <> ALL (dependencies)))),
     CONSTRAINT ck_horsies_workflow_tasks_join CHECK ((((join_type)::text = ANY ((ARRAY['all'::character varying, 'any'::character varying, 'quorum'::character varying])::text[])) AND (((join_type)::text = 'quorum'::text) = (min_success IS NOT NULL)) AND (min_success >= 1))),
     CONSTRAINT ck_horsies_workflow_tasks_kind CHECK (((kind)::text = ANY ((ARRAY['task'::character varying, 'workflow'::character varying, 'map'::character varying])::text[]))),
@@ -804,6 +1330,7 @@ CREATE TABLE public.horsies_workflows (
     nodes_left integer DEFAULT 0 NOT NULL,
     paused_inside boolean DEFAULT false NOT NULL,
     metadata jsonb,
+    group_key character varying(255) COLLATE pg_catalog."C",
     CONSTRAINT ck_horsies_workflows_completed_at CHECK (((completed_at IS NOT NULL) = ((status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))),
     CONSTRAINT ck_horsies_workflows_metadata CHECK (((metadata IS NULL) OR ((jsonb_typeof(metadata) = 'object'::text) AND (pg_column_size(metadata) <= 65536)))),
     CONSTRAINT ck_horsies_workflows_on_error CHECK (((on_error)::text = ANY ((ARRAY['fail'::character varying, 'pause'::character varying])::text[]))),
@@ -818,8 +1345,14 @@ ALTER TABLE ONLY public.horsies_alembic_version
 ALTER TABLE ONLY public.horsies_heartbeats
     ADD CONSTRAINT pk_horsies_heartbeats PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.horsies_limits
+    ADD CONSTRAINT pk_horsies_limits PRIMARY KEY (name);
+
 ALTER TABLE ONLY public.horsies_queue_state
     ADD CONSTRAINT pk_horsies_queue_state PRIMARY KEY (queue_name);
+
+ALTER TABLE ONLY public.horsies_rate_limits
+    ADD CONSTRAINT pk_horsies_rate_limits PRIMARY KEY (name, key);
 
 ALTER TABLE ONLY public.horsies_schedule_state
     ADD CONSTRAINT pk_horsies_schedule_state PRIMARY KEY (schedule_name);
@@ -865,11 +1398,17 @@ CREATE INDEX ix_horsies_task_attempts_finished_at ON public.horsies_task_attempt
 
 CREATE INDEX ix_horsies_task_names_missing ON public.horsies_task_names USING btree (missing_since) WHERE (missing_since IS NOT NULL);
 
-CREATE INDEX ix_horsies_tasks_claim ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE (((status)::text = 'PENDING'::text) AND (NOT withdrawn));
+CREATE INDEX ix_horsies_tasks_claim ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE (((status)::text = 'PENDING'::text) AND (NOT withdrawn) AND (group_key IS NULL));
 
 CREATE INDEX ix_horsies_tasks_error_code ON public.horsies_tasks USING btree (error_code) WHERE (error_code IS NOT NULL);
 
 CREATE INDEX ix_horsies_tasks_good_until ON public.horsies_tasks USING btree (good_until) WHERE ((good_until IS NOT NULL) AND ((status)::text = ANY ((ARRAY['PENDING'::character varying, 'CLAIMED'::character varying])::text[])));
+
+CREATE INDEX ix_horsies_tasks_grouped ON public.horsies_tasks USING btree (queue_name, priority, group_key, enqueued_at, id) WHERE (((status)::text = 'PENDING'::text) AND (NOT withdrawn) AND (group_key IS NOT NULL));
+
+CREATE INDEX ix_horsies_tasks_grouped_age ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE (((status)::text = 'PENDING'::text) AND (NOT withdrawn) AND (group_key IS NOT NULL));
+
+CREATE INDEX ix_horsies_tasks_grouped_in_flight ON public.horsies_tasks USING btree (queue_name, group_key) WHERE (((status)::text = ANY ((ARRAY['CLAIMED'::character varying, 'RUNNING'::character varying])::text[])) AND (group_key IS NOT NULL));
 
 CREATE INDEX ix_horsies_tasks_in_flight ON public.horsies_tasks USING btree (queue_name) WHERE ((status)::text = ANY ((ARRAY['CLAIMED'::character varying, 'RUNNING'::character varying])::text[]));
 

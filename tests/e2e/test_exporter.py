@@ -53,7 +53,8 @@ def app_with(folder: Path, url: str, settings: str) -> dict[str, str]:
 def test_a_scrape_has_every_metric(db: Database, tmp_path: Path) -> None:
     factories.task(db)
     factories.worker_state(db)
-    with accounts(db) as who, exporter(who["viewer"], tmp_path) as one:
+    plant_groups(db)
+    with accounts(db) as who, exporter(who["viewer"], tmp_path, "--top-groups=2") as one:
         found = one.wait_for("horsies_up", 1)
         assert (found[READY], found["horsies_workers", "alive"], found["horsies_slots"]) == (1, 1, 2)
         assert found["horsies_schema_info", HEAD_REVISION, HEAD_REVISION] == 1
@@ -63,6 +64,33 @@ def test_a_scrape_has_every_metric(db: Database, tmp_path: Path) -> None:
         assert ask(one.port, "/healthz") == (200, "ok\n")
         factories.task(db)
         one.wait_for(READY, 2)
+
+
+def plant_groups(db: Database) -> None:
+    """The queue `mail` with three groups, one of them at its limit, which shares a limit."""
+    policy = '{"max_concurrency": 3, "rate": {"limit": 10, "per_seconds": 60, "burst": 5}}'
+    factories.insert(db, "horsies_limits", name="stripe", declared=policy)
+    policy = '{"max_concurrency": 1, "limits": ["stripe"]}'
+    factories.insert(db, "horsies_queue_state", queue_name="mail", declared=policy)
+    for key, count in (("deep", 3), ("middle", 2), ("small", 1)):
+        for _ in range(count):
+            factories.task(db, queue_name="mail", group_key=key)
+    factories.task(db, "RUNNING", queue_name="mail", group_key="deep")
+
+
+def test_groups_and_limits(db: Database, tmp_path: Path) -> None:
+    plant_groups(db)
+    with exporter(db, tmp_path) as one:
+        found = one.wait_for("horsies_up", 1)
+        assert (found["horsies_queue_grouped_tasks", "mail"], found["horsies_queue_throttled_groups", "mail"]) == (6, 1)
+        assert found["horsies_queue_ready_tasks", "mail"] == 6
+        assert (found["horsies_limit_running_tasks", "stripe"], found["horsies_limit_max_tasks", "stripe"]) == (1, 3)
+        assert found["horsies_limit_tokens", "stripe"] == 5
+        assert not any(name[0] == "horsies_group_waiting_tasks" for name in found)
+    with exporter(db, tmp_path, "--top-groups=2") as one:
+        found = one.wait_for("horsies_up", 1)
+        groups = {name[1:]: value for name, value in found.items() if name[0] == "horsies_group_waiting_tasks"}
+        assert groups == {("deep", "mail"): 3, ("middle", "mail"): 2}
 
 
 def test_scrapes_do_not_ask_the_database(db: Database, tmp_path: Path) -> None:

@@ -71,7 +71,13 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("status", STATES)
 async def test_info_of_every_state(db: Database, broker: PostgresBroker, status: str) -> None:
-    columns = {"unique_key": "k", "progress": '{"done": 3}', "priority": 7, "metadata": '{"tenant": "acme"}'}
+    columns = {
+        "unique_key": "k",
+        "progress": '{"done": 3}',
+        "priority": 7,
+        "metadata": '{"tenant": "acme"}',
+        "group_key": "g",
+    }
     task_id = factories.task(db, status, retry_count=1, **columns)
     row = factories.read(db, task_id)
     info = await broker.get_task_info(task_id)
@@ -84,7 +90,7 @@ async def test_info_of_every_state(db: Database, broker: PostgresBroker, status:
     assert detail.metadata == info.metadata
     for column in info.__slots__:
         if column not in ("status", "progress"):
-            assert getattr(info, column) == row[column], column
+            assert getattr(info, column) == row["group_key" if column == "group" else column], column
 
 
 async def test_attempts_are_told_in_order(db: Database, app: Horsies, broker: PostgresBroker) -> None:

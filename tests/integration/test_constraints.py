@@ -143,6 +143,8 @@ ROWS = {
     "horsies_task_names": {"task_name": "'n'", "first_known_at": "now()", "last_known_at": "now()"},
     "horsies_schedule_state": {"schedule_name": "'s'"},
     "horsies_queue_state": {"queue_name": "'q'"},
+    "horsies_limits": {"name": "'l'"},
+    "horsies_rate_limits": {"name": "'q'", "key": "'g'", "free_at": "now()"},
     "horsies_workflows": {"id": "'w'", "name": "'n'", "status": "'FAILED'", "completed_at": "now()"},
     "horsies_workflow_tasks": {
         "id": "'n'", "workflow_id": "'w'", "task_index": "0", "node_id": "'first'", "task_name": "'t'",
@@ -166,7 +168,7 @@ UNREADABLE = (
 
 @pytest.mark.breaks("T4", "T5", "T6", "T7", "T8", "A1", "A2", "A3", "A4", "W1", "W2", "W3", "W4", "W6", "W8")
 def test_times_that_no_program_can_read_are_refused_in_every_column(db: Database) -> None:
-    assert len(TIMES) == 47
+    assert len(TIMES) == 54
     for table, row in ROWS.items():
         insert(db, row, table)
     accepted = []
@@ -294,3 +296,63 @@ def test_identities_go_beyond_32_bits(db: Database) -> None:
     db.execute("SELECT setval(pg_get_serial_sequence('horsies_heartbeats', 'id'), 2147483647)")
     insert(db, {"task_id": "'a'", "sender_id": "'w'", "role": "'runner'"}, "horsies_heartbeats")
     assert db.value("SELECT max(id) FROM horsies_heartbeats") == 2**31
+
+
+# -- policies ------------------------------------------------------------------------------------
+
+RATE = '{"limit": 10, "per_seconds": 1.5, "burst": 2}'
+SOUND_POLICIES = [
+    "{}",
+    '{"max_concurrency": 1}',
+    '{"max_concurrency": 1000000, "fair": false, "limits": ["stripe"]}',
+    f'{{"rate": {RATE}}}',
+    '{"max_concurrency": null, "rate": null, "limits": []}',
+]
+MALFORMED_POLICIES = [
+    "null", "[]", "1", '"fair"', '{"speed": 1}', '{"max_concurrency": 0}', '{"max_concurrency": 1000001}',
+    '{"max_concurrency": 1.5}', '{"max_concurrency": 1.0}', '{"max_concurrency": "1"}', '{"max_concurrency": true}',
+    '{"fair": null}', '{"fair": "yes"}', '{"limits": null}', '{"limits": "stripe"}', '{"limits": [1]}',
+    '{"limits": [["stripe"]]}', '{"limits": {"stripe": 1}}', '{"rate": 5}', '{"rate": {}}', '{"rate": [1, 1]}',
+    '{"rate": {"limit": 10, "per_seconds": 1}}', '{"rate": {"limit": 10, "per_seconds": 1, "burst": null}}',
+    '{"rate": {"limit": 10, "per_seconds": 1, "burst": 11}}', '{"rate": {"limit": 10, "per_seconds": 0, "burst": 1}}',
+    '{"rate": {"limit": 10, "per_seconds": 2678401, "burst": 1}}',
+    '{"rate": {"limit": 10, "per_seconds": "1", "burst": 1}}', '{"rate": {"limit": 1.0, "per_seconds": 1, "burst": 1}}',
+    '{"rate": {"limit": 10, "per_seconds": 1, "burst": 1, "key": 1}}',
+]  # fmt: skip
+POLICY_ROWS = {"horsies_queue_state": {"queue_name": "'q'"}, "horsies_limits": {"name": "'l'"}}
+
+
+@pytest.mark.parametrize("table", POLICY_ROWS)
+@pytest.mark.parametrize("part", ["declared", "override"])
+def test_malformed_policies_are_refused(db: Database, table: str, part: str) -> None:
+    """The claim casts what is in them: one that it cannot cast would stop the queue."""
+    insert(db, POLICY_ROWS[table], table)
+    accepted = []
+    for policy in MALFORMED_POLICIES:
+        try:
+            db.execute(f"UPDATE {table} SET {part} = %s::jsonb", policy)
+        except psycopg.errors.CheckViolation:
+            continue
+        accepted.append(policy)
+    assert accepted == []
+    for policy in SOUND_POLICIES:
+        db.execute(f"UPDATE {table} SET {part} = %s::jsonb", policy)
+    db.execute(f"UPDATE {table} SET {part} = NULL")
+
+
+def test_an_override_wins_field_by_field(db: Database) -> None:
+    insert(
+        db,
+        {
+            **POLICY_ROWS["horsies_queue_state"],
+            "declared": """'{"max_concurrency": 5, "fair": false, "limits": ["stripe"]}'""",
+            "override": """'{"max_concurrency": null, "limits": []}'""",
+        },
+        "horsies_queue_state",
+    )
+    found = db.execute("SELECT policy, is_limited FROM horsies_queue_state")
+    assert found == [({"max_concurrency": None, "fair": False, "limits": []}, False)]
+    db.execute("UPDATE horsies_queue_state SET override = NULL")
+    assert db.value("SELECT is_limited FROM horsies_queue_state")
+    with pytest.raises(psycopg.errors.GeneratedAlways):
+        db.execute("UPDATE horsies_queue_state SET policy = '{}'")

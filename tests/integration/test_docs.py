@@ -143,7 +143,9 @@ def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Pa
 
 COMMANDS = {
     "doctor": ((),), "workers": ((),), "tasks": (("list",), ("show",), ("retry",), ("cancel",), ("purge",)),
-    "stale": (("list",), ("fail",), ("requeue",)), "queues": (("list",), ("pause",), ("resume",)), "check": ((),),
+    "stale": (("list",), ("fail",), ("requeue",)), "check": ((),),
+    "queues": (("list",), ("pause",), ("resume",), ("show",), ("set",), ("unset",), ("groups",)),
+    "limits": (("list",), ("set",), ("unset",)),
     "version": ((),), "exporter": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
     "workflows": (("list",), ("show",), ("pause",), ("resume",), ("cancel",), ("retry",)),
 }  # fmt: skip

@@ -66,13 +66,16 @@ def full() -> Iterator[Database]:
                    LATERAL (SELECT (ARRAY['COMPLETED','COMPLETED','COMPLETED','FAILED','EXPIRED'])[1 + i % 5] AS s) AS x
         """)
         db.execute("""
-            INSERT INTO horsies_tasks (id, task_name, good_until, unique_key)
-            SELECT gen_random_uuid()::text, 't', now() + (i - 20) * interval '1 minute', 'p' || i
+            INSERT INTO horsies_tasks (id, task_name, good_until, unique_key, group_key)
+            SELECT gen_random_uuid()::text, 't', now() + (i - 20) * interval '1 minute', 'p' || i,
+                   CASE WHEN i % 2 = 0 THEN 'group ' || i % 7 END
               FROM generate_series(1, 300) AS i
         """)
         db.execute("""
-            INSERT INTO horsies_tasks (id, task_name, status, claimed_at, claimed_by_worker_id, started_at, worker_pid)
-            SELECT gen_random_uuid()::text, 't', 'RUNNING', now(), 'w', now(), 1 FROM generate_series(1, 20)
+            INSERT INTO horsies_tasks (id, task_name, status, claimed_at, claimed_by_worker_id, started_at, worker_pid,
+                                       group_key)
+            SELECT gen_random_uuid()::text, 't', 'RUNNING', now(), 'w', now(), 1, CASE WHEN i % 2 = 0 THEN 'group 1' END
+              FROM generate_series(1, 20) AS i
         """)
         db.execute("""
             INSERT INTO horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at)
@@ -150,6 +153,7 @@ HELD = "ARRAY['CLAIMED', 'RUNNING']"
 RUNNING = "ARRAY['RUNNING']"
 NONE = "ARRAY['NONE']"
 WORKER = "'w'"
+GROUP = "ARRAY['group 1']"
 METADATA = """'{"tenant": "acme"}'"""
 ENDED = "ARRAY['COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED']"
 
@@ -166,6 +170,8 @@ LISTS = {
     "list_live_tasks of ids": f"{filtered(LIVE, ids=IDS)}, NULL, 50",
     "list_live_tasks that run": f"{filtered(RUNNING)}, NULL, 50",
     "list_live_tasks of a worker": f"{filtered(HELD, worker_id=WORKER)}, NULL, 50",
+    "list_live_tasks of a group": f"{filtered(LIVE, group_keys=GROUP)}, NULL, 50",
+    "count_live_tasks that wait": f"{filtered(LIVE)}, 1000",
     "list_ended_tasks": f"{filtered(ENDED)}, NULL, NULL, 50",
     "list_ended_tasks after": f"{filtered(ENDED)}, now() - interval '5 minutes', 'x', 50",
     "list_ended_tasks by code": f"{filtered(ENDED, error_codes=NONE)}, NULL, NULL, 50",
@@ -187,19 +193,26 @@ LISTS = {
     "show_heartbeats": "'x', 10",
     "waiting_pairs": "1000",
     "worker_snapshots": "NULL",
+    "policies.sql:top_groups": "'default', 200, 1000, 300, 20, 100, 1000",
+    "policies.sql:shared_limits": "NULL",
+    "doctor.sql:missing_names": "",
+    "doctor.sql:waiting_names": "",
 }
+"""Those without a file are in operate.sql."""
 
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.breaks("A2", "T7")
 async def test_an_operators_list_does_not_read_the_whole_table(full: Database, name: str) -> None:
     """With a plan made for its parameters, as the broker asks for it: most conditions are folded away."""
-    statement = dict(statements.statements())[f"horsies._pg/operate.sql:{name.partition(' ')[0]}"]
+    word = name.partition(" ")[0]
+    statement = dict(statements.statements())["horsies._pg/" + (word if ":" in word else f"operate.sql:{word}")]
+    values = f"({LISTS[name]})" if LISTS[name] else ""
     connection = await asyncpg.connect(full.url)
     try:
         await connection.execute("SET plan_cache_mode = force_custom_plan")
         await connection.execute(f"PREPARE listed AS {statement.sql}")
-        rows = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE listed ({LISTS[name]})")
+        rows = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE listed {values}")
     finally:
         await connection.close()
     plan = "\n".join(row[0] for row in rows)

@@ -16,8 +16,8 @@ SOUND = import_module("horsies_schema.migrations.versions.0011_one_check")
 
 
 def created_from(metadata: MetaData, database: Database, migrated: Database) -> catalog.Snapshot:
-    sound = migrated.value("SELECT pg_get_functiondef('horsies_task_is_sound'::regproc)")
-    database.execute(sound)  # which a CHECK calls
+    for function in ("horsies_task_is_sound", "horsies_is_count", "horsies_policy_is_sound"):  # which CHECKs call
+        database.execute(migrated.value(f"SELECT pg_get_functiondef('{function}'::regproc)").replace("%", "%%"))
     engine = create_engine(database.url.replace("postgresql://", "postgresql+psycopg://", 1))
     try:
         metadata.create_all(engine)

@@ -15,6 +15,8 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from horsies import PostgresConfig
+from horsies.operate.groups import QueueGroups
+from horsies.operate.policies import QueuePolicy
 from horsies.status import TaskStatus
 from horsies_tui.app import Dashboard
 from horsies_tui.data.filters import Query
@@ -23,6 +25,7 @@ from horsies_tui.data.models import (
     Maintenance,
     Overview,
     Place,
+    QueueDetail,
     Rate,
     ScheduleRow,
     Series,
@@ -64,6 +67,9 @@ class EmptySource(DemoSource):
         none = {status: Count(0) for status in TaskStatus}
         return Overview(none, (), (), Series(1.0, Rate(SLOTS), Rate(SLOTS), Rate(SLOTS), SLOTS), (), ())
 
+    async def queue(self, name: str) -> QueueDetail:
+        return QueueDetail(QueuePolicy.none(name), QueueGroups(name, (), 0, is_complete=True, throttled=0), ())
+
     async def workers(self) -> tuple[WorkerLine, ...]:
         return ()
 
@@ -94,7 +100,7 @@ class SilentSource(EmptySource):
     async def _fail(self, *_: Any, **__: Any) -> Any:
         raise SourceError("ConnectionRefusedError: connect to db.example:5432 was refused")
 
-    overview = tasks = breakdown = task = workers = worker = stale = _fail
+    overview = tasks = breakdown = task = queue = workers = worker = stale = _fail
     workflows = workflow = schedules = maintenance = _fail
 
 

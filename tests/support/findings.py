@@ -13,15 +13,17 @@ RECOVERY = (
 )
 ALWAYS = (
     "server", "schema", "objects", "rights", "pooler", "notify", "clock", "connections", "xmin",
-    "own-transactions", "locks", "vacuum", "sizes", "workers", "dead-workers", "backlog", "unknown-names", "stale",
-    "reaper", "retention", "schedules", "times",
+    "own-transactions", "locks", "vacuum", "sizes", "workers", "dead-workers", "backlog", "groups", "limits",
+    "policies", "unknown-names", "stale", "reaper", "retention", "schedules", "times",
 )  # fmt: skip
 """The checks that every examination reports."""
 
 
-def look(where: Database | str, *, names: list[str] | None = None, broker: Any = None, **limits: Any) -> list[Finding]:
+def look(
+    where: Database | str, *, names: list[str] | None = None, broker: Any = None, app: Any = None, **limits: Any
+) -> list[Finding]:
     url = where if isinstance(where, str) else where.url
-    config = AppConfig(PostgresConfig(url, **(broker or {})))
+    config = AppConfig(PostgresConfig(url, **(broker or {})), **(app or {}))
     return asyncio.run(examine(config, limits=Limits(**limits), names=names))
 
 

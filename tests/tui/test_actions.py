@@ -3,12 +3,14 @@
 import psycopg
 import pytest
 from textual.message import Message
+from textual.widgets import Input
 
 from horsies.operate.actions import Outcome
 from horsies_tui.actions import ACTIONS, TYPE_ABOVE
 from horsies_tui.data.filters import Query
 from horsies_tui.messages import ActionDone, ActionRequested
 from horsies_tui.screens.confirm import ConfirmScreen
+from horsies_tui.screens.policy import PolicyScreen
 from tests.support.apps import add_task, async_app_on
 from tests.support.dashboards import dashboard, go, on_database, said, seen, settled, shows, source_on, table, text_of
 from tests.support.factories import ago, insert, read, task, worker_state
@@ -212,3 +214,76 @@ async def test_pause_resume_cancel_and_retry_of_a_workflow(db: Database) -> None
         await pilot.press("R", "right", "enter")
         await shows(app, pilot, "▶ RUNNING")
     assert status() == "RUNNING"
+
+
+# -- policies ------------------------------------------------------------------------------------
+
+
+def policy_of(db: Database, table: str = "horsies_queue_state") -> object:
+    return db.value(f"SELECT override FROM {table}")
+
+
+async def test_a_policy_is_typed_overridden_and_taken_back(db: Database) -> None:
+    insert(db, "horsies_limits", name="stripe", declared='{"max_concurrency": 3}')
+    insert(db, "horsies_queue_state", queue_name="mail", declared='{"max_concurrency": 5, "limits": ["stripe"]}')
+    for _ in range(3):
+        task(db, queue_name="mail", group_key="acme")
+    task(db, "RUNNING", queue_name="mail", group_key="acme")
+    async with on_database(db, size=(120, 40)) as (app, pilot):
+        await go(app, pilot, "l")
+        await shows(app, pilot, "5 at a time")
+        await shows(app, pilot, "acme")
+        assert table(app, "groups").lines["acme"][2].text == "1/5"
+        await pilot.press("S")
+        assert isinstance(app.screen, PolicyScreen)
+        await shows(app, pilot, "Override the policy of queue mail")
+        typed = app.screen.query_one("#typed", Input)
+        assert typed.value == "concurrency:5 rate:none fair:yes limits:stripe"
+        typed.value = "concurrency:fast"
+        await shows(app, pilot, "concurrency is a whole number from 1, or none")
+        await pilot.press("enter", "enter")
+        assert isinstance(app.screen, PolicyScreen), "what is not understood is not set"
+        typed.value = "concurrency:1 rate:100/60"
+        await shows(app, pilot, "changes max_concurrency:1 rate:100/60 burst:10")
+        await pilot.press("enter", "enter")
+        await said(app, pilot, "1 policy overridden")
+        await shows(app, pilot, "1 at a time  (overridden; declared: 5 at a time)")
+        await shows(app, pilot, "concurrency is full (1 of 1)")
+        assert policy_of(db) == {
+            "max_concurrency": 1, "rate": {"limit": 100, "per_seconds": 60.0, "burst": 10},
+        }  # fmt: skip
+        await pilot.press("U")
+        await shows(app, pilot, "Take back 1 override?")
+        await pilot.press("right", "enter")
+        await said(app, pilot, "1 override taken back")
+        assert policy_of(db) is None
+        await settled(app, pilot)
+        await pilot.press("U")
+        await said(app, pilot, "nothing to take back here: it takes overridden")
+
+
+async def test_a_shared_limit_is_overridden_where_its_table_has_the_focus(db: Database) -> None:
+    insert(db, "horsies_limits", name="stripe", declared='{"max_concurrency": 3}')
+    insert(db, "horsies_queue_state", queue_name="mail", declared='{"limits": ["stripe"]}')
+    task(db, queue_name="mail", group_key="acme")
+    async with on_database(db, size=(120, 40)) as (app, pilot):
+        await go(app, pilot, "l", "tab")
+        await pilot.press("S")
+        await shows(app, pilot, "Override the policy of limit stripe")
+        app.screen.query_one("#typed", Input).value = "concurrency:9"
+        await shows(app, pilot, "changes max_concurrency:9")
+        db.execute("UPDATE horsies_limits SET override = '{\"max_concurrency\": 4}'")  # another operator was faster
+        await pilot.press("enter", "enter")
+        await said(app, pilot, "changed meanwhile: it was declared, is overridden")
+        assert policy_of(db, "horsies_limits") == {"max_concurrency": 4}
+
+
+async def test_enter_on_a_group_lists_its_tasks(db: Database) -> None:
+    mine = task(db, queue_name="mail", group_key="acme")
+    task(db, queue_name="mail", group_key="globex")
+    async with on_database(db, size=(120, 40)) as (app, pilot):
+        await go(app, pilot, "l")
+        table(app, "groups").put_cursor("acme")
+        await go(app, pilot, "enter")
+        assert app.queries["tasks"] == Query(queue="mail", group="acme")
+        assert list(table(app, "tasks").lines) == [mine]

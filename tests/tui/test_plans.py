@@ -69,7 +69,8 @@ async def test_no_read_scans_the_table_of_tasks(filled: Database) -> None:
         await source.overview(timedelta(minutes=15))
         for text in ("", "status:failed", "status:pending", "queue:queue_1", "name:task_3", "error:smtp",
                      "status:pending queue:queue_2", "id:000000000100", "worker:worker-2",
-                     "status:completed", "meta:tenant=acme", "meta:tenant=acme status:pending"):  # fmt: skip
+                     "status:completed", "meta:tenant=acme", "meta:tenant=acme status:pending",
+                     "group:acme", "queue:queue_1 group:acme status:pending"):  # fmt: skip
             page = await source.tasks(Query.parse(text)[0], since=None, after=None, limit=50)
             if page.next is not None:
                 await source.tasks(Query.parse(text)[0], since=None, after=page.next, limit=50)
@@ -81,6 +82,7 @@ async def test_no_read_scans_the_table_of_tasks(filled: Database) -> None:
             await source.overview(window.span)
             await source.workflows(everything, since=window.since, after=None, limit=50)
         await source.task("000000000100")
+        await source.queue("queue_1")
         await source.workers()
         await source.worker("worker-1", timedelta(hours=1))
         await source.stale()

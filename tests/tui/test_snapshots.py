@@ -57,6 +57,13 @@ async def test_every_screen(size: str, picture: SnapshotAssertion) -> None:
             for number, place in enumerate(PLACES, 1):
                 await go(app, pilot, str(number))
                 await compare(place)
+                if face == "data" and place == "overview":
+                    await go(app, pilot, "down", "l")
+                    await compare("queue")
+                    await pilot.press("S")
+                    await compare("policy")
+                    await pilot.press("escape")
+                    await go(app, pilot, "escape")
                 if face == "data" and place in ("tasks", "workers", "workflows"):
                     await go(app, pilot, "enter")
                     await compare(f"{place}-detail")

@@ -49,7 +49,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
     for metric in METRICS:
         assert re.fullmatch(r"horsies_(?!worker_)[a-z_]+[a-z]", metric.name)
         assert metric.help.endswith((".", ","))
-        assert set(metric.labels) <= {"queue", "state", "figure", "outcome", "revision", "head"}
+        assert set(metric.labels) <= {"queue", "group", "limit", "state", "figure", "outcome", "revision", "head"}
 
 
 def test_queues_beyond_the_bound_are_added_up() -> None:

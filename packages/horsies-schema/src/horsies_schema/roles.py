@@ -86,10 +86,11 @@ DUTY: Final = (
     "horsies_set_awake(text[], boolean)",
 )
 # What a claim of grouped tasks calls; the check of policies is called by those who declare or override one.
+RATE_ROOM: Final = "horsies_rate_room(jsonb, timestamptz, timestamptz, timestamptz)"
 CLAIM: Final = (
-    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
-    " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
-    "horsies_rate_room(jsonb, timestamptz, timestamptz, timestamptz)",
+    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int,"
+    " int, int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
+    RATE_ROOM,
 )
 POLICY: Final = ("horsies_policy_is_sound(jsonb)", "horsies_is_count(jsonb)")
 
@@ -163,6 +164,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         ]
         lines.append(f"GRANT SELECT ({', '.join(columns)}) ON {on(name)} TO {viewer};")
     lines += [
+        f"GRANT EXECUTE ON FUNCTION {on(RATE_ROOM)} TO {viewer};",
         "",
         "-- operator: sees everything; cancels, retries, requeues, purges ended tasks, pauses, asks a schedule to run",
         f"GRANT SELECT ON {on(*tables)} TO {operator};",
@@ -172,7 +174,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         ),
         f"GRANT INSERT ({', '.join(ATTEMPT_COLUMNS)}) ON {on('horsies_task_attempts')} TO {operator};",
         f"GRANT INSERT (queue_name, paused_at, override, override_at) ON {on('horsies_queue_state')} TO {operator};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, *CANCEL, *POLICY)} TO {operator};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, RATE_ROOM, *CANCEL, *POLICY)} TO {operator};",
         "COMMIT;",
     ]
     return "\n".join(lines) + "\n"

@@ -68,6 +68,16 @@ ACTIONS: Final = (
         "may_pause_queue", frozenset({"overview"}), frozenset({"open", "paused"}),
     ),
     Action(
+        "set_policy", "S", "Set limits", "policy", "Override", "overridden",
+        "It holds from the next claim on, in every worker, until it is unset; what runs goes on.",
+        "may_set_policy", frozenset({"queue"}), frozenset({"declared", "overridden"}),
+    ),
+    Action(
+        "unset_policy", "U", "Unset limits", "override", "Take back", "taken back",
+        "What the app declares holds again, from the next claim on.",
+        "may_set_policy", frozenset({"queue"}), frozenset({"overridden"}),
+    ),
+    Action(
         "pause_workflow", "P", "Pause/resume", "workflow", "Pause or resume", "switched",
         "Of a paused one nothing new starts; what runs goes on. A paused one is resumed.",
         "may_pause_workflow", _RUN_SCREENS, frozenset({"RUNNING", "PAUSED"}),

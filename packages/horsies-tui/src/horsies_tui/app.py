@@ -31,7 +31,7 @@ from horsies_tui.text import inert
 from horsies_tui.themes import CYCLE, DEFAULT_VARIABLES, THEMES
 from horsies_tui.widgets.bars import PLACES, Banner, BarState, StatusBar
 
-_SHEETS: Final = ("overview", "tasks", "task", "worker", "stale", "workflow", "maintenance", "confirm", "help")
+_SHEETS: Final = ("overview", "tasks", "task", "worker", "queue", "stale", "workflow", "maintenance", "confirm", "help")
 
 
 class Dashboard(App[None]):

@@ -26,6 +26,7 @@ from horsies_tui.data.filters import IN_FLIGHT, Query
 from horsies_tui.data.series import NOW_SPAN, SLOTS, Tally
 from horsies_tui.data.source import OnHint, OnLive, Target
 from horsies_tui.demo_data import PAYLOAD_ERROR, PROCESSES, RETRY_S, DemoTask, World
+from horsies_tui.demo_limits import DemoPolicies
 
 FAILED: Final = (TaskStatus.FAILED, TaskStatus.EXPIRED)
 
@@ -37,6 +38,7 @@ class DemoSource:
         self._clock = clock
         self._began = clock()
         self.world = World(seed, self._began)
+        self._policies = DemoPolicies(self._began)
 
     @property
     def now(self) -> datetime:
@@ -66,7 +68,7 @@ class DemoSource:
             age=self.now - since, retry_count=task.retries, max_retries=task.max_retries, manual_retries=0,
             claimed_by_worker_id=task.worker, worker_hostname=self.world.host(task.worker), error_code=task.error,
             is_workflow_task=task.workflow is not None, withdrawn=False,
-            terminal_at=self._at_or_none(task.ended),
+            terminal_at=self._at_or_none(task.ended), group=task.group,
         )  # fmt: skip
 
     async def overview(self, window: timedelta) -> models.Overview:
@@ -160,6 +162,7 @@ class DemoSource:
         metadata = self.world.tasks[row.id].metadata
         return (
             query.queue in ("", row.queue_name)
+            and query.group in ("", row.group)
             and query.name in row.task_name
             and query.error in (row.error_code or "").lower()
             and row.id.startswith(query.id)
@@ -230,6 +233,9 @@ class DemoSource:
             )
             for left in range(task.retries, -1, -1)
         )  # fmt: skip
+
+    async def queue(self, name: str) -> models.QueueDetail:
+        return self._policies.detail(name, self.world.tasks.values(), self.now)
 
     # -- workers, stale tasks ------------------------------------------------------------------
 
@@ -323,6 +329,8 @@ class DemoSource:
         world = self.world
         if action == "pause_queue":
             world.paused ^= {target.id}
+        elif action.endswith("_policy"):
+            self._policies.act(action, target.id, target.change)
         elif action == "pause_schedule":
             world.paused_schedules ^= {target.id}
         elif action == "run_schedule":

@@ -37,6 +37,8 @@ TRACEBACK: Final = (
     '    raise SmtpDown("connection refused by mx1")\nshop.smtp.SmtpDown: connection refused by mx1\n'
 )
 TENANTS: Final = ("acme", "globex", "initech")
+GROUPED: Final = ("mail", "payments")
+"""The queues whose tasks have the tenant as their group."""
 PROCESSES: Final = 4
 RETRY_S: Final = 12.0
 """The seconds from one attempt to the next."""
@@ -82,6 +84,11 @@ class DemoTask:
     @property
     def queue(self) -> str:
         return NAMES.get(self.name, "default")
+
+    @property
+    def group(self) -> str | None:
+        """Its tenant, in the queues that have groups."""
+        return self.metadata.get("tenant") if self.queue in GROUPED else None
 
     @property
     def claimed(self) -> float | None:

@@ -89,6 +89,10 @@ def exporter_main(argv: Sequence[str] | None = None) -> int:
         "--count-limit", type=int, default=default.count_limit, metavar="N",
         help="count waiting tasks up to N for each queue and priority (default: %(default)s)",
     )  # fmt: skip
+    add(
+        "--top-groups", type=int, default=default.top_groups, metavar="N",
+        help="serve the depth of the N deepest groups of each queue, with the group as a label (default: none)",
+    )  # fmt: skip
     _add_log_arguments(parser, default)
     add_database_options(parser)
     given = parser.parse_args(argv)

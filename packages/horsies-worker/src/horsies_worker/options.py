@@ -78,6 +78,8 @@ class ExporterOptions:
     interval_s: float = 10.0
     count_limit: int = QUEUE_BOUND
     """Waiting tasks are counted up to this number for each queue and priority."""
+    top_groups: int = 0
+    """The number of groups of each queue that get a label of their own."""
     log_level: str = "INFO"
     log_format: str = "text"
 
@@ -87,6 +89,7 @@ class ExporterOptions:
         checks.integer("port", self.port, 0, 65_535)
         checks.seconds("interval", self.interval_s, 1, 3_600)
         checks.integer("count_limit", self.count_limit, 1, MANY)
+        checks.integer("top_groups", self.top_groups, 0, 100)
         checks.word("log_level", self.log_level, LOG_LEVELS)
         checks.word("log_format", self.log_format, LOG_FORMATS)
         return checks

@@ -1,8 +1,20 @@
 """Frozen values that are built from rows."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
+
+
+def json_value(value: Any) -> Any:
+    """The value of a jsonb column, which asyncpg returns as text."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def json_object(value: Any) -> Mapping[str, Any]:
+    """The object in a jsonb column; empty when the column holds another value."""
+    found = json_value(value)
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
 class FromRow:

@@ -44,8 +44,9 @@ FUNCTIONS: Final = (
     " timestamptz, interval, int, text, jsonb, varchar)",
     "horsies_send_tasks(text[], text[], text[], text[], varchar, varchar, int, timestamptz, timestamptz, interval,"
     " timestamptz, interval, int, text, jsonb, text[])",
-    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
-    " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
+    "horsies_rate_room(jsonb, timestamptz, timestamptz, timestamptz)",
+    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int,"
+    " int, int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",
 )
 """The functions that statements call, by signature."""
 _NAMES: Final = "|".join((*TABLES, *(function.partition("(")[0] for function in FUNCTIONS)))

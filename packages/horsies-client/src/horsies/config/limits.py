@@ -1,4 +1,4 @@
-"""Limits that hold across the cluster: how many tasks of a group, or of several queues, run at once and start in a time."""
+"""Limits that hold across the cluster: how many tasks of a group, or of several queues, run or start at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ class GroupPolicy:
 
     def __post_init__(self) -> None:
         checks = Checks("GroupPolicy")
-        _check_limits(checks, self.max_concurrency, self.rate)
+        check_limits(checks, self.max_concurrency, self.rate)
         checks.boolean("fair", self.fair)
         checks.finish()
 
@@ -79,7 +79,7 @@ class Limit:
             checks.subject = f"Limit({shown(self.name)})"
             if len(self.name) > LIMIT_NAME_LENGTH:
                 checks.add("name", f"has {len(self.name)} characters", f"use at most {LIMIT_NAME_LENGTH}")
-        _check_limits(checks, self.max_concurrency, self.rate)
+        check_limits(checks, self.max_concurrency, self.rate)
         if self.max_concurrency is None and self.rate is None and not checks.problems:
             checks.add("max_concurrency", "and rate are both None: it limits nothing", "give at least one of them")
         checks.finish()
@@ -107,7 +107,8 @@ def _limits_json(max_concurrency: int | None, rate: Rate | None) -> dict[str, An
     return policy
 
 
-def _check_limits(checks: Checks, max_concurrency: object, rate: object) -> None:
+def check_limits(checks: Checks, max_concurrency: object, rate: object) -> None:
+    """The values of a policy that limit something, or None."""
     checks.integer("max_concurrency", max_concurrency, 1, MANY, optional=True)
     if rate is not None and not isinstance(rate, Rate):
         checks.add("rate", f"must be a Rate, got {shown(rate)}", "give Rate(limit, per_seconds), or None")

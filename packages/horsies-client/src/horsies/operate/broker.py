@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from horsies.config import AppConfig
     from horsies.operate.cluster import ClusterFigures
     from horsies.operate.doctor import Finding, Limits
+    from horsies.operate.policy_control import PolicyControl
     from horsies.workflow.control import WorkflowControl
 
 PURGE_TIMEOUT_MS: Final = 15_000
@@ -66,6 +67,13 @@ class PostgresBroker:
             # Not a cached_property: Python 3.11 holds one lock for all instances while it computes one.
             self._workflows = WorkflowControl(self._session.run, self._config.broker.schema)
         return self._workflows
+
+    @property
+    def policies(self) -> "PolicyControl":
+        """The same for the policies of queues, the limits that they share, and their groups."""
+        from horsies.operate.policy_control import PolicyControl
+
+        return PolicyControl(self._session)
 
     # -- reading tasks ---------------------------------------------------------------------------
 
@@ -150,11 +158,12 @@ class PostgresBroker:
         priority."""
         return (await self._session.read(lambda fetch: reading.queues(fetch, bound)))[0]
 
-    async def get_figures(self, bound: int = QUEUE_BOUND) -> "ClusterFigures":
-        """The figures of the whole installation, for metrics. Counting stops at `bound` for each queue and priority."""
+    async def get_figures(self, bound: int = QUEUE_BOUND, groups: int = 1) -> "ClusterFigures":
+        """The figures of the whole installation, for metrics, with so many groups of each queue. Counting stops at
+        `bound` for each queue and priority."""
         from horsies.operate.cluster import cluster_figures
 
-        return await self._session.read(lambda fetch: cluster_figures(fetch, bound, self._config.recovery))
+        return await self._session.read(lambda fetch: cluster_figures(fetch, bound, self._config.recovery, groups))
 
     async def get_revision(self) -> str | None:
         """The revision of the schema, also one that this release cannot work with; None without horsies tables."""

@@ -14,6 +14,8 @@ from horsies._pg.rows import FromRow
 from horsies._pg.schema_guard import HEAD_REVISION
 from horsies.config.recovery import RecoveryConfig
 from horsies.operate import reading
+from horsies.operate.groups import QueueGroups, top_groups
+from horsies.operate.policies import SharedLimit, shared_limits
 from horsies.operate.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, OVERDUE_AFTER, is_scheduler_seen
 from horsies.operate.session import Fetch
 from horsies.operate.stale import LISTED, SEEN_WITHIN, StaleKind
@@ -29,6 +31,10 @@ WORKFLOW_BOUND: Final = 10_000
 ENDED_BOUND: Final = 10_000
 """The number of ends that are counted."""
 ENDED_SPAN: Final = timedelta(minutes=1)
+GROUPED_QUEUES: Final = 10
+"""The number of queues whose groups are looked at: those with the most waiting tasks of groups."""
+GROUPS: Final = 100
+"""The number of groups that are looked at in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,10 @@ class ClusterFigures:
     """The outermost runs that have not ended."""
     workflows_are_bounded: bool
     ended: EndedFigures
+    limits: tuple[SharedLimit, ...] = ()
+    """The limits that queues share."""
+    groups: tuple[QueueGroups, ...] = ()
+    """The groups of the queues with the most waiting tasks of groups."""
 
 
 def is_behind(revision: str) -> bool:
@@ -84,9 +94,12 @@ def is_behind(revision: str) -> bool:
     return revision < HEAD_REVISION
 
 
-async def cluster_figures(fetch: Fetch, queue_bound: int, recovery: RecoveryConfig | None = None) -> ClusterFigures:
+async def cluster_figures(
+    fetch: Fetch, queue_bound: int, recovery: RecoveryConfig | None = None, groups: int = 1
+) -> ClusterFigures:
     """Read the figures. Counting of waiting tasks stops at `queue_bound` for each queue and priority, and sooner when
-    there are many of these. `recovery` has the thresholds for the tasks of workers that have reported none."""
+    there are many of these. `recovery` has the thresholds for the tasks of workers that have reported none. `groups` is
+    the number of groups of each queue that are returned."""
     await fetch("plan_by_index")
     revisions = await fetch("revisions")
     pairs = len(await fetch("waiting_pairs", 1))
@@ -106,7 +119,15 @@ async def cluster_figures(fetch: Fetch, queue_bound: int, recovery: RecoveryConf
         workflows={WorkflowStatus(row["status"]): row["runs"] for row in workflows},
         workflows_are_bounded=any(row["looked"] >= WORKFLOW_BOUND for row in workflows),
         ended=await _ended(fetch),
+        limits=tuple(await shared_limits(fetch)),
+        groups=await _groups(fetch, queues, groups),  # the last, because it changes settings of the planner
     )
+
+
+async def _groups(fetch: Fetch, queues: list[QueueStatus], top: int) -> tuple[QueueGroups, ...]:
+    deepest = sorted((one for one in queues if one.grouped), key=lambda one: (-one.grouped, one.name))
+    names = sorted(one.name for one in deepest[:GROUPED_QUEUES])
+    return tuple([await top_groups(fetch, name, max(top, 1), looked=GROUPS) for name in names])
 
 
 async def _ended(fetch: Fetch) -> EndedFigures:

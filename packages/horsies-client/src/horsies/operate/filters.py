@@ -16,7 +16,7 @@ LIVE_STATES: Final = frozenset(TaskStatus) - TASK_TERMINAL_STATES
 RETRYABLE_STATES: Final = TASK_TERMINAL_STATES - {TaskStatus.COMPLETED}
 _ALWAYS_WITH_CODE: Final = frozenset({TaskStatus.FAILED, TaskStatus.EXPIRED})
 
-_SETS: Final = ("ids", "queues", "task_names", "error_codes", "statuses")
+_SETS: Final = ("ids", "queues", "group", "task_names", "error_codes", "statuses")
 _TEXTS: Final = ("id_start", "name_part", "worker_id", "worker_part", "code_part")
 _SPANS: Final = ("older_than", "newer_than")
 
@@ -34,6 +34,8 @@ class TaskFilter:
     """The first characters of the id."""
     statuses: Collection[TaskStatus] | None = None
     queues: Collection[str] | None = None
+    group: Collection[str] | None = None
+    """The key of the task's group, or several of them."""
     task_names: Collection[str] | None = None
     name_part: str | None = None
     """A part of the task's name, in lower case."""
@@ -137,7 +139,7 @@ class TaskFilter:
             statement_for(statement, self.metadata), _listed(self.ids), self.id_start, sorted(statuses),
             _listed(self.queues), _listed(self.task_names), self.name_part, self.worker_id, self.worker_part,
             self.older_than, newer_than, self.in_workflow, _listed(self.error_codes), self.code_part,
-            self.has_code and is_ended, metadata_texts(self.metadata),
+            _listed(self.group), self.has_code and is_ended, metadata_texts(self.metadata),
         )  # fmt: skip
 
     @property

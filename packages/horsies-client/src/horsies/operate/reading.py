@@ -191,6 +191,7 @@ async def queues(
                 paused_at=state["paused_at"] if state is not None else None,
                 paused_for=state["paused_for"] if state is not None else None,
                 served_by=sum(name in worker.queues for worker in live),
+                grouped=sum(row["ready"] + row["delayed"] for row in mine if row["is_grouped"]),
             )
         )
     return found, among

@@ -23,7 +23,15 @@ NEEDS_OPERATOR: Final = "not visible to this role (messages, arguments, metadata
 _PERMISSION_DENIED: Final = "42501"
 _TIMED_OUT: Final = "57014"
 _NO_TABLE: Final = "42P01"
-_FILES: Final = ("schema.sql", "tasks.sql", "control.sql", "recover.sql", "operate.sql", "schedules.sql")
+_FILES: Final = (
+    "schema.sql",
+    "tasks.sql",
+    "control.sql",
+    "recover.sql",
+    "operate.sql",
+    "schedules.sql",
+    "policies.sql",
+)
 
 
 class SlowAnswer(BrokerError):

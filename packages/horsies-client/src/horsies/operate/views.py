@@ -5,25 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
-from horsies._pg.rows import FromRow
+from horsies._pg.rows import FromRow, json_object, json_value
 from horsies.operate.filters import TaskCursor
 from horsies.operate.schedule_state import ScheduleState, schedule_state
 from horsies.status import AttemptOutcome, TaskStatus, WorkflowStatus
-
-
-def _json(value: Any) -> Any:
-    """The value of a jsonb column, which asyncpg returns as text."""
-    import json
-
-    return json.loads(value) if isinstance(value, str) else value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """The object in a jsonb column; empty when the column holds another value."""
-    found = _json(value)
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +29,7 @@ class _Task(FromRow):
 class TaskInfo(_Task):
     """One row of `horsies_tasks`, without arguments and result. Times are the database's."""
 
-    CONVERTED: ClassVar = {"status": TaskStatus, "progress": _json, "metadata": _mapping}
+    CONVERTED: ClassVar = {"status": TaskStatus, "progress": json_value, "metadata": json_object}
 
     priority: int
     sent_at: datetime
@@ -69,6 +56,8 @@ class TaskInfo(_Task):
     metadata: Mapping[str, Any] | None
     """Empty when it has none; None when this role may not read it."""
     is_workflow_task: bool
+    group: str | None
+    """The key of its group."""
     created_at: datetime
     updated_at: datetime
 
@@ -142,6 +131,7 @@ class TaskSummary(_Task):
     withdrawn: bool
     """Its workflow is paused: no worker claims it until the workflow is resumed."""
     terminal_at: datetime | None
+    group: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +251,10 @@ class TaskDetail:
         """Empty when it has none; None when this role may not read it."""
         return self.task["metadata"]
 
+    @property
+    def group(self) -> str | None:
+        return self.task["group"]
+
     @classmethod
     def of(
         cls,
@@ -275,7 +269,7 @@ class TaskDetail:
         names = ("failed_reason", "unique_key", "metadata")
         told: dict[str, Any] = {name: None if payload is None else payload.pop(name) for name in names}
         if told["metadata"] is not None:
-            told["metadata"] = _mapping(told["metadata"])
+            told["metadata"] = json_object(told["metadata"])
         return cls(
             {**dict(task.items()), **told},
             payload,
@@ -323,7 +317,7 @@ class WorkerStats(FromRow):
 class WorkerStatus(WorkerStats):
     """A worker's newest snapshot, whether it is running, and the tasks that it holds."""
 
-    CONVERTED: ClassVar = {"queue_max_concurrency": _mapping, "recovery_config": _mapping}
+    CONVERTED: ClassVar = {"queue_max_concurrency": json_object, "recovery_config": json_object}
 
     age: timedelta
     max_claim_batch: int | None
@@ -362,6 +356,8 @@ class QueueStatus:
     paused_for: timedelta | None
     served_by: int
     """The number of live workers that serve it."""
+    grouped: int = 0
+    """How many of its waiting tasks, ready or delayed, have a group."""
 
 
 @dataclass(frozen=True, slots=True)

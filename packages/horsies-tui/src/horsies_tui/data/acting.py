@@ -12,6 +12,8 @@ from typing import Final
 from horsies.operate import actions
 from horsies.operate.actions import Outcome
 from horsies.operate.broker import PostgresBroker
+from horsies.operate.policy_control import PolicyControl
+from horsies_tui.data.policies import Subject, parse, state_of
 from horsies_tui.data.source import Target
 
 CHANGED: Final = "changed meanwhile"
@@ -30,6 +32,8 @@ async def act(broker: PostgresBroker, action: str, targets: Sequence[Target]) ->
         paused = await broker.get_paused_queues()
         states = {target.id: "paused" if target.id in paused else "open" for target in targets}
         return await _each(targets, states, broker.pause_queue, broker.resume_queue)
+    if action.endswith("_policy"):
+        return await _act_on_policies(broker.policies, action, targets)
     states = {name: one.status for name, one in (await broker.get_task_states([one.id for one in targets])).items()}
     kept, left = _unmoved(targets, states)
     if action in ("cancel", "retry"):
@@ -54,6 +58,26 @@ async def _act_on_schedules(broker: PostgresBroker, action: str, targets: Sequen
         return await _each(targets, states, broker.pause_schedule, broker.resume_schedule, GONE)
     found = await _each(targets, states, broker.run_schedule_now, broker.run_schedule_now, GONE)
     return replace(found, done=0, asked=found.done)
+
+
+async def _act_on_policies(control: PolicyControl, action: str, targets: Sequence[Target]) -> Outcome:
+    limits = {one.name: one for one in await control.limits()}
+    states: dict[str, str] = {}
+    for target in targets:
+        subject = Subject.parse(target.id)
+        one = await control.queue(subject.name) if subject.kind == "queue" else limits.get(subject.name)
+        if one is not None:
+            states[target.id] = state_of(one)
+    kept, left = _unmoved(targets, states)
+    for target in kept:
+        subject = Subject.parse(target.id)
+        is_queue = subject.kind == "queue"
+        if action == "set_policy":
+            change, _ = parse(target.change, subject.fields)
+            await (control.set_queue if is_queue else control.set_limit)(subject.name, **change)
+        elif not await (control.unset_queue if is_queue else control.unset_limit)(subject.name):
+            left.append((target.id, CHANGED))
+    return Outcome(len(targets) - len(left), not_done=tuple(left))
 
 
 async def _act_on_workflows(broker: PostgresBroker, action: str, targets: Sequence[Target]) -> Outcome:

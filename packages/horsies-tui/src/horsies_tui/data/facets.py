@@ -41,7 +41,7 @@ async def breakdown(
     rows = await fetch(
         statement_for("task_facets", metadata), [*query.tasks], query.queue or None, query.name or None,
         query.worker or None, query.error or None, query.id or None, since, QUEUES, PER_QUEUE, LOOK, LOOK_CODED, SHOWN,
-        metadata_texts(metadata),
+        query.group or None, metadata_texts(metadata),
     )  # fmt: skip
     cut = {row["value"] for row in rows if row["field"] == "read" and row["tasks"] >= _BOUNDS[row["value"]]}
     found = {row["value"]: int(row["tasks"]) for row in rows if row["field"] == "status"}

@@ -1,8 +1,8 @@
 """The filter of a list, as people type it: `queue:mail status:failed,expired name:receipt error:smtp id:0192`.
 
-A bare word is a part of the name, `worker:` is the worker that holds or held a task, `meta:tenant=acme` is a value of
-its metadata, and a value with spaces stands in quotes. Every condition must hold. A word that cannot be understood is
-reported and ignored.
+A bare word is a part of the name, `worker:` is the worker that holds or held a task, `group:` is its group,
+`meta:tenant=acme` is a value of its metadata, and a value with spaces stands in quotes. Every condition must hold. A
+word that cannot be understood is reported and ignored.
 """
 
 import re
@@ -17,10 +17,10 @@ _ID_CHARS: Final = 36
 _MAX_CHARS: Final = 200
 
 _KEYS: Final = {
-    "queue": "queue", "q": "queue", "name": "name", "task": "name", "error": "error", "code": "error", "id": "id",
-    "worker": "worker", "status": "status", "s": "status", "is": "status", "meta": "meta",
+    "queue": "queue", "q": "queue", "group": "group", "name": "name", "task": "name", "error": "error", "code": "error",
+    "id": "id", "worker": "worker", "status": "status", "s": "status", "is": "status", "meta": "meta",
 }  # fmt: skip
-_TEXTS: Final = ("queue", "name", "error", "id", "worker")
+_TEXTS: Final = ("queue", "group", "name", "error", "id", "worker")
 _WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
 _SHORT: Final = {"waiting": "PENDING", "queued": "PENDING", "done": "COMPLETED", "canceled": "CANCELLED"}
 
@@ -31,6 +31,7 @@ class Query:
 
     statuses: frozenset[str] = frozenset()
     queue: str = ""
+    group: str = ""
     name: str = ""
     error: str = ""
     id: str = ""
@@ -52,13 +53,13 @@ class Query:
             value = value.replace('"', "")
             field = _KEYS.get(key.lower())
             if field is None:
-                problems.append(f"{key}: is not one of queue, status, name, error, id, worker, meta")
+                problems.append(f"{key}: is not one of queue, group, status, name, error, id, worker, meta")
             elif field == "status":
                 problems += cls._add_statuses(value, statuses)
             elif field == "meta":
                 problems += cls._add_metadata(value, meta)
             elif value:
-                found[field] = value if field in ("queue", "worker") else value.lower()
+                found[field] = value if field in ("queue", "group", "worker") else value.lower()
         return cls(statuses=frozenset(statuses), meta=tuple(sorted(meta.items())), **found), problems
 
     @staticmethod
@@ -120,6 +121,7 @@ class Query:
             id_start=None if self.whole_id else self.id or None,
             statuses=[status for status in TaskStatus if status in self.statuses] if self.statuses else None,
             queues=self.queue or None,
+            group=self.group or None,
             name_part=self.name or None,
             code_part=self.error or None,
             worker_part=self.worker or None,

@@ -83,7 +83,7 @@ async def _waiting(fetch: Fetch, filter: TaskFilter, after: Place | None, limit:
     room = min(WAITING_SHOWN, limit) if filter.ended else limit
     key = (after.queue_name, after.priority, after.at, after.id) if after is not None else (None,) * 4
     # without these conditions every row matches
-    look = LOOK if filter.name_part or filter.id_start or filter.metadata else room
+    look = LOOK if filter.name_part or filter.id_start or filter.group or filter.metadata else room
     rows = await fetch(*filter.call("tasks_waiting", {TaskStatus.PENDING}), *key, look, room)
     kept = _matching(rows)
     if filter.ended:

@@ -11,6 +11,8 @@ from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from horsies._pg.rows import FromRow
 from horsies.operate.doctor import Finding, Severity
+from horsies.operate.groups import QueueGroups
+from horsies.operate.policies import QueuePolicy, SharedLimit
 from horsies.operate.stale import Verdict
 from horsies.operate.views import QueueStatus, ScheduleInfo, StaleTask, TaskSummary, WorkerStatus
 from horsies.status import TaskStatus, WorkflowStatus
@@ -29,6 +31,7 @@ class Rights:
     may_requeue: bool = True
     may_fail: bool = True
     may_pause_queue: bool = True
+    may_set_policy: bool = True
     may_pause_workflow: bool = True
     may_run_schedule: bool = True
 
@@ -113,6 +116,15 @@ class Failing(FromRow):
     age: timedelta
     is_least: bool = False
     """There may be more, because only the newest failures were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDetail:
+    """The policy of one queue, its groups with the most waiting tasks, and all shared limits."""
+
+    policy: QueuePolicy
+    groups: QueueGroups
+    limits: tuple[SharedLimit, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from horsies._pg import channels
 from horsies._pg.refusals import and_remedy, worded
 from horsies._pg.statements import Statement, load, qualify
 from horsies.errors import HorsiesError
-from horsies.operate import reading
+from horsies.operate import policies, reading
 from horsies.operate.actions import Outcome
 from horsies.operate.filters import TaskFilter
+from horsies.operate.groups import top_groups
 from horsies.operate.session import READ_TIMEOUT_MS, Fetch, bounded, is_denied, statements
 from horsies.operate.stale import SEEN_WITHIN
 from horsies.operate.views import TaskDetail, TaskSummary
@@ -40,6 +41,7 @@ MAX_NODES: Final = 2_000
 HEARTBEATS: Final = 20
 ESTIMATES_KEPT_S: Final = 30.0
 """Estimates change when the table is analysed, and reading them takes longer than most other statements."""
+GROUPS_SHOWN: Final = 50
 MOMENTS: Final = 60
 """The number of snapshots of a worker's past, for any window."""
 
@@ -108,6 +110,15 @@ class PostgresSource:
         return await self._read_shown(
             lambda fetch, private: reading.task_detail(fetch, task_id, MAX_CHARS, HEARTBEATS, private=private)
         )
+
+    async def queue(self, name: str) -> models.QueueDetail:
+        async def read(fetch: Fetch) -> models.QueueDetail:
+            found = await policies.queue_policies(fetch, name)
+            limits = await policies.shared_limits(fetch)
+            groups = await top_groups(fetch, name, GROUPS_SHOWN)
+            return models.QueueDetail(found[0] if found else policies.QueuePolicy.none(name), groups, tuple(limits))
+
+        return await self.read(read)
 
     async def workers(self) -> tuple[models.WorkerLine, ...]:
         async def read(fetch: Fetch) -> tuple[models.WorkerLine, ...]:

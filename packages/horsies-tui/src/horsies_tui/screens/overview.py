@@ -16,6 +16,7 @@ from horsies_tui.data.filters import Query
 from horsies_tui.data.models import Alert, Failing, Overview, Series
 from horsies_tui.data.source import Target
 from horsies_tui.screens.live import LiveScreen
+from horsies_tui.screens.queue import QueueScreen
 from horsies_tui.text import as_json, dotted, number, rate, span
 from horsies_tui.themes import MUTED, badge
 from horsies_tui.widgets.live_table import Column, Columns
@@ -55,9 +56,12 @@ class OverviewScreen(LiveScreen[Overview]):
     ABOUT = (
         "All tasks by state, rates over the window ([ and ] change it), queues, what deserves a look, and what failed "
         "within the window. Numbers with ≈ are estimates: counting them would read too much. Enter on a queue or a "
-        "failure lists its tasks, on an alert goes there."
+        "failure lists its tasks, on an alert goes there. l shows the groups and limits of a queue."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "open", "Open", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "Open", show=False),
+        Binding("l", "limits", "Groups and limits"),
+    ]
 
     def body(self) -> ComposeResult:
         yield StatusChips([str(status) for status in TaskStatus])
@@ -134,6 +138,11 @@ class OverviewScreen(LiveScreen[Overview]):
             if alert.filter:
                 self.dash.queries[alert.screen] = Query.parse(alert.filter)[0]
             await self.dash.run_action(f"go('{alert.screen}')")
+
+    def action_limits(self) -> None:
+        name = self.table.cursor_key
+        if name is not None:
+            self.dash.push_screen(QueueScreen(name))
 
     async def on_status_chips_toggled(self, event: StatusChips.Toggled) -> None:
         await self._list(Query(statuses=frozenset({event.status})))

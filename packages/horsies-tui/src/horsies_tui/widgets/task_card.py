@@ -33,6 +33,7 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
     return [
         ("status", status_content(str(task["status"]))),
         ("queue", f"{task['queue_name']}, priority {task['priority']}"),
+        ("group", detail.group),
         ("attempt", tries),
         ("worker", short_id(worker) if worker else None),
         ("process", f"{task['worker_hostname']} pid {task['worker_pid']}" if task["worker_pid"] else None),

@@ -1,7 +1,7 @@
 """The metrics of `horsies exporter`: their names, meanings and labels, and the samples of one collection.
 
-`docs/operations/monitoring.md` has the same table, and a test compares the two. The only label whose values come from
-rows is the queue, and the number of queues is bounded.
+`docs/operations/monitoring.md` has the same table, and a test compares the two. The labels whose values come from rows
+are queues, shared limits and, on request, groups; the number of each is bounded.
 """
 
 from collections import Counter
@@ -18,6 +18,8 @@ from horsies.operate.views import QueueStatus, WorkerLiveness
 
 MAX_QUEUES: Final = 500
 """Queues beyond this number, in the order of their names, are added up under one label."""
+MAX_LIMITS: Final = 100
+"""Shared limits beyond this number, in the order of their names, are left out."""
 OTHER_QUEUES: Final = "(other)"
 """No queue can have this name."""
 
@@ -71,6 +73,31 @@ QUEUE_AGE: Final = Metric(
 )
 QUEUE_PAUSED: Final = Metric("horsies_queue_paused", "1 when an operator has paused the queue.", ("queue",))
 QUEUE_WORKERS: Final = Metric("horsies_queue_workers", "Live workers that serve the queue.", ("queue",))
+QUEUE_GROUPED: Final = Metric(
+    "horsies_queue_grouped_tasks", "Waiting tasks, ready or delayed, that have a group.", ("queue",)
+)
+QUEUE_THROTTLED: Final = Metric(
+    "horsies_queue_throttled_groups",
+    "Groups with ready tasks that wait for a place or a token of their group, among the 100 that were looked at; "
+    "absent beyond the 10 queues with the most grouped tasks.",
+    ("queue",),
+)
+GROUP_WAITING: Final = Metric(
+    "horsies_group_waiting_tasks",
+    "Waiting tasks of the deepest groups of each queue, counted up to 1000; only with --top-groups.",
+    ("queue", "group"),
+)
+LIMIT_RUNNING: Final = Metric(
+    "horsies_limit_running_tasks", "Tasks in flight of the queues that share the limit.", ("limit",)
+)
+LIMIT_MAX: Final = Metric(
+    "horsies_limit_max_tasks",
+    "How many tasks the limit lets be in flight; absent when it does not limit that.",
+    ("limit",),
+)
+LIMIT_TOKENS: Final = Metric(
+    "horsies_limit_tokens", "How many tasks the limit's rate lets start now; absent without a rate.", ("limit",)
+)
 QUEUE_CAPPED: Final = Metric(
     "horsies_queue_count_capped",
     "1 when ready or delayed tasks were counted up to --count-limit only: there may be more.",
@@ -125,6 +152,7 @@ CAPPED: Final = Metric(
 METRICS: Final[tuple[Metric, ...]] = (
     UP, COLLECTION_DURATION, COLLECTION_AGE, COLLECTIONS, SCHEMA_INFO, SCHEMA_BEHIND,
     QUEUE_READY, QUEUE_DELAYED, QUEUE_CLAIMED, QUEUE_RUNNING, QUEUE_AGE, QUEUE_PAUSED, QUEUE_WORKERS, QUEUE_CAPPED,
+    QUEUE_GROUPED, QUEUE_THROTTLED, GROUP_WAITING, LIMIT_RUNNING, LIMIT_MAX, LIMIT_TOKENS,
     WORKERS, SLOTS, STALE,
     SCHEDULES, SCHEDULES_ACTIVE, SCHEDULES_OVERDUE, SCHEDULES_LATENESS, SCHEDULES_UNLISTED, SCHEDULER_UP,
     WORKFLOWS, ENDED, ENDED_SPAN, CAPPED,
@@ -138,7 +166,7 @@ def schema_samples(revision: str) -> Iterator[Sample]:
     yield SCHEMA_BEHIND, (), is_behind(revision)
 
 
-def cluster_samples(figures: ClusterFigures) -> Iterator[Sample]:
+def cluster_samples(figures: ClusterFigures, top_groups: int = 0) -> Iterator[Sample]:
     yield from schema_samples(figures.revision)
     for queue in shown_queues(figures.queues):
         label = (queue.name,)
@@ -150,6 +178,10 @@ def cluster_samples(figures: ClusterFigures) -> Iterator[Sample]:
         yield QUEUE_PAUSED, label, queue.paused_at is not None
         yield QUEUE_WORKERS, label, queue.served_by
         yield QUEUE_CAPPED, label, queue.is_bounded
+        yield QUEUE_GROUPED, label, queue.grouped
+        if not queue.grouped:
+            yield QUEUE_THROTTLED, label, 0
+    yield from _limit_samples(figures, top_groups)
     states = Counter(worker.liveness for worker in figures.workers)
     for state in (WorkerLiveness.ALIVE, WorkerLiveness.LATE, WorkerLiveness.DEAD):
         yield WORKERS, (state,), states[state]
@@ -173,6 +205,20 @@ def cluster_samples(figures: ClusterFigures) -> Iterator[Sample]:
     yield CAPPED, ("recent_ended_tasks",), figures.ended.is_bounded
 
 
+def _limit_samples(figures: ClusterFigures, top_groups: int) -> Iterator[Sample]:
+    for queue in figures.groups:
+        yield QUEUE_THROTTLED, (queue.queue_name,), queue.throttled
+        for group in queue.groups[:top_groups]:
+            yield GROUP_WAITING, (queue.queue_name, group.key), group.waiting
+    for limit in figures.limits[:MAX_LIMITS]:
+        label = (limit.name,)
+        yield LIMIT_RUNNING, label, limit.running
+        if limit.effective.max_concurrency is not None:
+            yield LIMIT_MAX, label, limit.effective.max_concurrency
+        if limit.tokens is not None:
+            yield LIMIT_TOKENS, label, limit.tokens
+
+
 def shown_queues(queues: Sequence[QueueStatus]) -> list[QueueStatus]:
     """The queues by name; those beyond the bound as one, whose marks are those of the worst of them."""
     if len(queues) <= MAX_QUEUES:
@@ -189,6 +235,7 @@ def shown_queues(queues: Sequence[QueueStatus]) -> list[QueueStatus]:
         paused_at=min((one.paused_at for one in rest if one.paused_at is not None), default=None),
         paused_for=max((one.paused_for for one in rest if one.paused_for is not None), default=None),
         served_by=min(one.served_by for one in rest),
+        grouped=sum(one.grouped for one in rest),
     )
     return [*queues[:MAX_QUEUES], other]
 

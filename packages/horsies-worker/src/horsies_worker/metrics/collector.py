@@ -49,7 +49,8 @@ class _Last:
 class ClusterCollector(Collector):
     """The figures for a registry. One thread records collections, any thread reads the last one."""
 
-    def __init__(self, interval_s: float) -> None:
+    def __init__(self, interval_s: float, top_groups: int = 0) -> None:
+        self._top_groups = top_groups
         self._last: _Last | None = None
         self._began = time.monotonic()
         self._max_age_s = 2 * interval_s + COLLECTION_S
@@ -98,7 +99,7 @@ class ClusterCollector(Collector):
         if last.succeeded_at is not None:
             yield cluster.COLLECTION_AGE, (), time.monotonic() - last.succeeded_at
         if has_figures and last.figures is not None:
-            yield from cluster.cluster_samples(last.figures)
+            yield from cluster.cluster_samples(last.figures, self._top_groups)
         elif last.revision is not None:
             yield from cluster.schema_samples(last.revision)
 
@@ -112,12 +113,13 @@ class CollectionLoop:
 
     def __init__(
         self, broker: PostgresBroker, collector: ClusterCollector, *, interval_s: float, count_limit: int,
-        redact: Callable[[str], str],
+        top_groups: int = 0, redact: Callable[[str], str],
     ) -> None:  # fmt: skip
         self._broker = broker
         self._collector = collector
         self._interval_s = interval_s
         self._count_limit = count_limit
+        self._top_groups = top_groups
         self._redact = redact
         self._failing_since: float | None = None
 
@@ -132,7 +134,7 @@ class CollectionLoop:
         began = time.monotonic()
         try:
             async with asyncio.timeout(COLLECTION_S):
-                figures = await self._broker.get_figures(self._count_limit)
+                figures = await self._broker.get_figures(self._count_limit, self._top_groups)
         except Exception as error:
             duration_s = time.monotonic() - began
             reason = self._told(error)

@@ -36,7 +36,7 @@ def run_exporter(app: Horsies, options: ExporterOptions) -> ExitCode:
     logging.getLogger("horsies").addFilter(lambda record: record.levelno >= logging.WARNING)
     # A second attempt at once: an idle connection that a pooler or a restart has cut is no outage.
     app = Horsies(replace(app.config, resilience=ResilienceConfig(send_attempts=2, reconnect_max_ms=1_000)))
-    collector = ClusterCollector(options.interval_s)
+    collector = ClusterCollector(options.interval_s, options.top_groups)
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
@@ -65,6 +65,7 @@ async def _serve(
     async with app:
         loop = CollectionLoop(
             app.get_broker(), collector, interval_s=options.interval_s, count_limit=options.count_limit,
+            top_groups=options.top_groups,
             redact=app.config.broker.redact,
         )  # fmt: skip
         await stop.unless_begun(loop.run())

@@ -5,6 +5,12 @@
 -- The times that every program can read, which are those that the schema accepts.
 tstzrange(to_timestamp(0), to_timestamp(221845392000), '[]')
 
+-- fragment: waiting_front
+-- All waiting tasks, with and without a group: the planner merges the two indexes.
+SELECT t.queue_name, t.priority, t.enqueued_at, t.task_name FROM horsies_tasks t WHERE {{waits_alone}}
+    UNION ALL
+    SELECT t.queue_name, t.priority, t.enqueued_at, t.task_name FROM horsies_tasks t WHERE {{waits_in_group}}
+
 -- name: server_facts :one
 SELECT current_setting('server_version') AS version, current_setting('server_version_num')::int AS version_num,
        current_setting('server_encoding') AS encoding, pg_is_in_recovery() AS in_recovery,
@@ -171,7 +177,15 @@ WITH rule AS MATERIALIZED (
     UNION ALL
     (SELECT 'queue_state', q.queue_name::text FROM horsies_queue_state q
       WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'queue_state')
-        AND NOT {{readable}} @> ALL (ARRAY[q.paused_at, q.updated_at]) LIMIT 3)
+        AND NOT {{readable}} @> ALL (ARRAY[q.paused_at, q.updated_at, q.declared_at, q.override_at]) LIMIT 3)
+    UNION ALL
+    (SELECT 'limits', l.name::text FROM horsies_limits l
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'limits')
+        AND NOT {{readable}} @> ALL (ARRAY[l.declared_at, l.override_at, l.free_at, l.updated_at]) LIMIT 3)
+    UNION ALL
+    (SELECT 'rate_limits', concat(r.name, ' ', r.key) FROM horsies_rate_limits r
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'rate_limits')
+        AND NOT {{readable}} @> r.free_at LIMIT 3)
     UNION ALL
     (SELECT 'task_names', n.task_name::text FROM horsies_task_names n
       WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'task_names')
@@ -216,7 +230,7 @@ SELECT count(*) AS found, max(statement_timestamp() - good_until) AS longest FRO
 -- without a queue waits behind those. Names that were known before come first, because their tasks wait longest without
 -- an error.
 WITH front AS MATERIALIZED (
-    SELECT t.queue_name, t.task_name FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+    SELECT t.queue_name, t.task_name FROM ({{waiting_front}}) AS t
      ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 100000
 )
 SELECT n.task_name, f.queue_name, coalesce(f.found, 0) AS found, k.known_in, n.last_known_at IS NOT NULL AS was_known,
@@ -259,7 +273,6 @@ SELECT task_name, root_id, root_status, node_id FROM (
 -- name: waiting_names :many
 -- The names of the first waiting tasks, to be compared with those of an app.
 SELECT task_name, count(*) AS found FROM (
-    SELECT t.task_name FROM horsies_tasks t
-     WHERE t.status = 'PENDING' AND NOT t.withdrawn
+    SELECT t.task_name FROM ({{waiting_front}}) AS t
      ORDER BY t.queue_name, t.priority, t.enqueued_at LIMIT 100000) AS front
  GROUP BY task_name ORDER BY 2 DESC LIMIT 1000;

@@ -16,12 +16,20 @@ greatest(t.claimed_at, t.started_at, t.finalizing_at, (
 i.stopped_at IS NULL AND i.recovered_at IS NULL AND i.judged_dead_at IS NULL
    AND i.beat_at + 3::bigint * i.period_ms * interval '1 ms' > statement_timestamp()
 
+-- fragment: waits_alone
+-- A waiting task without a group, in the words of its index.
+t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+
+-- fragment: waits_in_group
+-- A waiting task of a group. These have indexes of their own, so a statement about all waiting tasks has two parts.
+t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+
 -- fragment: task_info
 -- The columns of TaskInfo that every role may read.
 t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.claimed_at, t.started_at,
        t.completed_at, t.failed_at, t.terminal_at, t.cancel_requested_at, t.good_until, t.next_retry_at, t.retry_count,
        t.max_retries, t.manual_retries, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
-       t.error_code, t.is_workflow_task, t.created_at, t.updated_at
+       t.error_code, t.is_workflow_task, t.group_key AS "group", t.created_at, t.updated_at
 
 -- fragment: attempt_info
 -- The columns of TaskAttempt that every role may read.
@@ -37,11 +45,11 @@ CASE WHEN t.status = 'PENDING' THEN t.enqueued_at ELSE coalesce(t.terminal_at, t
 t.id, t.task_name, t.queue_name, t.priority, t.status, {{task_since}} AS since,
        statement_timestamp() - {{task_since}} AS age, t.retry_count, t.max_retries, t.manual_retries,
        t.claimed_by_worker_id, t.worker_hostname, left(t.error_code, 200) AS error_code, t.is_workflow_task,
-       t.withdrawn, t.terminal_at
+       t.withdrawn, t.terminal_at, t.group_key AS "group"
 
 -- fragment: task_filter
 -- The parameters of a TaskFilter, in the order of `TaskFilter.values`. Each may be NULL, which means any.
-ids, id_start, statuses, queue_names, task_names, name_part, worker_id, worker_part, older_than, newer_than, in_workflow, error_codes, code_part, has_code, metadata
+ids, id_start, statuses, queue_names, task_names, name_part, worker_id, worker_part, older_than, newer_than, in_workflow, error_codes, code_part, group_keys, has_code, metadata
 
 -- fragment: chosen
 -- The conditions of a TaskFilter that do not depend on the state. `has_code` says that every wanted state has an error
@@ -57,6 +65,7 @@ ids, id_start, statuses, queue_names, task_names, name_part, worker_id, worker_p
    AND ($error_codes::text[] IS NULL OR t.error_code = ANY ($error_codes::text[]))
    AND ($code_part::text IS NULL OR strpos(lower(t.error_code), $code_part::text) > 0)
    AND (NOT $has_code::boolean OR t.error_code IS NOT NULL)
+   AND ($group_keys::text[] IS NULL OR t.group_key = ANY ($group_keys::text[]))
    AND {{metadata_matches}}
 
 -- fragment: metadata_matches
@@ -77,8 +86,9 @@ t.metadata ?& ARRAY(SELECT jsonb_object_keys($metadata::jsonb))
 , metadata
 
 -- fragment: waiting_tasks
--- The waiting tasks of a filter; withdrawn tasks have an index of their own. The constant comparison lets the planner drop this part when they are not wanted.
-(t.status = 'PENDING' AND NOT t.withdrawn OR t.withdrawn) AND 'PENDING' = ANY ($statuses::text[]) AND {{chosen}}
+-- The waiting tasks of a filter; tasks of groups and withdrawn tasks have indexes of their own. The constant comparison
+-- lets the planner drop this part when they are not wanted.
+({{waits_alone}} OR {{waits_in_group}} OR t.withdrawn) AND 'PENDING' = ANY ($statuses::text[]) AND {{chosen}}
    AND ($older_than::interval IS NULL OR t.enqueued_at <= statement_timestamp() - $older_than::interval)
    AND ($newer_than::interval IS NULL OR t.enqueued_at > statement_timestamp() - $newer_than::interval)
 

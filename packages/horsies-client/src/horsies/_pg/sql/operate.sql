@@ -121,33 +121,53 @@ SELECT role, sender_id, hostname, pid, sent_at, statement_timestamp() - sent_at 
 -- name: waiting_pairs :many
 -- params: bound
 -- Each queue and priority with waiting tasks: one descent of the claim index, then a count up to the bound on either
--- side of now. Counting the ready tasks does not read the delayed ones. Withdrawn tasks count as delayed, in rows of
--- their own.
-WITH RECURSIVE pair AS (
-    (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+-- side of now. Counting the ready tasks does not read the delayed ones. Tasks of groups have rows of their own, and so
+-- have withdrawn tasks, which count as delayed.
+WITH RECURSIVE alone AS (
+    (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE {{waits_alone}}
       ORDER BY t.queue_name, t.priority LIMIT 1)
     UNION ALL
-    SELECT n.queue_name, n.priority FROM pair p
+    SELECT n.queue_name, n.priority FROM alone p
      CROSS JOIN LATERAL (SELECT t.queue_name, t.priority FROM horsies_tasks t
-                          WHERE t.status = 'PENDING' AND NOT t.withdrawn
-                            AND (t.queue_name, t.priority) > (p.queue_name, p.priority)
+                          WHERE {{waits_alone}} AND (t.queue_name, t.priority) > (p.queue_name, p.priority)
+                          ORDER BY t.queue_name, t.priority LIMIT 1) AS n
+), grouped AS (
+    (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE {{waits_in_group}}
+      ORDER BY t.queue_name, t.priority LIMIT 1)
+    UNION ALL
+    SELECT n.queue_name, n.priority FROM grouped p
+     CROSS JOIN LATERAL (SELECT t.queue_name, t.priority FROM horsies_tasks t
+                          WHERE {{waits_in_group}} AND (t.queue_name, t.priority) > (p.queue_name, p.priority)
                           ORDER BY t.queue_name, t.priority LIMIT 1) AS n
 )
-SELECT p.queue_name, p.priority,
-       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+SELECT p.queue_name, p.priority, false AS is_grouped,
+       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE {{waits_alone}}
                AND t.queue_name = p.queue_name AND t.priority = p.priority
                AND t.enqueued_at <= statement_timestamp() LIMIT $1::int) AS x) AS ready,
-       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE {{waits_alone}}
                AND t.queue_name = p.queue_name AND t.priority = p.priority
                AND t.enqueued_at > statement_timestamp() LIMIT $1::int) AS x) AS delayed,
-       (SELECT statement_timestamp() - t.enqueued_at FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
+       (SELECT statement_timestamp() - t.enqueued_at FROM horsies_tasks t WHERE {{waits_alone}}
            AND t.queue_name = p.queue_name AND t.priority = p.priority AND t.enqueued_at <= statement_timestamp()
          ORDER BY t.enqueued_at LIMIT 1) AS oldest_ready
-  FROM pair p
+  FROM alone p
 UNION ALL
-SELECT w.queue_name, w.priority, 0, count(*), NULL
-  FROM (SELECT t.queue_name, t.priority FROM horsies_tasks t WHERE t.withdrawn LIMIT $1::int) AS w GROUP BY 1, 2
- ORDER BY 1, 2;
+SELECT p.queue_name, p.priority, true AS is_grouped,
+       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE {{waits_in_group}}
+               AND t.queue_name = p.queue_name AND t.priority = p.priority
+               AND t.enqueued_at <= statement_timestamp() LIMIT $1::int) AS x) AS ready,
+       (SELECT count(*) FROM (SELECT FROM horsies_tasks t WHERE {{waits_in_group}}
+               AND t.queue_name = p.queue_name AND t.priority = p.priority
+               AND t.enqueued_at > statement_timestamp() LIMIT $1::int) AS x) AS delayed,
+       (SELECT statement_timestamp() - t.enqueued_at FROM horsies_tasks t WHERE {{waits_in_group}}
+           AND t.queue_name = p.queue_name AND t.priority = p.priority AND t.enqueued_at <= statement_timestamp()
+         ORDER BY t.enqueued_at LIMIT 1) AS oldest_ready
+  FROM grouped p
+UNION ALL
+SELECT w.queue_name, w.priority, w.is_grouped, 0, count(*), NULL
+  FROM (SELECT t.queue_name, t.priority, t.group_key IS NOT NULL AS is_grouped
+          FROM horsies_tasks t WHERE t.withdrawn LIMIT $1::int) AS w GROUP BY 1, 2, 3
+ ORDER BY 1, 2, 3;
 
 -- name: in_flight_counts :many
 -- The workers' capacity bounds the number of rows.

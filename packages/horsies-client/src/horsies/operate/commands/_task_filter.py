@@ -13,8 +13,8 @@ from horsies.operate.filters import METADATA_WINDOW, TaskFilter
 from horsies.status import TaskStatus
 
 _FIELDS: Final = {
-    "status": "statuses", "queue": "queues", "task": "task_names", "error_code": "error_codes", "worker": "worker_id",
-    "older_than": "older_than", "newer_than": "newer_than", "meta": "metadata",
+    "status": "statuses", "queue": "queues", "group": "group", "task": "task_names", "error_code": "error_codes",
+    "worker": "worker_id", "older_than": "older_than", "newer_than": "newer_than", "meta": "metadata",
 }  # fmt: skip
 
 
@@ -25,6 +25,7 @@ def add_selection(to: argparse.ArgumentParser, *, ids: bool = True) -> None:
     group = to.add_argument_group("filter", "conditions that must all hold; one that is given twice means either")
     group.add_argument("--status", action="append", type=_status, help=f"one of {', '.join(TaskStatus)}")
     group.add_argument("--queue", action="append", metavar="NAME")
+    group.add_argument("--group", action="append", metavar="KEY", help="the task's group, as it was sent with")
     group.add_argument("--task", action="append", metavar="NAME", help="the task's registered name")
     group.add_argument("--error-code", action="append", metavar="CODE", help="how it ended, such as WORKER_CRASHED")
     group.add_argument("--worker", metavar="ID", help="held or run by this worker, also at its end")

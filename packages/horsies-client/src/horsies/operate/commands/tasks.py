@@ -170,6 +170,7 @@ def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
             ("status", task["status"]),
             ("queue", f"{task['queue_name']}, priority {task['priority']}"),
             ("retries", f"{task['retry_count']} of {task['max_retries']}{by_hand}"),
+            ("group", detail.group),
             ("unique key", task["unique_key"]),
             ("workflow", _workflow(task)),
             ("worker", task["claimed_by_worker_id"]),

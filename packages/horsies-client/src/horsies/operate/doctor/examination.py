@@ -7,11 +7,11 @@ random key, which tests that `direct_url` leads to the same database.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve
@@ -22,17 +22,32 @@ from horsies._pg.refusals import is_undeclared_pooler, remedy, worded
 from horsies._pg.schema_guard import places_values
 from horsies._pg.statements import qualify
 from horsies.errors import HorsiesError
-from horsies.operate.doctor import guards, server, work
+from horsies.operate.doctor import guards, policies, server, work
 from horsies.operate.doctor.expected import TABLES
-from horsies.operate.doctor.finding import Facts, Finding, Limits, Pooler, Row, Severity, Unavailable
+from horsies.operate.doctor.finding import (
+    AppPolicies,
+    Facts,
+    Finding,
+    Limits,
+    Pooler,
+    Row,
+    Severity,
+    Unavailable,
+)
+from horsies.operate.groups import FEW, LOOKED, QueueGroups, top_groups
 from horsies.operate.reading import QUEUE_BOUND, worker_statuses
 from horsies.operate.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, OVERDUE_AFTER
-from horsies.operate.session import bounded, statements
+from horsies.operate.session import Fetch, bounded, statements
 from horsies.operate.stale import LISTED, SEEN_WITHIN
 
 if TYPE_CHECKING:
     from horsies.config import AppConfig, PostgresConfig
     from horsies.operate.views import WorkerStatus
+
+R = TypeVar("R")
+
+_QUEUES: Final = 10
+"""The number of queues whose groups are looked at."""
 
 _LOST: Final = Finding(
     "reach", Severity.PROBLEM, "the connection was lost in the middle of the examination",
@@ -56,6 +71,9 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Iterable[Finding]]]] = {
     "workers": work.workers,
     "dead-workers": work.dead_workers,
     "backlog": work.backlog,
+    "groups": policies.groups,
+    "limits": policies.limits,
+    "policies": policies.policies,
     "unknown-names": work.unknown_names,
     "stale": work.stale,
     "reaper": work.overdue,
@@ -128,11 +146,16 @@ async def _gather(
     names: Iterable[str] | None,
 ) -> Facts:  # fmt: skip
     schema = config.broker.schema
-    known = statements(schema, "schema.sql", "doctor.sql", "operate.sql", "recover.sql", "schedules.sql")
+    known = statements(
+        schema, "schema.sql", "doctor.sql", "operate.sql", "recover.sql", "schedules.sql", "policies.sql"
+    )
 
     async def read(name: str, values: tuple[Any, ...]) -> Sequence[Row] | Unavailable:
         """Run one statement, in a short read-only transaction of its own."""
-        run = bounded(known, lambda fetch: fetch(name, *values), limits.question_ms)
+        return await ask(lambda fetch: fetch(name, *values))
+
+    async def ask(action: Callable[[Fetch], Awaitable[R]]) -> R | Unavailable:
+        run = bounded(known, action, limits.question_ms)
         try:
             async with asyncio.timeout(limits.question_ms / 1000 + 3):
                 return await run(connection)
@@ -148,7 +171,7 @@ async def _gather(
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
         "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "missing_names": (),
         "unresolved": (), "unresolved_runs": (), "in_flight_counts": (), "queue_states": (),
-        "waiting_pairs": (QUEUE_BOUND,),
+        "waiting_pairs": (QUEUE_BOUND,), "queue_policies": (None,), "shared_limits": (None,),
         "worker_snapshots": (SEEN_WITHIN,), "stale_tasks": (timedelta(seconds=1), [], LISTED),
         "schedule_facts": (LISTED_FOR, OVERDUE_AFTER, FORGOTTEN_AFTER),
     }  # fmt: skip
@@ -164,16 +187,40 @@ async def _gather(
         notify_ms=await _notify_ms(connection, direct, limits.notification_ms),
         workers=_workers(found),
         names=frozenset(names) if names is not None else None,
+        app=_declared(config) if names is not None else None,
+        groups=await _groups(
+            found["waiting_pairs"], limits.ready, lambda name: ask(lambda fetch: top_groups(fetch, name, LOOKED, FEW))
+        ),
         schema=schema,
         application_name=config.broker.application_name,
     )
+
+
+def _declared(config: "AppConfig") -> AppPolicies:
+    return AppPolicies(config.queue_policies, {limit.name: limit.as_json() for limit in config.limits})
+
+
+async def _groups(
+    pairs: Sequence[Row] | Unavailable, ready: timedelta, read: Callable[[str], Awaitable[QueueGroups | Unavailable]]
+) -> Sequence[QueueGroups] | Unavailable:
+    """The groups of the queues in which a task of a group has been ready for long."""
+    if isinstance(pairs, Unavailable):
+        return pairs
+    waiting = (row for row in pairs if row["is_grouped"] and row["ready"] and row["oldest_ready"] >= ready)
+    found: list[QueueGroups] = []
+    for name in list(dict.fromkeys(row["queue_name"] for row in waiting))[:_QUEUES]:
+        groups = await read(name)
+        if isinstance(groups, Unavailable):
+            return groups
+        found.append(groups)
+    return found
 
 
 def _unavailable(error: Exception, redact: Callable[[str], str], timeout_ms: int) -> Unavailable:
     match getattr(error, "sqlstate", None):
         case "42501":  # permission denied
             return Unavailable("permission denied", hidden=True)
-        case "42P01" | "42703":  # no such table, no such column
+        case "42P01" | "42703" | "42883":  # no such table, column or function
             return Unavailable("its table is missing or too old", missing=True)
         case "57014":  # statement_timeout
             return Unavailable(f"no answer within {timeout_ms / 1000:g} s")

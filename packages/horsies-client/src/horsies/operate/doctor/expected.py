@@ -3,8 +3,8 @@
 from typing import Final
 
 TABLES: Final = (
-    "horsies_heartbeats", "horsies_queue_state", "horsies_schedule_state", "horsies_task_attempts",
-    "horsies_task_names", "horsies_task_sets", "horsies_tasks",
+    "horsies_heartbeats", "horsies_limits", "horsies_queue_state", "horsies_rate_limits",
+    "horsies_schedule_state", "horsies_task_attempts", "horsies_task_names", "horsies_task_sets", "horsies_tasks",
     "horsies_worker_instances", "horsies_worker_states", "horsies_workflow_tasks", "horsies_workflows",
 )  # fmt: skip
 
@@ -15,12 +15,14 @@ INDEXES: Final = (
     "ix_horsies_heartbeats_task", "ix_horsies_task_attempts_error_code", "ix_horsies_task_attempts_finished_at",
     "ix_horsies_task_names_missing",
     "ix_horsies_tasks_claim", "ix_horsies_tasks_error_code", "ix_horsies_tasks_good_until",
+    "ix_horsies_tasks_grouped", "ix_horsies_tasks_grouped_age", "ix_horsies_tasks_grouped_in_flight",
     "ix_horsies_tasks_in_flight", "ix_horsies_tasks_next_retry_at", "ix_horsies_tasks_terminal_at",
     "ix_horsies_tasks_withdrawn",
     "ix_horsies_worker_instances_open", "ix_horsies_worker_states_worker",
     "ix_horsies_workflow_tasks_live", "ix_horsies_workflow_tasks_sub_workflow_id",
     "ix_horsies_workflows_completed_at", "ix_horsies_workflows_live",
-    "ix_horsies_workflows_parent_workflow_id", "pk_horsies_heartbeats", "pk_horsies_queue_state",
+    "ix_horsies_workflows_parent_workflow_id", "pk_horsies_heartbeats", "pk_horsies_limits",
+    "pk_horsies_queue_state", "pk_horsies_rate_limits",
     "pk_horsies_schedule_state", "pk_horsies_task_attempts", "pk_horsies_task_names",
     "pk_horsies_task_sets", "pk_horsies_tasks", "pk_horsies_worker_instances",
     "pk_horsies_worker_states", "pk_horsies_workflow_tasks", "pk_horsies_workflows",

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from horsies.operate.groups import QueueGroups
     from horsies.operate.views import WorkerStatus
 
 Row = Mapping[str, Any]
@@ -94,6 +95,14 @@ class Pooler:
 
 
 @dataclass(frozen=True, slots=True)
+class AppPolicies:
+    """The policies that an app declares, as rows of the database hold them."""
+
+    queues: Mapping[str, Mapping[str, Any] | None]
+    limits: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that was read. Asking for a fact that could not be read raises `Unavailable`."""
 
@@ -108,6 +117,10 @@ class Facts:
     workers: "Sequence[WorkerStatus] | Unavailable" = ()
     names: frozenset[str] | None = None
     """The tasks that the user's app knows; None without an app."""
+    app: "AppPolicies | None" = None
+    """What the user's app declares; None without an app."""
+    groups: "Sequence[QueueGroups] | Unavailable" = ()
+    """The groups of the queues in which a task of a group has been ready for long."""
     schema: str | None = None
     application_name: str = "horsies"
 
@@ -124,6 +137,11 @@ class Facts:
         if isinstance(self.workers, Unavailable):
             raise self.workers
         return self.workers
+
+    def all_groups(self) -> "Sequence[QueueGroups]":
+        if isinstance(self.groups, Unavailable):
+            raise self.groups
+        return self.groups
 
     def live_workers(self) -> "list[WorkerStatus]":
         return [worker for worker in self.all_workers() if worker.liveness.is_there]

@@ -125,6 +125,16 @@ def _tasks(rows: Sequence[Row]) -> str:
 
 
 def _waiting(row: Row) -> Finding:
+    if row["is_grouped"]:
+        name = row["queue_name"]
+        return Finding(
+            "backlog", WARN,
+            f"queue {name}, priority {row['priority']}: of {_tasks([row])} of groups that are due, the oldest has "
+            f"waited for {span(row['oldest_ready'])}",
+            "the limits of their groups hold them back, or the workers do not keep up",
+            f"`horsies queues groups {name}` says which groups and why; raise a limit by `horsies queues set {name}`, "
+            "or add workers",
+        )  # fmt: skip
     return Finding(
         "backlog", WARN,
         f"queue {row['queue_name']}, priority {row['priority']}: of {_tasks([row])} that can "

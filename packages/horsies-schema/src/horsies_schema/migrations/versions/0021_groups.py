@@ -3,9 +3,9 @@
 Deploy: stop workers, dashboards and producers of older releases first; then migrate, then start the new release.
 Afterwards run `horsies-migrate grants` again.
 
-Tasks with a `group_key` are claimed by `horsies_claim_grouped` alone (../functions/0021_claim_grouped.sql). The index of the
-other claims leaves them out, so older code, whose statements do not, would read the whole table: this revision is
-breaking. Concurrency is counted from the rows in flight; nothing is kept but one time per rate.
+Tasks with a `group_key` are claimed by `horsies_claim_grouped` alone (../functions/0021_claim_grouped.sql). The index
+of the other claims leaves them out, so older code, whose statements do not, would read the whole table: this revision
+is breaking. Concurrency is counted from the rows in flight; nothing is kept but one time per rate.
 """
 
 from importlib.resources import files
@@ -31,17 +31,17 @@ INDEXES = {
 
 # -- policies ------------------------------------------------------------------------------------------------------
 
-# A whole number from 1 to a million, as all limits of the configuration.
+# A whole number from 1 to a million, as all limits of the configuration; not 1.0, whose text is no integer's.
 IS_COUNT = """
 CREATE OR REPLACE FUNCTION @schema@.horsies_is_count(value jsonb)
 RETURNS boolean LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $function$
     SELECT CASE WHEN jsonb_typeof(value) = 'number'
-                THEN (value #>> '{}')::numeric BETWEEN 1 AND 1000000 AND scale(trim_scale((value #>> '{}')::numeric)) = 0
+                THEN (value #>> '{}')::numeric BETWEEN 1 AND 1000000 AND scale((value #>> '{}')::numeric) = 0
                 ELSE false END
 $function$
 """
-# A policy is an object of max_concurrency, rate (limit, per_seconds, burst), fair and limits. In an override, null means
-# "no limit", and what it does not name is as declared. The claim casts these values, so they are checked here.
+# A policy is an object of max_concurrency, rate (limit, per_seconds, burst), fair and limits. In an override, null
+# means "no limit", and what it does not name is as declared. The claim casts these values, so they are checked here.
 POLICY_IS_SOUND = """
 CREATE OR REPLACE FUNCTION @schema@.horsies_policy_is_sound(policy jsonb)
 RETURNS boolean LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $function$
@@ -55,7 +55,7 @@ BEGIN
         OR (most IS NOT NULL AND NOT @schema@.horsies_is_count(most))
         OR coalesce(jsonb_typeof(policy -> 'fair'), 'boolean') <> 'boolean'
         OR coalesce(jsonb_typeof(policy -> 'limits'), 'array') <> 'array'
-        OR jsonb_path_exists(policy -> 'limits', '$[*] ? (@.type() != "string")')
+        OR jsonb_path_exists(policy -> 'limits', 'strict $[*] ? (@.type() != "string")')
     THEN
         RETURN false;
     ELSIF rate IS NULL THEN
@@ -102,8 +102,8 @@ ROUTINES = {
     "horsies_rate_room(jsonb, timestamptz, timestamptz, timestamptz)": RATE_ROOM,
 }
 CLAIM = (
-    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int, int,"
-    " int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)"
+    "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int,"
+    " int, int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)"
 )
 
 POLICY_COLUMNS = (
@@ -153,7 +153,8 @@ BEGIN
     told boolean;
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        SELECT min(id), min(queue_name), max(queue_name), min(group_key) INTO first_id, first_queue, last_queue, first_group
+        SELECT min(id), min(queue_name), max(queue_name), min(group_key)
+          INTO first_id, first_queue, last_queue, first_group
           FROM inserted WHERE status = 'PENDING';
         IF first_queue = last_queue AND first_group IS NULL THEN
             told := pg_notify('task_new', first_id) IS NULL

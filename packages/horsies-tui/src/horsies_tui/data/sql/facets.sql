@@ -3,42 +3,50 @@
 -- those counts are lower bounds.
 
 -- name: task_facets :many
--- params: statuses, queue, name, worker, error, id_start, since, queues, per_queue, look, look_coded, shown, metadata
+-- params: statuses, queue, name, worker, error, id_start, since, queues, per_queue, look, look_coded, shown, group_key, metadata
 -- Each field is counted without the filter's condition on that field: the queues are those of the wanted states, names
 -- and workers, in all queues.
 WITH RECURSIVE waiting AS (
-    -- the queues with waiting tasks, with one index descent each, so that a long queue does not hide the next
-    (SELECT 1 AS n, t.queue_name FROM horsies_tasks t WHERE t.status = 'PENDING' AND NOT t.withdrawn
-      ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)
+    -- the queues with waiting tasks, with two index descents each, so that a long queue does not hide the next
+    SELECT 1 AS n, least((SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_alone}}
+                           ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1),
+                         (SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_in_group}}
+                           ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)) AS queue_name
     UNION ALL
-    SELECT w.n + 1, (SELECT t.queue_name FROM horsies_tasks t
-                      WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name > w.queue_name
-                      ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1)
+    SELECT w.n + 1, least((SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_alone}} AND t.queue_name > w.queue_name
+                            ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1),
+                          (SELECT t.queue_name FROM horsies_tasks t WHERE {{waits_in_group}} AND t.queue_name > w.queue_name
+                            ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT 1))
       FROM waiting w WHERE w.queue_name IS NOT NULL AND w.n < $8::int
 ), sampled AS MATERIALIZED (
     (SELECT 'held' AS section, t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id AS worker,
-            t.worker_hostname AS host, NULL::text AS error_code{{metadata_column}}
+            t.worker_hostname AS host, NULL::text AS error_code, t.group_key{{metadata_column}}
        FROM horsies_tasks t WHERE t.status IN ('CLAIMED', 'RUNNING') LIMIT $10::int)
     UNION ALL
-    SELECT 'waiting', s.id, 'PENDING', w.queue_name, s.task_name, NULL, NULL, NULL{{metadata_column}}
+    SELECT 'waiting', s.id, 'PENDING', w.queue_name, s.task_name, NULL, NULL, NULL, s.group_key{{metadata_column}}
       FROM waiting w CROSS JOIN LATERAL (
-           SELECT t.id, t.task_name{{metadata_column}} FROM horsies_tasks t
-            WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.queue_name = w.queue_name
+           SELECT t.id, t.task_name, t.group_key{{metadata_column}}
+             FROM (SELECT id, task_name, queue_name, priority, enqueued_at, group_key{{metadata_column}}
+                     FROM horsies_tasks t WHERE {{waits_alone}}
+                   UNION ALL
+                   SELECT id, task_name, queue_name, priority, enqueued_at, group_key{{metadata_column}}
+                     FROM horsies_tasks t WHERE {{waits_in_group}}) AS t
+            WHERE t.queue_name = w.queue_name
             ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id LIMIT $9::int) AS s
     UNION ALL
-    (SELECT 'withdrawn', t.id, t.status, t.queue_name, t.task_name, NULL, NULL, NULL{{metadata_column}}
+    (SELECT 'withdrawn', t.id, t.status, t.queue_name, t.task_name, NULL, NULL, NULL, t.group_key{{metadata_column}}
        FROM horsies_tasks t WHERE t.withdrawn LIMIT $10::int)
     UNION ALL
     -- successes and failures are sampled apart, because a thousand successes would hide the newest failures
     (SELECT 'ended', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname,
-            NULL{{metadata_column}}
+            NULL, t.group_key{{metadata_column}}
        FROM horsies_tasks t
       WHERE t.terminal_at IS NOT NULL AND t.error_code IS NULL
         AND ($7::interval IS NULL OR t.terminal_at >= statement_timestamp() - $7::interval)
       ORDER BY t.terminal_at DESC LIMIT $10::int)
     UNION ALL
     (SELECT 'coded', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname,
-            left(t.error_code, 200){{metadata_column}}
+            left(t.error_code, 200), t.group_key{{metadata_column}}
        FROM horsies_tasks t
       WHERE t.terminal_at IS NOT NULL AND t.error_code IS NOT NULL
         AND ($7::interval IS NULL OR t.terminal_at >= statement_timestamp() - $7::interval)
@@ -50,6 +58,7 @@ WITH RECURSIVE waiting AS (
            $4::text IS NULL OR strpos(t.worker, $4::text) > 0 AS by_worker
       FROM sampled t
      WHERE ($5::text IS NULL OR strpos(lower(t.error_code), $5::text) > 0)
+       AND ($group_key::text IS NULL OR t.group_key = $group_key::text)
        AND ($6::text IS NULL OR left(t.id, length($6::text)) = $6::text) AND {{metadata_matches}}
 )
 SELECT 'status' AS field, status AS value, NULL::text AS host, count(*) AS tasks

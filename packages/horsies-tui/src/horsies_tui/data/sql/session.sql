@@ -13,6 +13,7 @@ SELECT current_database() AS database, current_user AS role, pg_is_in_recovery()
        has_column_privilege($1::text, 'finalizing_at', 'UPDATE')
            AND has_column_privilege($2::text, 'outcome', 'INSERT') AS may_fail,
        has_column_privilege($3::text, 'queue_name', 'INSERT') AND has_column_privilege($3::text, 'paused_at', 'UPDATE') AS may_pause_queue,
+       has_column_privilege($3::text, 'override', 'INSERT') AND has_column_privilege($3::text, 'override', 'UPDATE') AS may_set_policy,
        has_column_privilege($4::text, 'status', 'UPDATE')
            AND has_column_privilege($1::text, 'withdrawn', 'UPDATE') AS may_pause_workflow,
        has_column_privilege($5::text, 'run_requested_at', 'UPDATE') AS may_run_schedule;

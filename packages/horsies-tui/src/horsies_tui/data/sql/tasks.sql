@@ -3,6 +3,11 @@
 -- newest. A condition that no index serves is checked on the rows that were read, and the page says how many those were.
 -- The conditions are the client's (horsies/_pg/sql/fragments.sql).
 
+-- fragment: waiting_columns
+t.id, t.task_name, t.queue_name, t.priority, t.status, t.enqueued_at, t.claimed_at, t.started_at, t.terminal_at,
+                   t.retry_count, t.max_retries, t.manual_retries, t.claimed_by_worker_id, t.worker_hostname, t.error_code,
+                   t.is_workflow_task, t.withdrawn, t.former_node_id, t.group_key
+
 -- name: tasks_held :many
 -- params: {{task_filter}}, after_at, after_id, row_limit
 SELECT {{task_summary}}
@@ -14,19 +19,15 @@ SELECT {{task_summary}}
 
 -- name: tasks_waiting :many
 -- params: {{task_filter}}, after_queue, after_priority, after_at, after_id, look, row_limit
--- `tail` is the last row that was read: the next page continues there, even when nothing matched. Withdrawn tasks have
--- an index of their own; the planner merges the two.
+-- `tail` is the last row that was read: the next page continues there, even when nothing matched. Tasks of groups and
+-- withdrawn tasks have indexes of their own; the planner merges the three.
 WITH walked AS MATERIALIZED (
-    SELECT {{task_summary}}, t.enqueued_at, t.former_node_id{{metadata_column}}
-      FROM (SELECT id, task_name, queue_name, priority, status, enqueued_at, claimed_at, started_at, terminal_at, retry_count,
-                   max_retries, manual_retries, claimed_by_worker_id, worker_hostname, error_code, is_workflow_task,
-                   withdrawn, former_node_id{{metadata_column}}
-              FROM horsies_tasks WHERE status = 'PENDING' AND NOT withdrawn
+    SELECT {{task_summary}}, t.enqueued_at, t.former_node_id, t.group_key{{metadata_column}}
+      FROM (SELECT {{waiting_columns}}{{metadata_column}} FROM horsies_tasks t WHERE {{waits_alone}}
             UNION ALL
-            SELECT id, task_name, queue_name, priority, status, enqueued_at, claimed_at, started_at, terminal_at, retry_count,
-                   max_retries, manual_retries, claimed_by_worker_id, worker_hostname, error_code, is_workflow_task,
-                   withdrawn, former_node_id{{metadata_column}}
-              FROM horsies_tasks WHERE withdrawn) AS t
+            SELECT {{waiting_columns}}{{metadata_column}} FROM horsies_tasks t WHERE {{waits_in_group}}
+            UNION ALL
+            SELECT {{waiting_columns}}{{metadata_column}} FROM horsies_tasks t WHERE t.withdrawn) AS t
      WHERE ($queue_names::text[] IS NULL OR t.queue_name = ANY ($queue_names::text[]))
        AND ($after_queue::text IS NULL OR (t.queue_name, t.priority, t.enqueued_at, t.id)
             > ($after_queue::text, $after_priority::int, $after_at::timestamptz, $after_id::text))
@@ -45,7 +46,7 @@ SELECT tail.*, m.* FROM tail LEFT JOIN matching m ON true ORDER BY m.queue_name,
 -- name: tasks_ended :many
 -- params: {{task_filter}}, after_at, after_id, look, row_limit
 WITH walked AS MATERIALIZED (
-    SELECT {{task_summary}}, t.former_node_id{{metadata_column}}
+    SELECT {{task_summary}}, t.former_node_id, t.group_key{{metadata_column}}
       FROM horsies_tasks t
      WHERE t.terminal_at IS NOT NULL AND (NOT $has_code::boolean OR t.error_code IS NOT NULL)
        AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
