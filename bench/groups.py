@@ -97,7 +97,7 @@ async def claims(url: str, rounds: int, *, limit: int) -> tuple[list[float], flo
     took, cursors = [], {}
     try:
         buffers = tasks = 0
-        for number in range(rounds):
+        for _ in range(rounds):
             request = GroupedRequest(
                 queues=["default"], looks=(), is_walk=True, cursors=cursors, max_groups=MAX_GROUPS, limit=limit,
                 room_async=0, room_sync=limit, room_ahead=0, async_names=(), short_names=(), sync_names=["noop"],

@@ -95,11 +95,11 @@ DECLARE
     limited text[] := '{}';
     cursors jsonb := '[]';
     waits jsonb := '[]';
-    due timestamptz;
     -- of one queue
     queue text;
-    is_paused boolean;
+    head int;
     rules jsonb;
+    is_limited boolean;
     names text[];
     most int;
     rate jsonb;
@@ -109,8 +109,7 @@ DECLARE
     is_capped boolean;
     locked int;
     at timestamptz;
-    now_s float8;
-    stepped float8;
+    stepped timestamptz;
     quota int;
     started int;
     within float8;
@@ -120,6 +119,7 @@ DECLARE
     looks text[];
     look_count int;
     with_unkeyed boolean;
+    walks boolean;
     -- of one (queue, priority)
     level int;
     first text;
@@ -132,19 +132,25 @@ BEGIN
         INSERT INTO public.horsies_rate_limits AS r (name, key, free_at) VALUES ('', '', clock_timestamp())
         ON CONFLICT (name, key) DO UPDATE SET free_at = excluded.free_at;
     END IF;
-    FOREACH queue IN ARRAY queues LOOP
-        is_paused := false;
-        rules := NULL;
-        SELECT s.paused_at IS NOT NULL, s.policy INTO is_paused, rules
-          FROM public.horsies_queue_state s WHERE s.queue_name = queue;
+    FOR queue, head, rules, is_limited IN
+        SELECT q.name, least(
+                   (SELECT t.priority FROM public.horsies_tasks t
+                     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                       AND t.queue_name = q.name ORDER BY t.priority LIMIT 1),
+                   (SELECT t.priority FROM public.horsies_tasks t
+                     WHERE s.is_limited AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                       AND t.queue_name = q.name ORDER BY t.priority LIMIT 1)) AS head,
+               s.policy, coalesce(s.is_limited, false)
+          FROM unnest(queues) WITH ORDINALITY AS q (name, nth)
+          LEFT JOIN public.horsies_queue_state s ON s.queue_name = q.name
+         WHERE s.paused_at IS NULL
+         ORDER BY head, q.nth
+    LOOP
         names := ARRAY(SELECT jsonb_array_elements_text(coalesce(rules -> 'limits', '[]')));
-        IF names <> '{}' THEN
+        IF is_limited THEN
             limited := limited || queue;
         END IF;
-        CONTINUE WHEN is_paused;
-        CONTINUE WHEN names = '{}' AND NOT EXISTS (
-            SELECT FROM public.horsies_tasks t
-             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL AND t.queue_name = queue);
+        CONTINUE WHEN head IS NULL;
         IF took >= row_limit OR walked >= max_groups THEN
             is_over := false;
             CONTINUE;
@@ -174,12 +180,11 @@ BEGIN
 
         -- what the whole queue may start
         at := clock_timestamp();
-        now_s := date_part('epoch', at);
         quota := row_limit - took;
         started := 0;
         within := NULL;
         wait_s := NULL;
-        freed := CASE WHEN is_capped THEN 'queue' WHEN most IS NOT NULL THEN 'group' END;
+        freed := CASE WHEN is_capped THEN 'cap' WHEN most IS NOT NULL THEN 'group' END;
         IF is_capped THEN
             quota := least(quota,
                 (SELECT min(c.cap) FROM unnest(cap_queues, caps) AS c (name, cap) WHERE c.name = queue)
@@ -188,17 +193,18 @@ BEGIN
                 cluster_cap - (SELECT count(*) FROM public.horsies_tasks t WHERE t.status IN ('CLAIMED', 'RUNNING')));
         END IF;
         IF rate IS NOT NULL OR names <> '{}' THEN
-            stepped := coalesce((SELECT date_part('epoch', r.free_at) FROM public.horsies_rate_limits r
-                                  WHERE r.name = '' AND r.key = ''), 0);
+            -- one that lies ahead was undone: the clock has been set back since
+            stepped := (SELECT r.free_at FROM public.horsies_rate_limits r
+                         WHERE r.name = '' AND r.key = '' AND r.free_at <= at);
         END IF;
         FOR shared IN
             SELECT (l.policy ->> 'max_concurrency')::int AS most, l.name, r.*
               FROM public.horsies_limits l
-             CROSS JOIN LATERAL public.horsies_rate_room(l.policy -> 'rate', l.free_at, now_s, stepped) AS r
+             CROSS JOIN LATERAL public.horsies_rate_room(l.policy -> 'rate', l.free_at, at, stepped) AS r
              WHERE l.name = ANY (names)
         LOOP
             IF shared.most IS NOT NULL THEN
-                freed := 'queue';
+                freed := 'limit';
                 quota := least(quota, shared.most - (
                     SELECT count(*) FROM public.horsies_queue_state s
                       JOIN public.horsies_tasks t ON t.queue_name = s.queue_name
@@ -207,6 +213,10 @@ BEGIN
             quota := least(quota, shared.tokens);
             within := least(within, shared.slack);
             wait_s := greatest(wait_s, shared.wait_s);
+            IF shared.is_stale THEN
+                UPDATE public.horsies_limits l SET free_at = at + make_interval(secs => shared.ahead)
+                 WHERE l.name = shared.name;
+            END IF;
         END LOOP;
         IF quota <= 0 THEN
             is_throttled := true;
@@ -217,14 +227,18 @@ BEGIN
         END IF;
         IF rate IS NOT NULL THEN
             SELECT r.burst, r.spacing, least(within, r.slack) INTO burst, spacing, within
-              FROM public.horsies_rate_room(rate, NULL, now_s, stepped) AS r;
+              FROM public.horsies_rate_room(rate, NULL, at, stepped) AS r;
         END IF;
 
         looks := ARRAY(SELECT DISTINCT l.key FROM unnest(look_queues, look_keys) AS l (name, key)
                         WHERE l.name = queue AND l.key IS NOT NULL);
+        with_unkeyed := is_limited AND (is_walk OR queue = ANY (look_queues));
+        -- where the whole queue waits for a limit, the group that asks is not the one whose turn it is
+        walks := is_walk OR ((is_limited OR is_capped) AND queue = ANY (look_queues));
+        IF walks AND NOT is_walk THEN
+            looks := '{}';
+        END IF;
         look_count := cardinality(looks);
-        with_unkeyed := names <> '{}' AND (is_walk OR EXISTS (
-            SELECT FROM unnest(look_queues, look_keys) AS l (name, key) WHERE l.name = queue AND l.key IS NULL));
         FOR level IN
             WITH RECURSIVE found AS (
                 SELECT 0 AS priority
@@ -258,66 +272,85 @@ BEGIN
                 WITH RECURSIVE walk AS (
                     -- `from_key`: the walk goes on here; no text can be between a key and itself with chr(1) behind it
                     SELECT 0 AS nth, NULL::text COLLATE "C" AS key, first COLLATE "C" AS from_key, wrapped AS is_again,
-                           0 AS room, false AS is_ready, NULL::float8 AS free_at, NULL::float8 AS wait_s,
-                           NULL::timestamptz AS due, 0 AS eligible
+                           0 AS room, false AS is_ready, NULL::float8 AS ahead, false AS is_stale,
+                           NULL::float8 AS wait_s, 0 AS eligible
                     UNION ALL
-                    SELECT w.nth + 1, n.key, CASE WHEN w.nth < look_count THEN w.from_key ELSE n.key || chr(1) END,
-                           n.is_again, g.room, g.first_at <= at, g.free_at, g.wait_s,
-                           CASE WHEN g.first_at > at THEN g.first_at END,
+                    SELECT w.nth + 1, n.key,
+                           CASE WHEN w.nth < look_count THEN w.from_key ELSE coalesce(n.key || chr(1), '') END,
+                           n.is_again, g.room, g.first_at <= at, g.ahead, g.is_stale,
+                           CASE WHEN g.first_at <= at THEN g.wait_s ELSE date_part('epoch', g.first_at - at) END,
                            w.eligible + CASE WHEN g.room > 0 AND g.first_at <= at THEN 1 ELSE 0 END
                       FROM walk w
                      CROSS JOIN LATERAL (SELECT x.key, x.is_again FROM (
                         SELECT looks[w.nth + 1] COLLATE "C" AS key, w.is_again WHERE w.nth < look_count
                         UNION ALL
                         (SELECT t.group_key, w.is_again FROM public.horsies_tasks t
-                          WHERE is_walk AND w.nth >= look_count
+                          WHERE walks AND w.nth >= look_count
                             AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                             AND t.queue_name = queue AND t.priority = level AND t.group_key >= w.from_key
                           ORDER BY t.group_key LIMIT 1)
                         UNION ALL
+                        -- behind the last group it is the turn of the tasks without one
+                        SELECT NULL, true WHERE with_unkeyed AND w.nth >= look_count AND NOT w.is_again
+                        UNION ALL
                         (SELECT t.group_key, true FROM public.horsies_tasks t
-                          WHERE is_walk AND w.nth >= look_count AND NOT w.is_again
+                          WHERE walks AND NOT with_unkeyed AND w.nth >= look_count AND NOT w.is_again
                             AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                             AND t.queue_name = queue AND t.priority = level
                           ORDER BY t.group_key LIMIT 1)) AS x LIMIT 1) AS n
                      CROSS JOIN LATERAL (
-                        SELECT b.free_at,
-                               CASE WHEN b.free_at > now_s + (burst - 0.999999) * spacing
-                                    THEN b.free_at - now_s - (burst - 1) * spacing END AS wait_s,
-                               least(allowed, floor((now_s - b.free_at) / spacing + burst + 0.000001)::int,
-                                     CASE WHEN most IS NOT NULL THEN most - (
+                        SELECT b.ahead, b.is_stale,
+                               CASE WHEN b.ahead > (burst - 0.999999) * spacing
+                                    THEN b.ahead - (burst - 1) * spacing END AS wait_s,
+                               least(allowed, floor(burst - b.ahead / spacing + 0.000001)::int,
+                                     CASE WHEN most IS NOT NULL AND n.key IS NOT NULL THEN most - (
                                          SELECT count(*) FROM (
                                              SELECT FROM public.horsies_tasks t
-                                              WHERE t.queue_name = queue AND t.group_key = n.key
-                                                AND t.status IN ('CLAIMED', 'RUNNING') LIMIT most) AS running)::int
+                                              WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.group_key IS NOT NULL
+                                                AND t.queue_name = queue AND t.group_key BETWEEN n.key AND n.key
+                                              ORDER BY t.group_key LIMIT most) AS running)::int
                                      END) AS room,
-                               (SELECT r.enqueued_at FROM (
-                                    SELECT t.enqueued_at, t.task_name FROM public.horsies_tasks t
-                                     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                               CASE WHEN n.key IS NOT NULL THEN
+                                   (SELECT r.enqueued_at FROM (
+                                        SELECT t.enqueued_at, t.task_name FROM public.horsies_tasks t
+                                         WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
+                                           AND t.queue_name = queue AND t.priority = level
+                                           AND t.group_key BETWEEN n.key AND n.key
+                                         ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown) AS r
+                                     WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                                     LIMIT 1)
+                               ELSE
+                                   (SELECT t.enqueued_at FROM public.horsies_tasks t
+                                     WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
                                        AND t.queue_name = queue AND t.priority = level
-                                       AND t.group_key >= n.key AND t.group_key <= n.key
-                                     ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown) AS r
-                                 WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
-                                 LIMIT 1) AS first_at
-                          FROM (SELECT CASE WHEN rate IS NOT NULL THEN
-                                    least(now_s + burst * spacing, greatest(now_s, stepped + burst * spacing, (
-                                        SELECT date_part('epoch', r.free_at) FROM public.horsies_rate_limits r
-                                         WHERE r.name = queue AND r.key = n.key))) END AS free_at) AS b) AS g
+                                       AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                                     ORDER BY t.enqueued_at, t.id LIMIT 1)
+                               END AS first_at
+                          FROM (SELECT CASE WHEN rate IS NOT NULL AND n.key IS NOT NULL
+                                            THEN least(burst * spacing, greatest(
+                                                0, date_part('epoch', stepped - at) + burst * spacing, f.ahead))
+                                       END AS ahead, coalesce(f.ahead > burst * spacing + 0.001, false) AS is_stale
+                                  FROM (SELECT (SELECT date_part('epoch', r.free_at - at)
+                                                  FROM public.horsies_rate_limits r
+                                                 WHERE rate IS NOT NULL AND r.name = queue AND r.key = n.key) AS ahead
+                                       ) AS f) AS b) AS g
                      WHERE w.nth < look_count + max_groups - walked AND w.eligible < allowed
-                       AND NOT (w.nth >= look_count AND n.is_again AND n.key >= stop)
+                       AND (w.nth >= look_count AND n.is_again AND n.key >= stop) IS NOT TRUE
                 ), chosen AS MATERIALIZED (
                     -- a group of `looks` may come again in the walk
-                    SELECT DISTINCT ON (w.key) w.nth, w.key, w.room, w.free_at FROM walk w
+                    SELECT DISTINCT ON (w.key) w.nth, w.key, w.room, w.ahead FROM walk w
                      WHERE w.room > 0 AND w.is_ready ORDER BY w.key, w.nth
                 ), share AS MATERIALIZED (
-                    SELECT CASE WHEN fair THEN ceil(allowed::float8 / greatest(1, count(*) + with_unkeyed::int))::int
+                    SELECT CASE WHEN fair THEN ceil(allowed::float8 / greatest(1, count(*)))::int
                                 ELSE allowed END AS n
                       FROM chosen
                 ), line AS MATERIALIZED (
-                    SELECT c.nth, c.key, c.free_at, r.tid, r.kind, r.at AS rn
+                    -- and of each group one task more, to know whether and when there is another one
+                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.rn, r.enqueued_at,
+                           r.rn > least(c.room, (SELECT n FROM share)) OR r.enqueued_at > at AS is_left
                       FROM chosen c CROSS JOIN LATERAL (
-                           SELECT r.tid, r.kind, row_number() OVER () AS at FROM (
-                               SELECT t.ctid AS tid, t.task_name, CASE WHEN t.good_until <= at THEN 'expired'
+                           SELECT r.tid, r.kind, r.enqueued_at, row_number() OVER () AS rn FROM (
+                               SELECT t.ctid AS tid, t.task_name, t.enqueued_at, CASE WHEN t.good_until <= at THEN 'expired'
                                       WHEN t.is_workflow_task AND (
                                           SELECT w.status FROM public.horsies_workflow_tasks n
                                             JOIN public.horsies_workflows w ON w.id = n.workflow_id
@@ -328,13 +361,15 @@ BEGIN
                                  FROM public.horsies_tasks t
                                 WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                                   AND t.queue_name = queue AND t.priority = level
-                                  AND t.group_key >= c.key AND t.group_key <= c.key AND t.enqueued_at <= at
-                                ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown + (SELECT n FROM share)) AS r
+                                  AND t.group_key BETWEEN c.key AND c.key
+                                ORDER BY t.group_key, t.enqueued_at, t.id LIMIT unknown + 1 + (SELECT n FROM share)) AS r
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
-                            LIMIT least(c.room, (SELECT n FROM share))) AS r
+                            LIMIT 1 + least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL
-                    SELECT 0, NULL, NULL, r.tid, r.kind, row_number() OVER ()
-                      FROM (SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
+                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.rn, at, false
+                      FROM chosen c CROSS JOIN LATERAL (
+                           SELECT r.tid, r.kind, row_number() OVER () AS rn FROM (
+                               SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
                                       WHEN t.is_workflow_task AND (
                                           SELECT w.status FROM public.horsies_workflow_tasks n
                                             JOIN public.horsies_workflows w ON w.id = n.workflow_id
@@ -342,13 +377,15 @@ BEGIN
                                       WHEN t.task_name = ANY (async_names) THEN 'async'
                                       WHEN t.task_name = ANY (short_names) THEN 'short'
                                       ELSE 'other' END AS kind
-                              FROM public.horsies_tasks t
-                             WHERE with_unkeyed AND t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
-                               AND t.queue_name = queue AND t.priority = level AND t.enqueued_at <= at
-                               AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
-                             ORDER BY t.enqueued_at, t.id LIMIT allowed) AS r
+                                 FROM public.horsies_tasks t
+                                WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
+                                  AND t.queue_name = queue AND t.priority = level AND t.enqueued_at <= at
+                                  AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
+                                ORDER BY t.enqueued_at, t.id LIMIT (SELECT n FROM share)) AS r) AS r
+                     WHERE c.key IS NULL
                 ), turns AS (
-                    SELECT l.*, row_number() OVER (ORDER BY CASE WHEN fair THEN l.rn END, l.nth, l.rn) AS turn FROM line l
+                    SELECT l.*, row_number() OVER (ORDER BY CASE WHEN fair THEN l.rn END, l.nth, l.rn) AS turn
+                      FROM line l WHERE NOT l.is_left
                 ), placed AS (
                     SELECT t.*, t.kind IN ('expired', 'stopped')
                            OR row_number() OVER (PARTITION BY t.kind ORDER BY t.turn)
@@ -363,7 +400,7 @@ BEGIN
                           FROM placed p) AS x
                      WHERE x.is_next ORDER BY x.turn LIMIT allowed
                 ), picked AS MATERIALIZED (
-                    SELECT w.key, w.free_at, w.kind, w.turn, r.tid,
+                    SELECT w.key, w.ahead, w.kind, w.turn, r.tid,
                            CASE w.kind WHEN 'expired' THEN 'EXPIRED' WHEN 'stopped' THEN 'PENDING' ELSE 'RUNNING'
                            END AS status
                       FROM wanted w CROSS JOIN LATERAL (
@@ -372,8 +409,11 @@ BEGIN
                               FOR UPDATE SKIP LOCKED) AS r
                 ), spent AS (
                     INSERT INTO public.horsies_rate_limits (name, key, free_at)
-                    SELECT queue, p.key, to_timestamp(p.free_at + count(*) * spacing)
-                      FROM picked p WHERE p.free_at IS NOT NULL AND p.status = 'RUNNING' GROUP BY p.key, p.free_at
+                    SELECT queue, p.key, at + make_interval(secs => p.ahead + count(*) * spacing)
+                      FROM picked p WHERE p.ahead IS NOT NULL AND p.status = 'RUNNING' GROUP BY p.key, p.ahead
+                    UNION
+                    -- an empty bucket would count as empty at any later time, too
+                    SELECT queue, w.key, at + make_interval(secs => w.ahead) FROM walk w WHERE w.is_stale
                     ON CONFLICT (name, key) DO UPDATE SET free_at = excluded.free_at
                 ), taken AS (
                     UPDATE public.horsies_tasks t
@@ -397,24 +437,32 @@ BEGIN
                        t.max_retries, t.task_options, t.is_workflow_task, t.metadata,
                        date_part('epoch', t.enqueued_at) AS ready_at, t.group_key, t.kind,
                        NULL::int AS nth, NULL::text AS from_key, NULL::boolean AS is_again, NULL::int AS eligible,
-                       NULL::jsonb AS waits, NULL::timestamptz AS due, NULL::boolean AS is_throttled
+                       NULL::jsonb AS waits, NULL::boolean AS is_throttled, NULL::boolean AS is_contended
                   FROM taken t
                 UNION ALL
                 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                        e.nth, e.from_key, e.is_again, e.eligible,
-                       (SELECT jsonb_agg(jsonb_build_array(queue, w.key, w.wait_s)) FROM walk w
-                         WHERE w.wait_s IS NOT NULL AND w.is_ready),
-                       (SELECT min(w.due) FROM walk w),
-                       EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready)
+                       (SELECT jsonb_agg(jsonb_build_array(queue, x.key, x.wait_s)) FROM (
+                            SELECT w.key, w.wait_s FROM walk w WHERE w.wait_s IS NOT NULL
+                            UNION ALL
+                            SELECT l.key, CASE WHEN bool_and(l.enqueued_at > at) THEN date_part('epoch', min(l.enqueued_at) - at)
+                                          ELSE greatest(0, l.ahead + ((
+                                              SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
+                                          END
+                              FROM line l WHERE l.is_left AND (l.ahead IS NOT NULL OR l.enqueued_at > at)
+                             GROUP BY l.key, l.ahead, l.enqueued_at > at) AS x),
+                       EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready),
+                       -- another claim took some of them: its groups may have more
+                       (SELECT count(*) FROM picked) BETWEEN 1 AND (SELECT count(*) FROM wanted) - 1
                   FROM (SELECT w.* FROM walk w ORDER BY w.nth DESC LIMIT 1) AS e
                  ORDER BY turn
             LOOP
                 IF task.turn IS NULL THEN
-                    due := least(due, task.due);
                     waits := waits || coalesce(task.waits, '[]');
                     is_throttled := is_throttled OR task.is_throttled;
-                    IF is_walk THEN
-                        is_over := is_over AND task.nth < look_count + max_groups - walked AND task.eligible < allowed;
+                    IF walks THEN
+                        is_over := is_over AND task.nth < look_count + max_groups - walked AND allowed > 0
+                            AND NOT task.is_contended;
                         walked := walked + greatest(0, task.nth - look_count);
                         cursors := cursors || jsonb_build_array(
                             jsonb_build_array(queue, level, task.from_key, task.is_again));
@@ -422,6 +470,7 @@ BEGIN
                     CONTINUE;
                 END IF;
                 took := took + 1;
+                allowed := allowed - 1;
                 IF task.status = 'RUNNING' THEN
                     started := started + 1;
                     IF task.kind = 'async' THEN
@@ -442,18 +491,24 @@ BEGIN
             END LOOP;
         END LOOP;
         IF started > 0 AND names <> '{}' THEN
-            UPDATE public.horsies_limits l SET free_at = to_timestamp(r.free_at + started * r.spacing)
+            UPDATE public.horsies_limits l SET free_at = at + make_interval(secs => r.ahead + started * r.spacing)
               FROM public.horsies_limits x
-             CROSS JOIN LATERAL public.horsies_rate_room(x.policy -> 'rate', x.free_at, now_s, stepped) AS r
+             CROSS JOIN LATERAL public.horsies_rate_room(x.policy -> 'rate', x.free_at, at, stepped) AS r
              WHERE x.name = ANY (names) AND l.name = x.name AND r.spacing IS NOT NULL;
+            SELECT max(r.wait_s) INTO wait_s
+              FROM public.horsies_limits x
+             CROSS JOIN LATERAL public.horsies_rate_room(x.policy -> 'rate', x.free_at, at, stepped) AS r
+             WHERE x.name = ANY (names);
+            IF wait_s IS NOT NULL THEN
+                waits := waits || jsonb_build_array(jsonb_build_array(queue, NULL, wait_s));
+            END IF;
         END IF;
     END LOOP;
     id := NULL;
     status := NULL;
     report := jsonb_build_object(
         'now', date_part('epoch', clock_timestamp()), 'is_over', is_over, 'is_throttled', is_throttled,
-        'busy', to_jsonb(busy), 'limited', to_jsonb(limited), 'cursors', cursors, 'waits', waits,
-        'due_s', date_part('epoch', due - clock_timestamp()));
+        'busy', to_jsonb(busy), 'limited', to_jsonb(limited), 'cursors', cursors, 'waits', waits);
     RETURN NEXT;
 END
 $$;
@@ -694,7 +749,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION public.horsies_rate_room(rate jsonb, full_at timestamp with time zone, now_s double precision, stepped double precision, OUT burst integer, OUT spacing double precision, OUT slack double precision, OUT free_at double precision, OUT tokens integer, OUT wait_s double precision) RETURNS record
+CREATE FUNCTION public.horsies_rate_room(rate jsonb, free_at timestamp with time zone, at timestamp with time zone, stepped timestamp with time zone, OUT burst integer, OUT spacing double precision, OUT slack double precision, OUT ahead double precision, OUT is_stale boolean, OUT tokens integer, OUT wait_s double precision) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -705,10 +760,12 @@ BEGIN
     burst := (rate ->> 'burst')::int;
     slack := least(0.25, (rate ->> 'per_seconds')::float8 / 10);
     spacing := ((rate ->> 'per_seconds')::float8 + slack) / ((rate ->> 'limit')::int - burst + 1);
-    free_at := least(now_s + burst * spacing, greatest(now_s, stepped + burst * spacing, date_part('epoch', full_at)));
-    tokens := floor((now_s - free_at) / spacing + burst + 0.000001);
+    ahead := date_part('epoch', free_at - at);
+    is_stale := coalesce(ahead > burst * spacing + 0.001, false);
+    ahead := least(burst * spacing, greatest(0, date_part('epoch', stepped - at) + burst * spacing, ahead));
+    tokens := floor(burst - ahead / spacing + 0.000001);
     IF tokens = 0 THEN
-        wait_s := free_at - now_s - (burst - 1) * spacing;
+        wait_s := ahead - (burst - 1) * spacing;
     END IF;
 END
 $$;

@@ -1,4 +1,4 @@
-"""What the claimer of grouped tasks does next, played against a model in simulated time (`tests.support.group_model`)."""
+"""What the claimer of grouped tasks does next, played against `tests.support.group_model`."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -196,7 +196,8 @@ class Worker:
         self.claimers = Claimers(
             self.app, settings, sessions.claim, self.pool, self.owned, self.finalizer, self.clock,
             Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact),
-            bus=self.bus, started=self.attempts.started, tasks_ended=tasks_ended, on_contact=self.options.touch_health_file,
+            bus=self.bus, started=self.attempts.started, tasks_ended=tasks_ended,
+            on_contact=self.options.touch_health_file,
         )  # fmt: skip
         buffer = self.claimers.buffer
         self.progress = Progress(sessions.heartbeat, self.owned)
@@ -314,7 +315,8 @@ class Worker:
     # -- the database ----------------------------------------------------------------------------
 
     async def _prepare_database(self) -> None:
-        """Connect, upgrade the schema, read the clock, write the policies of queues, register this worker. Waits for a server that is not up yet."""
+        """Connect, upgrade the schema, read the clock, write the policies of queues, register this worker. Waits for a
+        server that is not up yet."""
         connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
         try:
             with refusals_told(self._broker, "worker"):

@@ -5,7 +5,7 @@ from typing import Final
 TASK_NEW: Final = "task_new"
 """Tasks became claimable, in any queue; the payload is one of their ids."""
 TASK_GROUPED: Final = "task_grouped"
-"""Tasks with a group became claimable; the payload is their queue, and behind a space their group if they have the same.
+"""Tasks with a group became claimable; the payload is their queue, and behind a space their group if it is one group.
 `task_new` and `task_queue_<name>` tell of tasks without a group."""
 TASK_DONE: Final = "task_done"
 """The task with this id reached a terminal state. The owner of the database can switch this channel off."""

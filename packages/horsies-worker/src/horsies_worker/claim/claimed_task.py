@@ -24,7 +24,7 @@ class ClaimedTask:
     options: TaskOptions
     is_workflow_task: bool = False
     frees: str | None = None
-    """What its end frees a place of: `group`, `cap` or `limit` (of several queues); None: of nothing that is counted."""
+    """What its end frees a place of: `group`, `cap` or `limit` (of several queues); None: of nothing counted."""
 
     def grouped(self, row: Mapping[str, Any], sent_at: float) -> Self:
         """Add what only the claim of grouped tasks returns. `sent_at`: when that was sent, on the monotonic clock."""

@@ -1,6 +1,6 @@
 """Gives claimed rows to the pool or the buffer, and counts the places that are free there."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +47,7 @@ class Dispatcher:
         )  # fmt: skip
 
     @contextmanager
-    def reserving(self, limit: int) -> Iterator[None]:
+    def reserving(self, limit: int) -> Generator[None]:
         """Keep the two claimers from counting the same places: one has sent a claim for so many tasks."""
         self.reserved += limit
         try:

@@ -169,8 +169,8 @@ class TaskNames(Service):
         reasons = [why_failed(one, known) for one in over]
         results = [encode_error(TaskError(OperationalErrorCode.WORKER_RESOLUTION_ERROR, why)) for why in reasons]
         ended = await self._ask(
-            f"fail_unknown_tasks{position.variant}", position.queue_name, position.priority, position.at, position.id, reached.at,
-            reached.id, [one.task_name for one in over], list(over.values()), results, reasons,
+            f"fail_unknown_tasks{position.variant}", position.queue_name, position.priority, position.at, position.id,
+            reached.at, reached.id, [one.task_name for one in over], list(over.values()), results, reasons,
             self._identity.worker_id, self._identity.hostname, self._identity.pid,
         )  # fmt: skip
         self._tasks_ended([row["id"] for row in ended])

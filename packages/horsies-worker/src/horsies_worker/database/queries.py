@@ -26,7 +26,8 @@ DUE_LOOK: Final = 1_000
 other names make it crowded."""
 
 _FILES: Final = (
-    "claim", "groups", "duty", "finalize", "heartbeats", "reaper", "workflows", "instances", "names", "prune", "schedules",
+    "claim", "groups", "duty", "finalize", "heartbeats", "reaper", "workflows", "instances", "names", "prune",
+    "schedules",
 )  # fmt: skip
 
 Rows = Sequence[Mapping[str, Any]]
@@ -123,7 +124,8 @@ class Queries:
         """Write what the app says of its queues and limits, where it is not written yet."""
         policies = config.queue_policies
         await connection.fetch(
-            self.sql("declare_policies"), list(policies), [policy and json.dumps(policy) for policy in policies.values()],
+            self.sql("declare_policies"),
+            list(policies), [policy and json.dumps(policy) for policy in policies.values()],
             [limit.name for limit in config.limits], [json.dumps(limit.as_json()) for limit in config.limits],
         )  # fmt: skip
 

@@ -160,8 +160,8 @@ class GroupedPlan:
             duty_taken=state.duty_taken + len(rows),
             place_left=state.place_left and not rows,
         )
-        asked = set() if is_full else {group for group in request.looks if group[0] not in report.busy}
-        if asked:
+        if request.looks and not is_full:
+            asked = {group for group in request.looks if group[0] not in report.busy}
             state = state._replace(looks={group: None for group in state.looks if group not in asked})
         state = self._with_timers(state, answer, now)
         if report.busy:

@@ -1,8 +1,8 @@
 """What the claimer of grouped tasks knows, the moves it can make, and the wake-ups that change its state. Pure.
 
 It asks about single groups (`looks`) wherever it knows of one: a task was announced, a place came free here, a token or
-a delayed task is due. Only where it cannot know does it walk through all groups: when it goes on duty, at a poll, when a
-policy changed.
+a delayed task is due. Only where it cannot know does it walk through all groups: when it goes on duty, at a poll, when
+a policy changed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
