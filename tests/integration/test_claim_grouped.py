@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from horsies._pg.locks import CAPS_LOCK
 from horsies_worker.database.grouped_claim import Cursor, GroupedResult
 from tests.support import factories, invariants
 from tests.support.factories import ago, ahead
@@ -256,6 +257,16 @@ async def test_a_queue_that_another_claim_works_on_is_left(db: Database, hands: 
         rows, report = await hands.claim_grouped(queues=["default", "mail"])
         assert report.busy == ["default"]
         assert [row["queue_name"] for row in rows] == ["mail"]
+
+
+async def test_the_caps_are_counted_under_the_lock_of_the_other_claims(db: Database, hands: Hands) -> None:
+    fill(db, 1, 1)
+    async with Hands.on(db, "worker-2") as other, other.connection.transaction():
+        await other.connection.fetchval(other.queries.sql("lock_caps"), CAPS_LOCK)
+        rows, report = await hands.claim_grouped(queue_caps={"default": 1})
+        assert not rows
+        assert report.busy == ["default"]
+    assert len((await hands.claim_grouped(queue_caps={"default": 1})).rows) == 1
 
 
 # -- rates -----------------------------------------------------------------------------------------------------

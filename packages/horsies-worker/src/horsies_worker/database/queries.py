@@ -204,7 +204,7 @@ class Queries:
         pooled: bool,
     ) -> GroupedResult:  # fmt: skip
         values = (
-            *grouped_values(request), list(queue_caps), list(queue_caps.values()), cluster_cap, CAPS_LOCK,
+            *grouped_values(request), list(queue_caps), list(queue_caps.values()), cluster_cap,
             self.identity.worker_id, self.identity.hostname, EXPIRED_RESULT, request.expected_at,
         )  # fmt: skip
         *rows, last = await self.fetch(connection, "claim_grouped", *values, pooled=pooled)

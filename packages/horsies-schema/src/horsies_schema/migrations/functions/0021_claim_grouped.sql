@@ -119,7 +119,8 @@ BEGIN
                 CONTINUE;
             END IF;
         END IF;
-        IF (is_capped AND NOT pg_try_advisory_xact_lock(caps_lock, hashtext(@name@)))
+        -- 1667330163 is "caps", as in horsies._pg.locks; the other half comes from the caller's schema, as in other claims
+        IF (is_capped AND NOT pg_try_advisory_xact_lock(1667330163, caps_lock))
             OR ((most IS NOT NULL OR rate IS NOT NULL OR names <> '{}')
                 AND NOT pg_try_advisory_xact_lock(hashtextextended('horsies groups ' || @name@ || ' ' || queue, 0)))
         THEN

@@ -3,14 +3,14 @@
 
 -- name: claim_grouped :many
 -- edge: PENDING -> RUNNING; PENDING -> EXPIRED
--- params: queues, look_queues, look_keys, is_walk, cursor_queues, cursor_priorities, cursor_keys, cursor_wrapped, cursor_stops, max_groups, row_limit, room_async, room_sync, room_ahead, async_names, short_names, sync_names, cap_queues, caps, cluster_cap, caps_lock, worker_id, hostname, expired_result, expected_at
+-- params: queues, look_queues, look_keys, is_walk, cursor_queues, cursor_priorities, cursor_keys, cursor_wrapped, cursor_stops, max_groups, row_limit, room_async, room_sync, room_ahead, async_names, short_names, sync_names, cap_queues, caps, cluster_cap, worker_id, hostname, expired_result, expected_at
 -- The last row has no id and a report.
 SELECT * FROM horsies_claim_grouped(
     $queues::text[], $look_queues::text[], $look_keys::text[], $is_walk::boolean, $cursor_queues::text[],
     $cursor_priorities::int[], $cursor_keys::text[], $cursor_wrapped::boolean[], $cursor_stops::text[],
     $max_groups::int, $row_limit::int, $room_async::int, $room_sync::int, $room_ahead::int, $async_names::text[],
-    $short_names::text[], $sync_names::text[], $cap_queues::text[], $caps::int[], $cluster_cap::int, $caps_lock::int,
-    $worker_id::text, $hostname::text, $expired_result::text, $expected_at::float8);
+    $short_names::text[], $sync_names::text[], $cap_queues::text[], $caps::int[], $cluster_cap::int,
+    hashtext(coalesce(current_schema(), '')), $worker_id::text, $hostname::text, $expired_result::text, $expected_at::float8);
 
 -- name: declare_policies :many
 -- params: queues, policies, limits, limit_policies
