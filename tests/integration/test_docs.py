@@ -69,6 +69,11 @@ def test_the_metadata_guide_runs_as_written(db: Database, tmp_path: Path) -> Non
     assert told == "{'tenant': 'acme'}\n" * 2
 
 
+def test_the_limits_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
+    told = run_as_written(ROOT / "docs" / "guides" / "limits.md", "sync:app", "send.py", db, tmp_path)
+    assert told == "page 1 of group 42\npage 2 of group a trial\n"
+
+
 def test_the_tracing_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "tracing.md", "traced:app", "send.py", db, tmp_path)
     assert "\n42\n" in f"\n{told}"
