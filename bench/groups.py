@@ -19,7 +19,7 @@ from bench.compare.adverse import rate
 from bench.compare.system_under_test import SystemUnderTest
 from bench.unknown_names import WORKERS
 from horsies_worker.claim.groups.plan import MAX_GROUPS
-from horsies_worker.database.grouped_claim import Cursor, GroupedRequest
+from horsies_worker.database.grouped_claim import GroupedRequest
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.settings import CLAIM_SETTINGS
 from horsies_worker.identity import Identity
@@ -112,7 +112,7 @@ async def claims(url: str, rounds: int, *, limit: int) -> tuple[list[float], flo
             await connection.fetchval("SELECT pg_stat_force_next_flush()")
             buffers += await connection.fetchval(_BUFFERS) - before
             tasks += len(rows)
-            cursors = {(queue, priority): Cursor(key).next_round() for queue, priority, key, _ in report.cursors}
+            cursors = {(queue, priority): cursor.next_round() for queue, priority, cursor in report.cursors}
         return took[3:], buffers / max(1, tasks)
     finally:
         await connection.close()

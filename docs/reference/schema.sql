@@ -93,6 +93,7 @@ DECLARE
     is_throttled boolean := false;
     busy text[] := '{}';
     limited text[] := '{}';
+    blocked text[] := '{}';
     cursors jsonb := '[]';
     waits jsonb := '[]';
     -- of one queue
@@ -165,16 +166,22 @@ BEGIN
             PERFORM l.name FROM public.horsies_limits l WHERE l.name = ANY (names)
               ORDER BY l.name FOR UPDATE SKIP LOCKED;
             GET DIAGNOSTICS locked = ROW_COUNT;
-            IF locked < (SELECT count(*) FROM public.horsies_limits l WHERE l.name = ANY (names)) THEN
+            -- nor does a less urgent queue get what a busy one waits for
+            IF names && blocked
+                OR locked < (SELECT count(*) FROM public.horsies_limits l WHERE l.name = ANY (names))
+            THEN
                 busy := busy || queue;
+                blocked := blocked || names;
                 CONTINUE;
             END IF;
         END IF;
-        IF (is_capped AND NOT pg_try_advisory_xact_lock(caps_lock, hashtext('public')))
+        -- 1667330163 is "caps", as in horsies._pg.locks; the other half comes from the caller's schema, as in other claims
+        IF (is_capped AND NOT pg_try_advisory_xact_lock(1667330163, caps_lock))
             OR ((most IS NOT NULL OR rate IS NOT NULL OR names <> '{}')
                 AND NOT pg_try_advisory_xact_lock(hashtextextended('horsies groups ' || 'public' || ' ' || queue, 0)))
         THEN
             busy := busy || queue;
+            blocked := blocked || names;
             CONTINUE;
         END IF;
 
@@ -264,9 +271,12 @@ BEGIN
                    AS c (name, priority, key, wrapped, stop)
              WHERE c.name = queue AND c.priority = level;
             IF NOT FOUND THEN
-                first := '';
+                -- a worker that is new goes on where others are, or were: behind a group that runs
+                first := coalesce((SELECT t.group_key || chr(1) FROM public.horsies_tasks t
+                                    WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.group_key IS NOT NULL
+                                      AND t.queue_name = queue ORDER BY t.group_key DESC LIMIT 1), '');
                 wrapped := false;
-                stop := '';
+                stop := first;
             END IF;
             FOR task IN
                 WITH RECURSIVE walk AS (
@@ -465,7 +475,7 @@ BEGIN
                             AND NOT task.is_contended;
                         walked := walked + greatest(0, task.nth - look_count);
                         cursors := cursors || jsonb_build_array(
-                            jsonb_build_array(queue, level, task.from_key, task.is_again));
+                            jsonb_build_array(queue, level, task.from_key, task.is_again, stop));
                     END IF;
                     CONTINUE;
                 END IF;
@@ -534,44 +544,41 @@ DECLARE
     latest constant timestamptz := clock_timestamp() - slower * interval '80 ms';
 BEGIN
     RETURN EXISTS (
-        WITH RECURSIVE plain AS (
-            SELECT q.name::text AS queue_name, f.priority, false AS is_grouped FROM unnest(queues) AS q (name)
+        WITH RECURSIVE found AS (
+            SELECT q.name::text AS queue_name, f.priority FROM unnest(queues) AS q (name)
              CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
-                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
-                                    AND t.queue_name = q.name
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL AND t.queue_name = q.name
                                   ORDER BY t.priority LIMIT 1) AS f
              WHERE NOT EXISTS (SELECT FROM public.horsies_queue_state s
-                                WHERE s.queue_name = q.name AND (s.paused_at IS NOT NULL OR s.is_limited))
+                                WHERE s.queue_name = q.name AND s.paused_at IS NOT NULL)
             UNION ALL
-            SELECT p.queue_name, f.priority, p.is_grouped FROM plain p
+            SELECT p.queue_name, f.priority FROM found p
              CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
                                   WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
                                     AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
                                   ORDER BY t.priority LIMIT 1) AS f
         )
-        SELECT FROM plain p CROSS JOIN LATERAL (
+        SELECT FROM found p CROSS JOIN LATERAL (
             SELECT FROM public.horsies_tasks t
              WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
                AND t.queue_name = p.queue_name AND t.priority = p.priority
                AND t.enqueued_at <= latest AND t.enqueued_at >= latest - interval '10 seconds'
-               AND t.task_name = ANY (names) LIMIT 1) AS late)
-    OR EXISTS (
-        WITH RECURSIVE grouped AS (
-            SELECT q.name::text AS queue_name, f.priority, true AS is_grouped FROM unnest(queues) AS q (name)
+               AND t.task_name = ANY (names) LIMIT 1) AS late) OR EXISTS (
+        WITH RECURSIVE found AS (
+            SELECT q.name::text AS queue_name, f.priority FROM unnest(queues) AS q (name)
              CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
-                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
-                                    AND t.queue_name = q.name
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL AND t.queue_name = q.name
                                   ORDER BY t.priority LIMIT 1) AS f
              WHERE NOT EXISTS (SELECT FROM public.horsies_queue_state s
-                                WHERE s.queue_name = q.name AND (s.paused_at IS NOT NULL OR s.is_limited OR s.policy ->> 'max_concurrency' IS NOT NULL OR s.policy ->> 'rate' IS NOT NULL))
+                                WHERE s.queue_name = q.name AND s.paused_at IS NOT NULL)
             UNION ALL
-            SELECT p.queue_name, f.priority, p.is_grouped FROM grouped p
+            SELECT p.queue_name, f.priority FROM found p
              CROSS JOIN LATERAL (SELECT t.priority FROM public.horsies_tasks t
                                   WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                                     AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
                                   ORDER BY t.priority LIMIT 1) AS f
         )
-        SELECT FROM grouped p CROSS JOIN LATERAL (
+        SELECT FROM found p CROSS JOIN LATERAL (
             SELECT FROM public.horsies_tasks t
              WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
                AND t.queue_name = p.queue_name AND t.priority = p.priority

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ def test_a_token_wakes_the_worker_when_it_is_there(db: Database, tmp_path: Path)
         send(db, 12)
         completed(db, 12)
     starts = sorted(run.started for run in read_ledger(tmp_path))
-    assert all(later - earlier < 2.0 for earlier, later in zip(starts, starts[1:], strict=False)), "not by a poll"
+    assert all(later - earlier < 2.0 for earlier, later in pairwise(starts)), "not by a poll"
     assert starts[5] - starts[0] >= 1.0
 
 

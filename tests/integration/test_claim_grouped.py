@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from horsies import AppConfig, CustomQueueConfig, GroupPolicy, Limit, PostgresConfig, QueueMode
 from horsies._pg.locks import CAPS_LOCK
 from horsies_worker.database.grouped_claim import Cursor, GroupedResult
 from tests.support import factories, invariants
 from tests.support.factories import ago, ahead
 from tests.support.hands import Hands, Row
 from tests.support.postgres import Database
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.shared_database
 
@@ -51,7 +53,7 @@ def groups(rows: Sequence[Row]) -> Counter[str | None]:
 
 
 def cursors(result: GroupedResult) -> dict[tuple[str, int], Cursor]:
-    return {(queue, priority): Cursor(key, again, "") for queue, priority, key, again in result.report.cursors}
+    return {(queue, priority): cursor for queue, priority, cursor in result.report.cursors}
 
 
 # -- turns -----------------------------------------------------------------------------------------------------
@@ -113,8 +115,8 @@ async def test_a_round_ends_where_it_began(db: Database, hands: Hands) -> None:
     seen = []
     for _ in range(4):
         result = await hands.claim_grouped(100, max_groups=4, cursors=at)
-        seen.append((result.report.is_over, [cursor[2] for cursor in result.report.cursors]))
-        at = {(q, p): Cursor(key, again, "g00004\x01") for q, p, key, again in result.report.cursors}
+        seen.append((result.report.is_over, [cursor[2].key for cursor in result.report.cursors]))
+        at = cursors(result)
         if result.report.is_over:
             break
     assert [over for over, _ in seen] == [False, False, True]
@@ -400,3 +402,36 @@ async def test_a_paused_queue_and_caps_hold(db: Database, hands: Hands) -> None:
         "INSERT INTO horsies_queue_state (queue_name, paused_at) VALUES ('default', now()) ON CONFLICT DO NOTHING"
     )
     assert not (await hands.claim_grouped()).rows
+
+
+# -- what workers declare --------------------------------------------------------------------------------------
+
+
+async def test_a_worker_declares_its_policies_and_tells_of_changes(
+    db: Database, hands: Hands, caplog: pytest.LogCaptureFixture
+) -> None:
+    def config(most: int | None, shared: int) -> AppConfig:
+        groups = None if most is None else GroupPolicy(max_concurrency=most)
+        return AppConfig(
+            PostgresConfig(db.url), queue_mode=QueueMode.CUSTOM, limits=[Limit("api", max_concurrency=shared)],
+            custom_queues=[CustomQueueConfig("mail", groups=groups, limits=["api"]), CustomQueueConfig("plain")],
+        )  # fmt: skip
+
+    told: list[str] = []
+    async with Hands.on(db, "worker-2") as other:
+        await other.connection.add_listener("queue_state", lambda *notification: told.append(notification[3]))
+        await hands.queries.declare_policies(hands.connection, config(1, 5))
+        assert db.execute("SELECT queue_name, policy, is_limited FROM horsies_queue_state") == [
+            ("mail", {"fair": True, "limits": ["api"], "max_concurrency": 1}, True)
+        ], "a queue without a policy needs no row"
+        assert not caplog.records
+        declared = db.execute("SELECT xmin FROM horsies_queue_state UNION ALL SELECT xmin FROM horsies_limits")
+        await hands.queries.declare_policies(hands.connection, config(1, 5))
+        assert declared == db.execute("SELECT xmin FROM horsies_queue_state UNION ALL SELECT xmin FROM horsies_limits")
+        db.execute("UPDATE horsies_queue_state SET override = '{\"max_concurrency\": 9}'")
+        await hands.queries.declare_policies(hands.connection, config(None, 6))
+        assert db.value("SELECT policy FROM horsies_queue_state") == {"limits": ["api"], "max_concurrency": 9}
+        assert db.value("SELECT policy FROM horsies_limits") == {"max_concurrency": 6}
+        warned = [record.getMessage() for record in caplog.records]
+        assert [text.split(":")[0] for text in warned] == ["queue 'mail'", "limit 'api'"]
+        await eventually_async(lambda: told == ["mail", "mail"])

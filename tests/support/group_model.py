@@ -14,7 +14,7 @@ from horsies_worker.claim.groups import state as s
 from horsies_worker.claim.groups.plan import GroupedPlan
 from horsies_worker.claim.settings import ClaimSettings, TaskKinds
 from horsies_worker.claim.state import Places
-from horsies_worker.database.grouped_claim import GroupedRequest, Report, Wait
+from horsies_worker.database.grouped_claim import Cursor, GroupedRequest, Report, Wait
 
 QUEUE = "mail"
 POLL_S = 60.0
@@ -42,6 +42,9 @@ class World:
     started: list[tuple[float, str]] = field(default_factory=list)
     failures: int = 0
     told: list[type] = field(default_factory=list)
+    in_flight: tuple[s.Answer, float] | None = None
+    """The answer of a claim, and when it arrives."""
+    is_sent: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     """Running tasks by group."""
 
@@ -71,7 +74,7 @@ class World:
             self.running = [one for one in self.running if one[0] > self.now]
             if self.most is not None:
                 self.state = self.state.with_freed([(QUEUE, group) for group in ended], shared=False)
-            if self.state.wants_claim or self.state.lacked_room:
+            if self.state.wants_claim or self.state.lacked_room or not self.state.is_waiting:
                 self.state = self.state.with_room()
 
     # -- the database ----------------------------------------------------------------------------
@@ -150,7 +153,8 @@ class World:
                     waits.append(Wait(QUEUE, key, self.free_at[key] - self.now))
         over = over and len(rows) < request.limit
         last, again = visited[-1] if visited else (None, wrapped)
-        cursors = [(QUEUE, 100, start if last is None else last + "\x01", again)] if request.is_walk else []
+        ends = Cursor(start if last is None else last + "\x01", again, stop)
+        cursors = [(QUEUE, 100, ends)] if request.is_walk else []
         return rows, Report(self.now, over, throttled, [], [], cursors, waits)
 
     # -- the worker ------------------------------------------------------------------------------
@@ -159,32 +163,42 @@ class World:
         return Places(self.places - len(self.running), 0, 0, 0, len(self.running), 0, frozenset())
 
     def run(self, until: float) -> None:
-        """Let the worker work up to this time."""
+        """Let the worker work up to this time; a claim may be in flight then."""
         while True:
             self._end_tasks()
+            ends = max(self.now, min((at for at, _ in self.running), default=inf))
             answer, move = None, self.state.move
-            if isinstance(move, s.Claim):
+            if self.in_flight is not None:
+                answer, at = self.in_flight
+                if min(ends, at) > until:
+                    self.now = max(self.now, until)
+                    return
+                if self.now < ends < at:
+                    self.now = ends
+                    continue
+                self.now, self.in_flight = max(self.now, at), None
+            elif isinstance(move, s.Claim) and not self.is_sent:
                 if self.failures:
                     self.failures -= 1
                     answer = s.Failed(0.02)
                 else:
                     rows, report = self._claim(move.request)
                     answer = s.Claimed(rows, report, self.now, STATEMENT_S)
-                self.now += STATEMENT_S
+                self.in_flight, self.is_sent = (answer, self.now + STATEMENT_S), True
+                continue
             elif not isinstance(move, s.Wait):
                 self.told.append(type(move))
                 answer = s.Told()
-            self.state, move = self.plan.next_move(
-                self.state, answer, now=self.now, places=self._places, jitter=0.5
-            )  # fmt: skip
+            self.is_sent = False
+            self.state, move = self.plan.next_move(self.state, answer, now=self.now, places=self._places, jitter=0.5)
             self._check_late()
             if isinstance(move, s.Wait):
-                ends = min((at for at, _ in self.running), default=inf)
-                wake = min(max(move.until, self.now), max(ends, self.now))
+                ends = max(self.now, min((at for at, _ in self.running), default=inf))
+                wake = min(max(move.until, self.now), ends)
                 if wake > until:
                     self.now = max(self.now, until)
                     return
-                self.now = wake if not isclose(wake, self.now) else max(wake, self.now + 1e-6)
+                self.now = wake if not isclose(wake, self.now) else self.now + 1e-6
 
     def _check_late(self) -> None:
         has_room = len(self.running) < self.places

@@ -29,7 +29,8 @@ class Rate:
         checks = Checks("Rate")
         is_limit = checks.integer("limit", self.limit, 1, MANY)
         checks.seconds("per_seconds", self.per_seconds, 0.1, LONGEST_WINDOW_S)
-        if is_limit and checks.integer("burst", self.burst, 1, self.limit, optional=True) and self.burst is None:
+        most = self.limit if is_limit else MANY
+        if checks.integer("burst", self.burst, 1, most, optional=True) and is_limit and self.burst is None:
             object.__setattr__(self, "burst", max(1, self.limit // 10))
         checks.finish()
 
@@ -76,7 +77,9 @@ class Limit:
     def __post_init__(self) -> None:
         checks = Checks("Limit")
         if checks.text("name", self.name):
-            checks.subject = f"Limit({shown(self.name)})"
+            checks.subject = f"Limit({self.name!r})"
+            if not self.name.isprintable():
+                checks.add("name", "has characters that cannot be printed", "use letters, digits, spaces and signs")
             if len(self.name) > LIMIT_NAME_LENGTH:
                 checks.add("name", f"has {len(self.name)} characters", f"use at most {LIMIT_NAME_LENGTH}")
         check_limits(checks, self.max_concurrency, self.rate)

@@ -224,9 +224,6 @@ class Runner:
         for kind, frame in self._command_frames.feed(data):
             if kind == FrameType.JOB:
                 run = _Run(*frames.decode_job(frame))
-                if run.job.start_by is not None and time.monotonic() > run.job.start_by:
-                    self._send(frames.encode_late(run.seq))
-                    continue
                 self._async_runs[run.seq] = run
                 run.task = self.loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
             elif kind == FrameType.STOP:
@@ -254,9 +251,14 @@ class Runner:
                 self._stop_sync(run, stop, interrupt)
 
     async def _run_async(self, run: _Run) -> None:
+        started = time.monotonic()
+        if run.job.start_by is not None and started > run.job.start_by and run.stop is None:
+            run.task = None
+            del self._async_runs[run.seq]
+            self._send(frames.encode_late(run.seq))
+            return
         context = self._context(run)
         enter_task(context)  # in the context of this asyncio task, so `leave_task` is not needed
-        started = time.monotonic()
         outcome: Outcome | None = None
         escaped: BaseException | None = None
         if run.stop is None:

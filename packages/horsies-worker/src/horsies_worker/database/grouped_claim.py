@@ -60,7 +60,7 @@ class Report(NamedTuple):
     """Queues that another claim worked on; nothing was looked at there."""
     limited: Sequence[str]
     """Queues that share a limit, so that their tasks without a group are claimed here as well."""
-    cursors: Sequence[tuple[str, int, str, bool]]
+    cursors: Sequence[tuple[str, int, Cursor]]
     """Queue, priority, and where the walk goes on."""
     waits: Sequence[Wait]
 
@@ -86,5 +86,5 @@ def grouped_values(request: GroupedRequest) -> tuple[Any, ...]:
 def read_report(text: str) -> Report:
     report: dict[str, Any] = json.loads(text)
     waits = [Wait(*wait) for wait in report.pop("waits")]
-    cursors = [(queue, priority, key, again) for queue, priority, key, again in report.pop("cursors")]
+    cursors = [(queue, priority, Cursor(*cursor)) for queue, priority, *cursor in report.pop("cursors")]
     return Report(**report, waits=waits, cursors=cursors)

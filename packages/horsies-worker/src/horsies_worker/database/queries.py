@@ -16,6 +16,7 @@ from horsies_worker.database.grouped_claim import GroupedRequest, GroupedResult,
 from horsies_worker.database.settings import SET_LOCAL
 from horsies_worker.database.transition import Transition
 from horsies_worker.identity import Identity
+from horsies_worker.output.log_context import log
 
 EXPIRED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_EXPIRED, "its good_until passed before it could start"))
 CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before it started"))
@@ -123,11 +124,17 @@ class Queries:
     async def declare_policies(self, connection: Any, config: AppConfig) -> None:
         """Write what the app says of its queues and limits, where it is not written yet."""
         policies = config.queue_policies
-        await connection.fetch(
+        changed = await connection.fetch(
             self.sql("declare_policies"),
             list(policies), [policy and json.dumps(policy) for policy in policies.values()],
             [limit.name for limit in config.limits], [json.dumps(limit.as_json()) for limit in config.limits],
         )  # fmt: skip
+        for row in changed:
+            if row["before"] is not None:
+                log.warning(
+                    "%s %r: this app declares the policy %s, the database had %s; the last start of a worker counts",
+                    row["what"], row["name"], row["declared"] or "{}", row["before"],
+                )  # fmt: skip
 
     # -- claim -----------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ DECLARE
     is_throttled boolean := false;
     busy text[] := '{}';
     limited text[] := '{}';
+    blocked text[] := '{}';
     cursors jsonb := '[]';
     waits jsonb := '[]';
     -- of one queue
@@ -114,8 +115,12 @@ BEGIN
             PERFORM l.name FROM @schema@.horsies_limits l WHERE l.name = ANY (names)
               ORDER BY l.name FOR UPDATE SKIP LOCKED;
             GET DIAGNOSTICS locked = ROW_COUNT;
-            IF locked < (SELECT count(*) FROM @schema@.horsies_limits l WHERE l.name = ANY (names)) THEN
+            -- nor does a less urgent queue get what a busy one waits for
+            IF names && blocked
+                OR locked < (SELECT count(*) FROM @schema@.horsies_limits l WHERE l.name = ANY (names))
+            THEN
                 busy := busy || queue;
+                blocked := blocked || names;
                 CONTINUE;
             END IF;
         END IF;
@@ -125,6 +130,7 @@ BEGIN
                 AND NOT pg_try_advisory_xact_lock(hashtextextended('horsies groups ' || @name@ || ' ' || queue, 0)))
         THEN
             busy := busy || queue;
+            blocked := blocked || names;
             CONTINUE;
         END IF;
 
@@ -214,9 +220,12 @@ BEGIN
                    AS c (name, priority, key, wrapped, stop)
              WHERE c.name = queue AND c.priority = level;
             IF NOT FOUND THEN
-                first := '';
+                -- a worker that is new goes on where others are, or were: behind a group that runs
+                first := coalesce((SELECT t.group_key || chr(1) FROM @schema@.horsies_tasks t
+                                    WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.group_key IS NOT NULL
+                                      AND t.queue_name = queue ORDER BY t.group_key DESC LIMIT 1), '');
                 wrapped := false;
-                stop := '';
+                stop := first;
             END IF;
             FOR task IN
                 WITH RECURSIVE walk AS (
@@ -415,7 +424,7 @@ BEGIN
                             AND NOT task.is_contended;
                         walked := walked + greatest(0, task.nth - look_count);
                         cursors := cursors || jsonb_build_array(
-                            jsonb_build_array(queue, level, task.from_key, task.is_again));
+                            jsonb_build_array(queue, level, task.from_key, task.is_again, stop));
                     END IF;
                     CONTINUE;
                 END IF;

@@ -180,48 +180,44 @@ BEGIN
     ),
 ]
 
-# Whether a healthy worker on duty would have claimed a task that waits: revision 0019 has the reasons. Grouped tasks of
-# queues without limits count as well; behind a limit they may be late for good.
-_PAIRS = """
-            SELECT q.name::text AS queue_name, f.priority, {grouped} AS is_grouped FROM unnest(queues) AS q (name)
+# Whether a healthy worker on duty would have claimed a task that waits: revision 0019 has the reasons. Tasks with and
+# without a group are in two indexes.
+_LATE = """EXISTS (
+        WITH RECURSIVE found AS (
+            SELECT q.name::text AS queue_name, f.priority FROM unnest(queues) AS q (name)
              CROSS JOIN LATERAL (SELECT t.priority FROM @schema@.horsies_tasks t
-                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS {null}
-                                    AND t.queue_name = q.name
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn{grouped} AND t.queue_name = q.name
                                   ORDER BY t.priority LIMIT 1) AS f
              WHERE NOT EXISTS (SELECT FROM @schema@.horsies_queue_state s
-                                WHERE s.queue_name = q.name AND (s.paused_at IS NOT NULL OR {limited}))"""
-_NEXT = """
-            SELECT p.queue_name, f.priority, p.is_grouped FROM {found} p
+                                WHERE s.queue_name = q.name AND s.paused_at IS NOT NULL)
+            UNION ALL
+            SELECT p.queue_name, f.priority FROM found p
              CROSS JOIN LATERAL (SELECT t.priority FROM @schema@.horsies_tasks t
-                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS {null}
+                                  WHERE t.status = 'PENDING' AND NOT t.withdrawn{grouped}
                                     AND t.queue_name = p.queue_name AND t.priority >= p.priority + 1
-                                  ORDER BY t.priority LIMIT 1) AS f"""
-_LATE = """
-        SELECT FROM {found} p CROSS JOIN LATERAL (
+                                  ORDER BY t.priority LIMIT 1) AS f
+        )
+        SELECT FROM found p CROSS JOIN LATERAL (
             SELECT FROM @schema@.horsies_tasks t
-             WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS {null}
+             WHERE t.status = 'PENDING' AND NOT t.withdrawn{grouped}
                AND t.queue_name = p.queue_name AND t.priority = p.priority
                AND t.enqueued_at <= latest AND t.enqueued_at >= latest - interval '10 seconds'
-               AND t.task_name = ANY (names) LIMIT 1) AS late"""
-_HAS_LIMITS = "s.is_limited OR s.policy ->> 'max_concurrency' IS NOT NULL OR s.policy ->> 'rate' IS NOT NULL"
-HAS_LATE_TASK = f"""
+               AND t.task_name = ANY (names) LIMIT 1) AS late)"""
+
+
+def _has_late_task(*conditions: str) -> str:
+    return f"""
 CREATE OR REPLACE FUNCTION @schema@.horsies_has_late_task(
     queues text[], names text[], slower int)
 RETURNS boolean LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $function$
 DECLARE
     latest constant timestamptz := clock_timestamp() - slower * interval '80 ms';
 BEGIN
-    RETURN EXISTS (
-        WITH RECURSIVE plain AS ({_PAIRS.format(grouped="false", null="NULL", limited="s.is_limited")}
-            UNION ALL{_NEXT.format(found="plain", null="NULL")}
-        ){_LATE.format(found="plain", null="NULL")})
-    OR EXISTS (
-        WITH RECURSIVE grouped AS ({_PAIRS.format(grouped="true", null="NOT NULL", limited=_HAS_LIMITS)}
-            UNION ALL{_NEXT.format(found="grouped", null="NOT NULL")}
-        ){_LATE.format(found="grouped", null="NOT NULL")});
+    RETURN {" OR ".join(_LATE.format(grouped=condition) for condition in conditions)};
 END
 $function$
 """
+
 
 # -- senders -------------------------------------------------------------------------------------------------------
 
@@ -396,7 +392,7 @@ def upgrade() -> None:
     for name, text in ((CLAIM, claim), (NOTIFY_GROUPS_NAME, NOTIFY_GROUPS)):
         op.execute(_in_this_schema(text))
         op.execute(_owned_like_the_tables(name))
-    op.execute(_in_this_schema(HAS_LATE_TASK))
+    op.execute(_in_this_schema(_has_late_task(" AND t.group_key IS NULL", " AND t.group_key IS NOT NULL")))
     op.execute(_replaced("horsies_notify_task_changes", NOTIFY))
     op.execute(_replaced("horsies_start_workflow", START))
     _replace_senders(grouped=True)
@@ -406,9 +402,7 @@ def downgrade() -> None:
     _replace_senders(grouped=False)
     op.execute(_replaced("horsies_start_workflow", [(new, old) for old, new in START]))
     op.execute(_replaced("horsies_notify_task_changes", [(new, old) for old, new in NOTIFY]))
-    plain = HAS_LATE_TASK.partition("\n    OR EXISTS")[0] + ";\nEND\n$function$\n"
-    plain = plain.replace(" AND t.group_key IS NULL", "").replace(" OR s.is_limited", "")
-    op.execute(_in_this_schema(plain))
+    op.execute(_in_this_schema(_has_late_task("")))
     for name in (NOTIFY_GROUPS_NAME, CLAIM):
         op.execute(f"DROP FUNCTION {name}")
     with op.get_context().autocommit_block():

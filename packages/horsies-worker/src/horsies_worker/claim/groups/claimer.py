@@ -72,7 +72,7 @@ class GroupedClaimer:
 
     def on_room(self) -> None:
         """The pool, or a limit, can take more."""
-        if self.state.wants_claim or self.state.lacked_room:
+        if self.state.wants_claim or self.state.lacked_room or not self.state.is_waiting:
             self._change(self.state.with_room())
 
     def on_queue_state(self, _payload: str = "") -> None:

@@ -23,7 +23,7 @@ from horsies_worker.claim.groups.state import (
 )
 from horsies_worker.claim.settings import ClaimSettings, TaskKinds
 from horsies_worker.claim.state import Places
-from horsies_worker.database.grouped_claim import Cursor, Group, GroupedRequest
+from horsies_worker.database.grouped_claim import Group, GroupedRequest
 
 MAX_GROUPS: Final = 100
 """How many groups a claim walks through, and how many tasks it takes at most: the queue is locked meanwhile, and a
@@ -68,7 +68,9 @@ class GroupedPlan:
                 if state.place_left and not state.wants_claim:
                     return state._replace(place_left=False), TellLimited(self.settings.queues)
             case Failed():
-                state = state._replace(rest_until=now.time + answer.delay_s, is_walk=True)
+                if isinstance(state.move, Claim):
+                    state = state.with_looks(state.move.request.looks)
+                state = state._replace(rest_until=now.time + answer.delay_s, is_walk=True, in_round=False)
             case Told() | None:
                 pass
         return self._next(state, now)
@@ -79,18 +81,22 @@ class GroupedPlan:
             # the poll is the safety net for everything that was not announced
             poll_at = now.time + self.settings.poll_s * (0.8 + 0.4 * now.jitter)
             state = state._replace(poll_at=poll_at, is_walk=True)
-        may_walk = state.is_walk and now.time >= state.walk_after
+        may_walk = state.in_round or (state.is_walk and now.time >= state.walk_after)
         if not (may_walk or state.looks) or now.time < state.rest_until:
             return state, self._wait(state, now)
         places, limit = self._room(now.places())
         if limit <= 0:
             return self._without_room(state, now)
-        state = state._replace(lacked_room=False, turn=state.turn + 1)
-        return state, Claim(self._request(state, places, limit, is_walk=may_walk, now=now))
+        request = self._request(state, places, limit, is_walk=may_walk, now=now)
+        # What is wanted from here on, this claim may not see.
+        looks = {group: None for group in state.looks if group not in request.looks} if request.looks else state.looks
+        if may_walk and not state.in_round:
+            state = state._replace(in_round=True, is_walk=False, walk_after=now.time)
+        return state._replace(looks=looks, lacked_room=False, has_new_room=False, turn=state.turn + 1), Claim(request)
 
     def _wait(self, state: State, now: _Now) -> Wait:
         until = min(state.poll_at, state.next_timer)
-        if state.looks:
+        if state.looks or state.in_round:
             until = min(until, state.rest_until)
         elif state.is_walk:
             until = min(until, max(state.rest_until, state.walk_after))
@@ -160,16 +166,16 @@ class GroupedPlan:
             duty_taken=state.duty_taken + len(rows),
             place_left=state.place_left and not rows,
         )
-        if request.looks and not is_full:
-            asked = {group for group in request.looks if group[0] not in report.busy}
-            state = state._replace(looks={group: None for group in state.looks if group not in asked})
+        state = state.with_looks(group for group in request.looks if is_full or group[0] in report.busy)
+        if state.lacked_room and state.has_new_room:
+            state = state._replace(is_walk=True, lacked_room=False)
         state = self._with_timers(state, answer, now)
         if report.busy:
             state = state._replace(rest_until=now.time + BUSY_S * (0.5 + now.jitter))
         if request.is_walk:
-            return self._after_walk(state, answer, request, now)
+            return self._after_walk(state, answer, now)
         if report.cursors:
-            cursors = {(queue, priority): Cursor(key).next_round() for queue, priority, key, _ in report.cursors}
+            cursors = {(queue, priority): cursor.next_round() for queue, priority, cursor in report.cursors}
             state = state._replace(cursors={**state.cursors, **cursors})
         return state
 
@@ -199,24 +205,22 @@ class GroupedPlan:
             timers = dict(sorted(timers.items(), key=lambda timer: timer[1])[:MAX_TIMERS])
         return state._replace(timers=timers, next_timer=min(state.next_timer, *added.values()))
 
-    def _after_walk(self, state: State, answer: Claimed, request: GroupedRequest, now: _Now) -> State:
+    def _after_walk(self, state: State, answer: Claimed, now: _Now) -> State:
         """Go on, or end the walk: all groups were looked at since the last task was taken."""
         rows, report = answer.rows, answer.report
         cursors = dict(state.cursors)
-        for queue, priority, key, is_wrapped in report.cursors:
-            before = request.cursors.get((queue, priority), Cursor())
-            cursors[queue, priority] = Cursor(key, is_wrapped, before.stop)
+        cursors.update({(queue, priority): cursor for queue, priority, cursor in report.cursors})
         round_s = state.round_s + answer.took_s
         is_over = report.is_over and not report.busy
         if is_over or rows:
             cursors = {pair: cursor.next_round() for pair, cursor in cursors.items()}
-        state = state._replace(cursors=cursors, round_s=0.0 if is_over or rows else round_s, is_walk=not is_over)
+        state = state._replace(cursors=cursors, round_s=0.0 if is_over or rows else round_s, in_round=not is_over)
         if not is_over or rows:
             return state
         # (queue, priority) pairs of which nothing was reported have no tasks any more: forget them
-        seen = {(queue, priority) for queue, priority, _, _ in report.cursors}
-        cursors = {pair: cursor for pair, cursor in cursors.items() if pair in seen}
-        return state._replace(cursors=cursors, walk_after=now.time + SHARE * round_s)
+        seen = {(queue, priority) for queue, priority, _ in report.cursors}
+        state = state._replace(cursors={pair: cursor for pair, cursor in cursors.items() if pair in seen})
+        return state if state.walk_after == -inf else state._replace(walk_after=now.time + SHARE * round_s)
 
 
 def _with_due_looks(state: State, now: float) -> State:

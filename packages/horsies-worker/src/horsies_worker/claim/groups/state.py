@@ -91,13 +91,15 @@ class State(NamedTuple):
     looks: Mapping[Group, None] = MappingProxyType({})
     """A set in the order in which the groups came."""
     is_walk: bool = True
-    """A walk through all groups is wanted, or under way."""
+    """A walk through all groups is wanted. One that is under way may have passed what is wanted."""
     timers: Mapping[Group, float] = MappingProxyType({})
     """When to look at a group again: its token, or its delayed task, is due then."""
     next_timer: float = inf
     """The earliest of them."""
 
     # the walk
+    in_round: bool = False
+    """It is under way."""
     cursors: Mapping[Pair, Cursor] = MappingProxyType({})
     round_s: float = 0.0
     """How long the statements took that have found nothing since the last task was taken."""
@@ -109,9 +111,11 @@ class State(NamedTuple):
     # what keeps it from claiming
     rest_until: float = -inf
     walk_after: float = -inf
-    """A round that took nothing is not repeated before this time."""
+    """A round that took nothing is not repeated before this time; -inf: the next one is urgent."""
     lacked_room: bool = False
     """The last claim may have left tasks because there was no place for their kind."""
+    has_new_room: bool = False
+    """A place came free while a claim was in flight."""
     told_full_at: float = -inf
 
     # what earlier claims told
@@ -130,7 +134,7 @@ class State(NamedTuple):
 
     @property
     def wants_claim(self) -> bool:
-        return self.is_walk or bool(self.looks)
+        return self.is_walk or self.in_round or bool(self.looks)
 
     def with_looks(self, groups: Iterable[Group]) -> Self:
         added = {group: None for group in groups if group not in self.looks}
@@ -158,7 +162,10 @@ class State(NamedTuple):
         return state._replace(is_walk=True, place_left=True, walk_after=-inf) if shared else state
 
     def with_room(self) -> Self:
-        """There are free places. They matter if the last claim had too few of them for a kind of task."""
+        """There are free places. They matter if the last claim had too few of them for a kind of task, or the one in
+        flight may have."""
+        if isinstance(self.move, Claim):
+            return self if self.has_new_room else self._replace(has_new_room=True)
         return self._replace(is_walk=self.is_walk or self.lacked_room, lacked_room=False)
 
     def with_policies(self) -> Self:

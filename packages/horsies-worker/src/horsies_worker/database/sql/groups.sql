@@ -14,8 +14,9 @@ SELECT * FROM horsies_claim_grouped(
 
 -- name: declare_policies :many
 -- params: queues, policies, limits, limit_policies
--- What the app of a worker declares, written when the worker starts. Rows that say the same are not written. Queues are in
--- one order, so that two workers that start together do not lock them crosswise; so are limits.
+-- What the app of a worker declares, written when the worker starts; returns what changes, and what was declared before.
+-- Rows that say the same are not written. They are in one order, so that two workers that start together do not lock them
+-- crosswise. The workers of the queues concerned are told: more tasks may be allowed now.
 WITH shared AS (
     INSERT INTO horsies_limits AS l (name, declared, declared_at)
     SELECT x.name, x.policy::jsonb, statement_timestamp()
@@ -24,17 +25,30 @@ WITH shared AS (
      ORDER BY x.name COLLATE "C"
     ON CONFLICT (name) DO UPDATE
        SET declared = excluded.declared, declared_at = excluded.declared_at, updated_at = statement_timestamp()
+    RETURNING l.name, l.declared
+), queue AS (
+    INSERT INTO horsies_queue_state AS s (queue_name, declared, declared_at)
+    SELECT x.name, x.policy::jsonb, statement_timestamp()
+      FROM unnest($queues::text[], $policies::text[]) AS x (name, policy)
+     WHERE NOT EXISTS (SELECT FROM horsies_queue_state k WHERE k.queue_name = x.name
+                          AND k.declared IS NOT DISTINCT FROM x.policy::jsonb)
+       AND (x.policy IS NOT NULL OR EXISTS (SELECT FROM horsies_queue_state k WHERE k.queue_name = x.name))
+     ORDER BY x.name COLLATE "C"
+    ON CONFLICT (queue_name) DO UPDATE
+       SET declared = excluded.declared, declared_at = excluded.declared_at, updated_at = statement_timestamp()
+    RETURNING s.queue_name, s.declared
+), told AS MATERIALIZED (
+    SELECT pg_notify('queue_state', x.name) FROM (
+        SELECT q.queue_name AS name FROM queue q
+        UNION
+        SELECT s.queue_name FROM horsies_queue_state s
+         WHERE s.is_limited AND EXISTS (SELECT FROM shared WHERE s.policy -> 'limits' ? shared.name)) AS x
 )
-INSERT INTO horsies_queue_state AS s (queue_name, declared, declared_at)
-SELECT x.name, x.policy::jsonb, statement_timestamp()
-  FROM unnest($queues::text[], $policies::text[]) AS x (name, policy)
- WHERE NOT EXISTS (SELECT FROM horsies_queue_state k WHERE k.queue_name = x.name
-                      AND k.declared IS NOT DISTINCT FROM x.policy::jsonb)
-   AND (x.policy IS NOT NULL OR EXISTS (SELECT FROM horsies_queue_state k WHERE k.queue_name = x.name))
- ORDER BY x.name COLLATE "C"
-ON CONFLICT (queue_name) DO UPDATE
-   SET declared = excluded.declared, declared_at = excluded.declared_at, updated_at = statement_timestamp()
-RETURNING s.queue_name, pg_notify('queue_state', s.queue_name);
+SELECT 'queue' AS what, q.queue_name AS name, q.declared, k.declared AS before
+  FROM queue q LEFT JOIN horsies_queue_state k ON k.queue_name = q.queue_name
+ WHERE (SELECT count(*) FROM told) >= 0
+UNION ALL
+SELECT 'limit', l.name, l.declared, k.declared FROM shared l LEFT JOIN horsies_limits k ON k.name = l.name;
 
 -- name: tell_limited_queues :many
 -- params: queues
