@@ -237,8 +237,8 @@ BEGIN
               FROM public.horsies_rate_room(rate, NULL, at, stepped) AS r;
         END IF;
 
-        looks := ARRAY(SELECT DISTINCT l.key FROM unnest(look_queues, look_keys) AS l (name, key)
-                        WHERE l.name = queue AND l.key IS NOT NULL);
+        looks := ARRAY(SELECT l.key FROM unnest(look_queues, look_keys) WITH ORDINALITY AS l (name, key, nth)
+                        WHERE l.name = queue AND l.key IS NOT NULL GROUP BY l.key ORDER BY min(l.nth));
         with_unkeyed := is_limited AND (is_walk OR queue = ANY (look_queues));
         -- where the whole queue waits for a limit, the group that asks is not the one whose turn it is
         walks := is_walk OR ((is_limited OR is_capped) AND queue = ANY (look_queues));

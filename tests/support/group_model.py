@@ -137,7 +137,7 @@ class World:
                     rooms[key] -= 1
                     if self.waiting[key] and self.waiting[key][0] <= self.now:
                         self.waiting[key].pop(0)
-                        rows.append({"task_name": "work", "group_key": key})
+                        rows.append({"task_name": "work", "queue_name": QUEUE, "group_key": key})
                         self.running.append((self.now + self.lasts, key))
                         self.counts[key] += 1
                         self.started.append((self.now, key))

@@ -110,7 +110,7 @@ class GroupedPlan:
                 return state, LeaveDuty()
             if state.looks:
                 return state, TellOthers(tuple(islice(state.looks, MAX_LOOKS)))
-        return state._replace(lacked_room=True), Wait(state.poll_at)
+        return state, Wait(state.poll_at)
 
     def _room(self, places: Places) -> tuple[Places, int]:
         """The places that may be filled, and how many tasks may be claimed in all."""
@@ -166,7 +166,7 @@ class GroupedPlan:
             duty_taken=state.duty_taken + len(rows),
             place_left=state.place_left and not rows,
         )
-        state = state.with_looks(group for group in request.looks if is_full or group[0] in report.busy)
+        state = _with_unanswered(state, answer, request, is_full=is_full)
         if state.lacked_room and state.has_new_room:
             state = state._replace(is_walk=True, lacked_room=False)
         state = self._with_timers(state, answer, now)
@@ -221,6 +221,17 @@ class GroupedPlan:
         seen = {(queue, priority) for queue, priority, _ in report.cursors}
         state = state._replace(cursors={pair: cursor for pair, cursor in cursors.items() if pair in seen})
         return state if state.walk_after == -inf else state._replace(walk_after=now.time + SHARE * round_s)
+
+
+def _with_unanswered(state: State, answer: Claimed, request: GroupedRequest, *, is_full: bool) -> State:
+    """Look again at groups that were not looked at: the queue was busy, or there was no room for more. Those that got
+    places come last."""
+    again = [group for group in request.looks if is_full or group[0] in answer.report.busy]
+    if not again:
+        return state
+    served = {(row["queue_name"], row["group_key"]) for row in answer.rows}
+    first = dict.fromkeys(group for group in again if group not in served)
+    return state._replace(looks={**first, **state.looks}).with_looks(again)
 
 
 def _with_due_looks(state: State, now: float) -> State:
