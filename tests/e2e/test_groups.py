@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.limits_app import by_group, most_at_once, read_ledger
+from tests.support.limits_app import by_group, most_at_once, most_in_window, read_ledger
+from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 from tests.support.workers import WorkerProcess, ended, start_worker
@@ -152,6 +153,19 @@ def test_tasks_with_and_without_a_group_share_the_places(db: Database, tmp_path:
     runs = sorted(read_ledger(tmp_path), key=lambda run: run.started)
     first_half = [bool(run.group) for run in runs[:300]]
     assert 60 < sum(first_half) < 240, "neither waits for the end of the other"
+
+
+def test_groups_through_a_transaction_pooler(db: Database, tmp_path: Path) -> None:
+    queues = {"q": {"groups": {"max_concurrency": 1, "rate": (50, 1.0)}}}
+    with pgbouncer(db) as proxy:
+        given = {"url": proxy.url, "broker": {"pooler": True, "direct_url": db.url}}
+        with fleet(db, tmp_path, count=2, queues=queues, **given):
+            for group in "abc":
+                send(db, 10, group=group, seconds=0.005)
+            completed(db, 30)
+    for runs in by_group(read_ledger(tmp_path)).values():
+        assert most_at_once(runs) == 1
+        assert most_in_window([run.started for run in runs], 1.0) <= 50
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])

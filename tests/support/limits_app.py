@@ -61,7 +61,7 @@ def build(described: Mapping[str, Any]) -> Horsies:
         queues.append(CustomQueueConfig(name, **options))
     return Horsies(
         AppConfig(
-            PostgresConfig(described["url"]),
+            PostgresConfig(described["url"], **described.get("broker", {})),
             queue_mode=QueueMode.CUSTOM,
             custom_queues=queues,
             limits=[Limit(name, **_with_rate(given)) for name, given in described.get("limits", {}).items()],
