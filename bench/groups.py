@@ -122,12 +122,16 @@ _BUFFERS = """SELECT sum(heap_blks_read + heap_blks_hit + idx_blks_read + idx_bl
  FROM pg_statio_user_tables WHERE relname LIKE 'horsies%'"""
 
 
-def many_groups(sut: SystemUnderTest, waiting: int, limit: int, **policy: Any) -> None:
-    reset(sut, **policy)
+def fill(sut: SystemUnderTest, waiting: int) -> None:
+    reset(sut, fair=True)
     sut.broker.connection.execute("SET session_replication_role = replica")
     send(sut, waiting, "'g' || i % 10000")
     sut.broker.connection.execute("SET session_replication_role = origin")
     sut.broker.connection.execute("VACUUM ANALYZE horsies_tasks")
+
+
+def many_groups(sut: SystemUnderTest, waiting: int, limit: int, **policy: Any) -> None:
+    sut.broker.connection.execute("UPDATE horsies_queue_state SET override = %s", [json.dumps(policy)])
     took, buffers = asyncio.run(claims(sut.url, 300, limit=limit))
     took.sort()
     name = f"  {limit} of {waiting:,}{', limited' if policy else ''}"
@@ -174,6 +178,7 @@ def main() -> None:
             rounds,
         )
         support.row("claims from 10,000 groups", "p50, ms", "p99, ms", "longest, ms", "buffers/task")
+        fill(sut, waiting)
         for limit in (1, 10, 64):
             many_groups(sut, waiting, limit)
             many_groups(sut, waiting, limit, max_concurrency=2)

@@ -106,6 +106,7 @@ DECLARE
     rate jsonb;
     burst int;
     spacing float8;
+    longest float8;
     fair boolean;
     is_capped boolean;
     locked int;
@@ -233,7 +234,7 @@ BEGIN
             CONTINUE;
         END IF;
         IF rate IS NOT NULL THEN
-            SELECT r.burst, r.spacing, least(within, r.slack) INTO burst, spacing, within
+            SELECT r.burst, r.spacing, r.longest, least(within, r.slack) INTO burst, spacing, longest, within
               FROM public.horsies_rate_room(rate, NULL, at, stepped) AS r;
         END IF;
 
@@ -337,9 +338,9 @@ BEGIN
                                      ORDER BY t.enqueued_at, t.id LIMIT 1)
                                END AS first_at
                           FROM (SELECT CASE WHEN rate IS NOT NULL AND n.key IS NOT NULL
-                                            THEN least(burst * spacing, greatest(
+                                            THEN least(longest, greatest(
                                                 0, date_part('epoch', stepped - at) + burst * spacing, f.ahead))
-                                       END AS ahead, coalesce(f.ahead > burst * spacing + 0.001, false) AS is_stale
+                                       END AS ahead, coalesce(f.ahead > longest + 0.001, false) AS is_stale
                                   FROM (SELECT (SELECT date_part('epoch', r.free_at - at)
                                                   FROM public.horsies_rate_limits r
                                                  WHERE rate IS NOT NULL AND r.name = queue AND r.key = n.key) AS ahead
@@ -756,7 +757,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION public.horsies_rate_room(rate jsonb, free_at timestamp with time zone, at timestamp with time zone, stepped timestamp with time zone, OUT burst integer, OUT spacing double precision, OUT slack double precision, OUT ahead double precision, OUT is_stale boolean, OUT tokens integer, OUT wait_s double precision) RETURNS record
+CREATE FUNCTION public.horsies_rate_room(rate jsonb, free_at timestamp with time zone, at timestamp with time zone, stepped timestamp with time zone, OUT burst integer, OUT spacing double precision, OUT slack double precision, OUT longest double precision, OUT ahead double precision, OUT is_stale boolean, OUT tokens integer, OUT wait_s double precision) RETURNS record
     LANGUAGE plpgsql IMMUTABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -765,12 +766,14 @@ BEGIN
         RETURN;
     END IF;
     burst := (rate ->> 'burst')::int;
-    slack := least(0.25, (rate ->> 'per_seconds')::float8 / 10);
+    slack := (rate ->> 'per_seconds')::float8 / 10;
+    slack := greatest(least(0.25, slack), slack / 10);
     spacing := ((rate ->> 'per_seconds')::float8 + slack) / ((rate ->> 'limit')::int - burst + 1);
+    longest := (rate ->> 'per_seconds')::float8 + slack + (burst - 1) * spacing;
     ahead := date_part('epoch', free_at - at);
-    is_stale := coalesce(ahead > burst * spacing + 0.001, false);
-    ahead := least(burst * spacing, greatest(0, date_part('epoch', stepped - at) + burst * spacing, ahead));
-    tokens := floor(burst - ahead / spacing + 0.000001);
+    is_stale := coalesce(ahead > longest + 0.001, false);
+    ahead := least(longest, greatest(0, date_part('epoch', stepped - at) + burst * spacing, ahead));
+    tokens := greatest(0, floor(burst - ahead / spacing + 0.000001));
     IF tokens = 0 THEN
         wait_s := ahead - (burst - 1) * spacing;
     END IF;

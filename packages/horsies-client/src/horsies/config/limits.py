@@ -82,6 +82,8 @@ class Limit:
                 checks.add("name", "has characters that cannot be printed", "use letters, digits, spaces and signs")
             if len(self.name) > LIMIT_NAME_LENGTH:
                 checks.add("name", f"has {len(self.name)} characters", f"use at most {LIMIT_NAME_LENGTH}")
+            if self.name == "none" or "," in self.name:
+                checks.add("name", "cannot be named in `horsies queues set --limits`", "use no comma, and not none")
         check_limits(checks, self.max_concurrency, self.rate)
         if self.max_concurrency is None and self.rate is None and not checks.problems:
             checks.add("max_concurrency", "and rate are both None: it limits nothing", "give at least one of them")

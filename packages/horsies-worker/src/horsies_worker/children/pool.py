@@ -9,8 +9,10 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Final
 
+from horsies._text import plural
 from horsies.events import ChildExited, ChildStarted
 from horsies_worker.child.execute import stopped_outcome
 from horsies_worker.child.frames import StopCode
@@ -40,6 +42,8 @@ logger = logging.getLogger("horsies.worker.pool")
 
 _TICK_S: Final = 1.0
 _KILLED_S: Final = 5.0
+_TELL_LATE_S: Final = 10.0
+"""Tasks that came too late for their rate are told of this often."""
 _REPORTED_S: Final = 0.25
 """At the end of a stop the template may take this long to report that the children were killed."""
 
@@ -74,6 +78,7 @@ class ChildPool:
         self._stack_report = StackReport(self._children)
         self._tick: asyncio.TimerHandle | None = None
         self._stopping = self._told_fresh_size = False
+        self._late, self._late_told_at = 0, -inf
         self._oom = OomWatch()
         self._memory_limit_kb = memory_limit_kb()
 
@@ -288,6 +293,14 @@ class ChildPool:
             logger.exception("on_outcome failed for task %s", job.task_id)
 
     def job_refused(self, assigned: AssignedJob) -> None:
+        self._late += 1
+        if (now := time.monotonic()) >= self._late_told_at + _TELL_LATE_S:
+            logger.warning(
+                "%s could not start within the slack of their rate (the last one is task %s of group %r): the machine "
+                "is busy. They go back to the queue and take another token", plural(self._late, "task"),
+                assigned.job.task_id, assigned.job.group,
+            )  # fmt: skip
+            self._late, self._late_told_at = 0, now
         self._give_back([assigned])
 
     def child_progress(self, assigned: AssignedJob, text: str) -> None:

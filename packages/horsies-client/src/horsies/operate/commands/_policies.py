@@ -39,6 +39,8 @@ def changes(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, An
     given = vars(options)
     found = {name: given[name] for name in names if name in given}
     rate, burst = found.get("rate"), given.get("burst")
+    if burst is not None and "rate" in found and rate is None:
+        raise Refused("--burst is a part of a rate, and --rate none takes the rate away: leave out one of them")
     if burst is not None and rate is None:
         raise Refused(f"--burst is a part of a rate: give --rate as well ({_EXAMPLE})")
     if rate is not None:
@@ -72,7 +74,10 @@ def not_overridden(whose: str, fields: Sequence[str]) -> str:
 
 def names_of(text: str) -> tuple[str, ...]:
     """Parse `stripe,mailgun` or `none`, for argparse."""
-    return () if text == NONE else tuple(filter(None, text.split(",")))
+    names = tuple(filter(None, text.split(",")))
+    if not names or (NONE in names and len(names) > 1):
+        raise argparse.ArgumentTypeError(f"{short(text)!r} names no limits: give NAME,NAME, or {NONE} for none of them")
+    return () if text == NONE else names
 
 
 def _count(text: str) -> int | None:

@@ -220,7 +220,11 @@ async def _groups(desk: Desk) -> int:
         [_group_line(one) for one in found.groups],
         right=("WAITING", "RUNNING", "OLDEST READY", "TOKENS"),
     )
-    throttled = f"{plural(found.throttled, 'group')} of {found.looked:,} throttled"
+    # a shared limit or a pause holds back all of them, also those that are not shown
+    shown = sum(bool(one.throttled_by) for one in found.groups)
+    throttled = f"{plural(max(found.throttled, shown), 'group')} of {found.looked:,} throttled"
+    if any(one.name == name and one.paused_for is not None for one in await desk.broker.get_queues(bound=1)):
+        throttled += "; the queue is paused"
     if not found.is_complete:
         throttled += "; there are more: looked at were those of the oldest, the newest and the running tasks"
     say(f"\n{throttled}")

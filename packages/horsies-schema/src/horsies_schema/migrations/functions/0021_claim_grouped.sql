@@ -16,8 +16,8 @@
 -- A rate is kept as one time per group (GCRA): `free_at`, when the bucket is full again. Each start moves it ahead by
 -- `spacing`, and needs it to be less than `burst` spacings ahead. So limit + 1 tokens span per_seconds + slack; each start
 -- follows its token by less than the slack, which the worker enforces (`start_within`); hence limit + 1 starts span more
--- than per_seconds. After the clock was set back, no `free_at` counts for more than an empty bucket. After it was set
--- forward, every bucket would be full: a worker that expected another time records the step in the row ('', ''), and
+-- than per_seconds. After the clock was set back, a `free_at` that lies too far ahead is mended: the next token is one
+-- window away. After it was set forward, every bucket would be full: a worker that expected another time records the step in the row ('', ''), and
 -- buckets count as empty at that time.
 CREATE OR REPLACE FUNCTION @schema@.horsies_claim_grouped(
     queues text[], look_queues text[], look_keys text[], is_walk boolean,
@@ -55,6 +55,7 @@ DECLARE
     rate jsonb;
     burst int;
     spacing float8;
+    longest float8;
     fair boolean;
     is_capped boolean;
     locked int;
@@ -182,7 +183,7 @@ BEGIN
             CONTINUE;
         END IF;
         IF rate IS NOT NULL THEN
-            SELECT r.burst, r.spacing, least(within, r.slack) INTO burst, spacing, within
+            SELECT r.burst, r.spacing, r.longest, least(within, r.slack) INTO burst, spacing, longest, within
               FROM @schema@.horsies_rate_room(rate, NULL, at, stepped) AS r;
         END IF;
 
@@ -286,9 +287,9 @@ BEGIN
                                      ORDER BY t.enqueued_at, t.id LIMIT 1)
                                END AS first_at
                           FROM (SELECT CASE WHEN rate IS NOT NULL AND n.key IS NOT NULL
-                                            THEN least(burst * spacing, greatest(
+                                            THEN least(longest, greatest(
                                                 0, date_part('epoch', stepped - at) + burst * spacing, f.ahead))
-                                       END AS ahead, coalesce(f.ahead > burst * spacing + 0.001, false) AS is_stale
+                                       END AS ahead, coalesce(f.ahead > longest + 0.001, false) AS is_stale
                                   FROM (SELECT (SELECT date_part('epoch', r.free_at - at)
                                                   FROM @schema@.horsies_rate_limits r
                                                  WHERE rate IS NOT NULL AND r.name = queue AND r.key = n.key) AS ahead

@@ -72,24 +72,27 @@ END
 $function$
 """
 # The state of one rate at a time: how many tasks may start, or after how many seconds the next one may. `ahead`: the
-# seconds until its bucket is full. `is_stale`: `free_at` is later than an empty bucket, so the clock was set back.
+# seconds until its bucket is full; an empty bucket of another burst may need longer than one of this. `longest`: the
+# next token is never more than a window away. `is_stale`: `free_at` is later than that, so the clock was set back.
 RATE_ROOM = """
 CREATE OR REPLACE FUNCTION @schema@.horsies_rate_room(
     rate jsonb, free_at timestamptz, at timestamptz, stepped timestamptz,
-    OUT burst int, OUT spacing float8, OUT slack float8, OUT ahead float8, OUT is_stale boolean, OUT tokens int,
-    OUT wait_s float8)
+    OUT burst int, OUT spacing float8, OUT slack float8, OUT longest float8, OUT ahead float8, OUT is_stale boolean,
+    OUT tokens int, OUT wait_s float8)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $function$
 BEGIN
     IF rate ->> 'limit' IS NULL THEN
         RETURN;
     END IF;
     burst := (rate ->> 'burst')::int;
-    slack := least(0.25, (rate ->> 'per_seconds')::float8 / 10);
+    slack := (rate ->> 'per_seconds')::float8 / 10;
+    slack := greatest(least(0.25, slack), slack / 10);
     spacing := ((rate ->> 'per_seconds')::float8 + slack) / ((rate ->> 'limit')::int - burst + 1);
+    longest := (rate ->> 'per_seconds')::float8 + slack + (burst - 1) * spacing;
     ahead := date_part('epoch', free_at - at);
-    is_stale := coalesce(ahead > burst * spacing + 0.001, false);
-    ahead := least(burst * spacing, greatest(0, date_part('epoch', stepped - at) + burst * spacing, ahead));
-    tokens := floor(burst - ahead / spacing + 0.000001);
+    is_stale := coalesce(ahead > longest + 0.001, false);
+    ahead := least(longest, greatest(0, date_part('epoch', stepped - at) + burst * spacing, ahead));
+    tokens := greatest(0, floor(burst - ahead / spacing + 0.000001));
     IF tokens = 0 THEN
         wait_s := ahead - (burst - 1) * spacing;
     END IF;
