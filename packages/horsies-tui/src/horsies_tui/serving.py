@@ -35,6 +35,7 @@ _HEADERS: Final = {
 _NEEDS_TOKEN: Final = (
     "This dashboard needs a token: open the address that `horsies tui --serve` printed at its start.\n"
 )
+_END_S: Final = 2.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -163,14 +164,13 @@ class GuardedServer(Server):
         """End the visitors' dashboards and close their connections; otherwise the end waits a minute for them."""
         self._is_ending = True
         logging.getLogger("textual-serve").setLevel(logging.CRITICAL)  # it would tell of each that was still starting
-        for service in self._open.values():
-            _end(service)
+        await asyncio.gather(*(_end(service) for service in list(self._open.values())))
         # a visitor may leave at the same moment
         await asyncio.gather(*(socket.close() for socket in self._open), return_exceptions=True)
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: Any) -> None:
         if self._is_ending:  # it was being started
-            _end(app_service)
+            await _end(app_service)
             return
         self._open[websocket] = app_service
         try:
@@ -219,11 +219,15 @@ class GuardedServer(Server):
         return aiohttp_jinja2.render_template("app_index.html", request, context)
 
 
-def _end(service: Any) -> None:
-    """End a visitor's dashboard. It reads its input, and so learns that it should quit, only once it has started."""
+async def _end(service: Any) -> None:
+    """End a visitor's dashboard. It reads its input, and so learns that it should quit, only once it has started. Its
+    end is awaited: asyncio would tell of a process that outlives the event loop with a traceback."""
     process: asyncio.subprocess.Process = service._process
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_S):
+            await process.wait()
 
 
 def _is_https(request: web.Request) -> bool:
