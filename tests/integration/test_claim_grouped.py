@@ -83,9 +83,23 @@ async def test_a_big_group_does_not_hold_up_small_ones(db: Database, hands: Hand
     fill(db, 1, 500)
     for name in "xyz":
         factories.task(db, group_key=name)
+    rows, report = await hands.claim_grouped(10)
+    assert groups(rows) == {"g00001": 3, "x": 1, "y": 1, "z": 1}, "each group has a share of the places"
+    assert not report.is_over, "the big group has tasks and places left"
     rows, _ = await hands.claim_grouped(10)
-    assert groups(rows) == {"g00001": 7, "x": 1, "y": 1, "z": 1} or groups(rows)["g00001"] < 10
-    assert {"x", "y", "z"} <= set(groups(rows))
+    assert groups(rows) == {"g00001": 10}
+
+
+async def test_a_group_that_was_looked_at_and_has_more_tasks_is_told(db: Database, hands: Hands) -> None:
+    """Its share of the places was smaller than what it could have filled."""
+    fill(db, 1, 50)
+    factories.task(db, group_key="x")
+    looks = [("default", "x"), ("default", "g00001")]
+    rows, report = await hands.claim_grouped(10, looks=looks, is_walk=False)
+    assert groups(rows) == {"g00001": 5, "x": 1}
+    assert [(wait.key, wait.seconds) for wait in report.waits] == [("g00001", 0)]
+    policy(db, max_concurrency=5)
+    assert not (await hands.claim_grouped(10, looks=looks, is_walk=False)).report.waits, "it is full"
 
 
 async def test_without_fairness_a_group_fills_the_claim(db: Database, hands: Hands) -> None:
@@ -373,6 +387,18 @@ async def test_queues_share_a_limit_with_and_without_groups(db: Database, hands:
     await hands.end(rows)
     rows, _ = await hands.claim_grouped(queues=["mail", "default"])
     assert len(rows) == 2
+
+
+async def test_tasks_without_a_group_have_a_share_too_and_are_told_to_be_left(db: Database, hands: Hands) -> None:
+    shared_limit(db, "stripe", max_concurrency=50)
+    policy(db, limits=["stripe"])
+    for _ in range(20):
+        factories.task(db)
+    factories.task(db, group_key="a")
+    rows, report = await hands.claim_grouped(10)
+    assert groups(rows) == {None: 5, "a": 1}
+    assert not report.is_over
+    assert len((await hands.claim_grouped(10)).rows) == 10
 
 
 async def test_a_shared_rate_spends_its_tokens_for_all(db: Database, hands: Hands) -> None:

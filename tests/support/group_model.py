@@ -130,7 +130,8 @@ class World:
                 visited.append((key, again))
                 visit(key)
         rows: list[dict[str, Any]] = []
-        rooms = {key: self._room(key) for key in eligible}
+        share = -(-request.limit // max(1, len(eligible)))
+        rooms = {key: min(share, self._room(key)) for key in eligible}
         while len(rows) < request.limit and any(rooms.values()):
             for key in rooms:
                 if rooms[key] and len(rows) < request.limit:
@@ -151,6 +152,10 @@ class World:
                     waits.append(Wait(QUEUE, key, times[0] - self.now))
                 elif self.spacing is not None:
                     waits.append(Wait(QUEUE, key, self.free_at[key] - self.now))
+                elif self._room(key) > 0 and request.is_walk:
+                    over = False
+                elif self._room(key) > 0:
+                    waits.append(Wait(QUEUE, key, 0.0))
         over = over and len(rows) < request.limit
         last, again = visited[-1] if visited else (None, wrapped)
         ends = Cursor(start if last is None else last + "\x01", again, stop)

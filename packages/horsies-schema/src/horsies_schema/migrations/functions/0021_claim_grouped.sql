@@ -307,7 +307,9 @@ BEGIN
                 ), line AS MATERIALIZED (
                     -- and of each group one task more, to know whether and when there is another one
                     SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.rn, r.enqueued_at,
-                           r.rn > least(c.room, (SELECT n FROM share)) OR r.enqueued_at > at AS is_left
+                           r.rn > least(c.room, (SELECT n FROM share)) OR r.enqueued_at > at AS is_left,
+                           -- it could have been taken, but for the shares of other groups
+                           r.rn > (SELECT n FROM share) AND r.rn <= c.room AND r.enqueued_at <= at AS is_more
                       FROM chosen c CROSS JOIN LATERAL (
                            SELECT r.tid, r.kind, r.enqueued_at, row_number() OVER () AS rn FROM (
                                SELECT t.ctid AS tid, t.task_name, t.enqueued_at, CASE WHEN t.good_until <= at THEN 'expired'
@@ -326,7 +328,8 @@ BEGIN
                             WHERE (r.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
                             LIMIT 1 + least(c.room, (SELECT n FROM share))) AS r
                     UNION ALL
-                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.rn, at, false
+                    SELECT c.nth, c.key, c.ahead, r.tid, r.kind, r.rn, at, r.rn > (SELECT n FROM share),
+                           r.rn > (SELECT n FROM share) AND r.rn <= c.room
                       FROM chosen c CROSS JOIN LATERAL (
                            SELECT r.tid, r.kind, row_number() OVER () AS rn FROM (
                                SELECT t.ctid AS tid, CASE WHEN t.good_until <= at THEN 'expired'
@@ -341,7 +344,7 @@ BEGIN
                                 WHERE t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
                                   AND t.queue_name = queue AND t.priority = level AND t.enqueued_at <= at
                                   AND (t.task_name IN (SELECT unnest(async_names || sync_names))) IS TRUE
-                                ORDER BY t.enqueued_at, t.id LIMIT (SELECT n FROM share)) AS r) AS r
+                                ORDER BY t.enqueued_at, t.id LIMIT 1 + (SELECT n FROM share)) AS r) AS r
                      WHERE c.key IS NULL
                 ), turns AS (
                     SELECT l.*, row_number() OVER (ORDER BY CASE WHEN fair THEN l.rn END, l.nth, l.rn) AS turn
@@ -397,7 +400,7 @@ BEGIN
                        t.max_retries, t.task_options, t.is_workflow_task, t.metadata,
                        date_part('epoch', t.enqueued_at) AS ready_at, t.group_key, t.kind,
                        NULL::int AS nth, NULL::text AS from_key, NULL::boolean AS is_again, NULL::int AS eligible,
-                       NULL::jsonb AS waits, NULL::boolean AS is_throttled, NULL::boolean AS is_contended
+                       NULL::jsonb AS waits, NULL::boolean AS is_throttled, NULL::boolean AS has_more
                   FROM taken t
                 UNION ALL
                 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -405,15 +408,18 @@ BEGIN
                        (SELECT jsonb_agg(jsonb_build_array(queue, x.key, x.wait_s)) FROM (
                             SELECT w.key, w.wait_s FROM walk w WHERE w.wait_s IS NOT NULL
                             UNION ALL
-                            SELECT l.key, CASE WHEN bool_and(l.enqueued_at > at) THEN date_part('epoch', min(l.enqueued_at) - at)
+                            SELECT l.key, CASE WHEN bool_or(l.is_more) THEN 0
+                                          WHEN bool_and(l.enqueued_at > at) THEN date_part('epoch', min(l.enqueued_at) - at)
                                           ELSE greatest(0, l.ahead + ((
                                               SELECT count(*) FROM picked p WHERE p.key = l.key) - burst + 1) * spacing)
                                           END
-                              FROM line l WHERE l.is_left AND (l.ahead IS NOT NULL OR l.enqueued_at > at)
+                              FROM line l WHERE l.is_left AND (l.ahead IS NOT NULL OR l.enqueued_at > at
+                                                     OR (l.is_more AND NOT walks))
                              GROUP BY l.key, l.ahead, l.enqueued_at > at) AS x),
                        EXISTS (SELECT FROM walk w WHERE w.room <= 0 AND w.is_ready),
-                       -- another claim took some of them: its groups may have more
+                       -- another claim took some of them, and its groups may have more; or these have more
                        (SELECT count(*) FROM picked) BETWEEN 1 AND (SELECT count(*) FROM wanted) - 1
+                       OR EXISTS (SELECT FROM line l WHERE l.is_more)
                   FROM (SELECT w.* FROM walk w ORDER BY w.nth DESC LIMIT 1) AS e
                  ORDER BY turn
             LOOP
@@ -422,7 +428,7 @@ BEGIN
                     is_throttled := is_throttled OR task.is_throttled;
                     IF walks THEN
                         is_over := is_over AND task.nth < look_count + max_groups - walked AND allowed > 0
-                            AND NOT task.is_contended;
+                            AND NOT task.has_more;
                         walked := walked + greatest(0, task.nth - look_count);
                         cursors := cursors || jsonb_build_array(
                             jsonb_build_array(queue, level, task.from_key, task.is_again, stop));
