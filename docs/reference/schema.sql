@@ -1,4 +1,4 @@
--- The horsies schema at revision 0021, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0022, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -66,11 +66,11 @@ BEGIN
         EXIT WHEN cardinality(tree) = seen;
         seen := cardinality(tree);
     END LOOP;
-    SELECT w.status, w.parent_workflow_id INTO root FROM public.horsies_workflows w WHERE w.id = $1;
-    IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') THEN
+    SELECT w.status, w.parent_workflow_id, w.ends_as INTO root FROM public.horsies_workflows w WHERE w.id = $1;
+    IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') OR root.ends_as IS NOT NULL THEN
         RETURN false;
     END IF;
-    PERFORM public.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended);
+    PERFORM public.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended, 'cancelled', true);
     IF root.parent_workflow_id IS NOT NULL THEN
         PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
     END IF;
@@ -870,48 +870,116 @@ BEGIN
 END
 $_$;
 
+CREATE FUNCTION public.horsies_signal(workflow_id text, name text, value jsonb DEFAULT 'null'::jsonb, signal_id text DEFAULT NULL::text, path text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    run_id text := $1;
+    part text;
+    found record;
+BEGIN
+    IF $2 IS NULL OR $2 = '' OR length($2) > 255 THEN
+        RAISE 'a signal needs a name of 1 to 255 characters, not %', coalesce(quote_literal(left($2, 60)), 'NULL')
+            USING ERRCODE = 'invalid_parameter_value';
+    ELSIF $4 = '' OR length($4) > 255 THEN
+        RAISE 'the id of a signal has 1 to 255 characters' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    FOREACH part IN ARRAY string_to_array(coalesce($5, ''), '/') LOOP
+        CONTINUE WHEN part = '';
+        SELECT n.sub_workflow_id INTO found FROM public.horsies_workflow_tasks n
+         WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
+        IF NOT FOUND THEN
+            EXIT WHEN NOT EXISTS (SELECT FROM public.horsies_workflows w WHERE w.id = run_id);
+            RETURN 'NODE_NOT_FOUND';
+        ELSIF found.sub_workflow_id IS NULL THEN
+            RETURN 'NOT_STARTED';
+        END IF;
+        run_id := found.sub_workflow_id;
+    END LOOP;
+    SELECT w.status, w.ends_as INTO found FROM public.horsies_workflows w WHERE w.id = run_id;
+    IF NOT FOUND THEN
+        RETURN 'WORKFLOW_NOT_FOUND';
+    ELSIF EXISTS (SELECT FROM public.horsies_workflow_signals s WHERE s.id = $4) THEN
+        RETURN 'REPEATED';
+    ELSIF found.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR found.ends_as IS NOT NULL THEN
+        RETURN 'WORKFLOW_ENDED';
+    END IF;
+    INSERT INTO public.horsies_workflow_signals (id, workflow_id, name, value)
+    VALUES (coalesce($4, gen_random_uuid()::text), run_id, $2, coalesce($3, 'null')::text)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN 'REPEATED';
+    END IF;
+    PERFORM pg_notify('workflow_step', 's:' || run_id);
+    RETURN 'DELIVERED';
+END
+$_$;
+
 CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
+DECLARE
+    -- Times that are told in seconds count from the database's clock.
+    start_at constant timestamptz := coalesce((run ->> 'start_at')::timestamptz,
+        statement_timestamp() + make_interval(secs => (run ->> 'start_in')::float8));
+    is_later constant boolean := coalesce(start_at > statement_timestamp(), false);
+    deadline constant timestamptz := coalesce((run ->> 'deadline')::timestamptz,
+        CASE WHEN is_later THEN start_at ELSE statement_timestamp() END
+        + make_interval(secs => (run ->> 'deadline_in')::float8));
+    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END);
 BEGIN
     RETURN QUERY WITH fresh AS (
         INSERT INTO public.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,
-                                                definition_key, enqueue_sha, sent_at, started_at, nodes_left, metadata, group_key)
-        VALUES (run ->> 'id', run ->> 'name', 'RUNNING', run ->> 'on_error', (run ->> 'output')::int,
-                nullif(run -> 'success_policy', 'null'), run ->> 'definition_key', run ->> 'enqueue_sha',
-                (run ->> 'sent_at')::timestamptz, statement_timestamp(), jsonb_array_length(run -> 'nodes'),
-                nullif(run -> 'metadata', 'null'), run ->> 'group_key')
+                                                definition_key, enqueue_sha, sent_at, started_at, nodes_left, metadata, group_key,
+                                                deadline, start_at, wake_at, priority, unique_key, release, fingerprint)
+        VALUES (run ->> 'id', run ->> 'name', CASE WHEN is_later THEN 'PENDING' ELSE 'RUNNING' END, run ->> 'on_error',
+                (run ->> 'output')::int, nullif(run -> 'success_policy', 'null'), run ->> 'definition_key',
+                run ->> 'enqueue_sha', (run ->> 'sent_at')::timestamptz,
+                CASE WHEN NOT is_later THEN statement_timestamp() END, jsonb_array_length(run -> 'nodes'),
+                nullif(run -> 'metadata', 'null'), run ->> 'group_key', deadline, start_at, wake_at,
+                (run ->> 'priority')::int, run ->> 'unique_key', run ->> 'release', run ->> 'fingerprint')
         ON CONFLICT DO NOTHING
         RETURNING id
     ), given AS MATERIALIZED (
-        SELECT fresh.id AS workflow_id, x.*, cardinality(x.dependencies) = 0 AS is_first,
-               cardinality(x.dependencies) = 0 AND x.sub_name IS NULL AS is_enqueued
+        -- nodes of a run that starts later stay PENDING: what is READY is looked after
+        SELECT fresh.id AS workflow_id, x.*,
+               NOT is_later AND cardinality(x.dependencies) = 0 AND x.when_index IS NULL AS is_first,
+               NOT is_later AND cardinality(x.dependencies) = 0 AND x.when_index IS NULL
+                   AND coalesce(x.kind, 'task') = 'task' AND x.sub_name IS NULL AS is_enqueued,
+               CASE WHEN x.own_priority IS TRUE THEN x.priority ELSE coalesce((run ->> 'priority')::int, x.priority) END
+                   AS chosen_priority
           FROM fresh CROSS JOIN ROWS FROM (jsonb_to_recordset(run -> 'nodes') AS (
                id text, node_id text, task_name text, args text, kwargs text, queue_name text, priority int,
                dependencies int[], dependents int[], args_from jsonb, ctx_from varchar[], join_type text,
                min_success int, allow_failed boolean, task_options text, max_retries int, good_until timestamptz,
-               ttl float8, sub_name text, kind text, task_id text, first_kwargs text, metadata jsonb, group_key text)) WITH ORDINALITY
+               ttl float8, sub_name text, kind text, task_id text, first_kwargs text, metadata jsonb, group_key text,
+               own_priority boolean, signal_name text, when_index int, when_value boolean, decides int[],
+               compensate jsonb)) WITH ORDINALITY
                AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
                      ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl,
-                     sub_name, kind, task_id, first_kwargs, metadata, group_key, number)
+                     sub_name, kind, task_id, first_kwargs, metadata, group_key, own_priority, signal_name, when_index,
+                     when_value, decides, compensate, number)
     ), node AS (
         INSERT INTO public.horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs,
                queue_name, priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success,
                allow_failed_deps, task_options, max_retries, good_until, ttl, kind, sub_workflow_name,
-               deps_left, status, task_id, metadata, group_key)
+               deps_left, status, task_id, metadata, group_key, signal_name, when_index, when_value, decides, compensate)
         SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name,
-               g.priority, g.dependencies, g.dependents, g.args_from, g.ctx_from, g.join_type, g.min_success,
+               g.chosen_priority, g.dependencies, g.dependents, g.args_from, g.ctx_from, g.join_type, g.min_success,
                g.allow_failed, g.task_options, g.max_retries, g.good_until, make_interval(secs => g.ttl),
                coalesce(g.kind, CASE WHEN g.sub_name IS NULL THEN 'task' WHEN g.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), g.sub_name, cardinality(g.dependencies),
                CASE WHEN g.is_enqueued THEN 'ENQUEUED' WHEN g.is_first THEN 'READY' ELSE 'PENDING' END,
                CASE WHEN g.is_enqueued THEN g.task_id END,
-               nullif(g.metadata, 'null'), g.group_key
+               nullif(g.metadata, 'null'), g.group_key, g.signal_name, g.when_index, g.when_value,
+               coalesce(g.decides, '{}'), nullif(g.compensate, 'null')
           FROM given g
     ), task AS (
         INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at,
                                             good_until, max_retries, task_options, is_workflow_task, metadata, group_key)
-        SELECT g.task_id, g.task_name, g.queue_name, g.priority, g.args, coalesce(g.first_kwargs, g.kwargs),
+        SELECT g.task_id, g.task_name, g.queue_name, g.chosen_priority, g.args, coalesce(g.first_kwargs, g.kwargs),
                (run ->> 'sent_at')::timestamptz, statement_timestamp(),
                coalesce(g.good_until, statement_timestamp() + make_interval(secs => g.ttl)), g.max_retries,
                g.task_options, true,
@@ -924,28 +992,52 @@ BEGIN
     ), told AS MATERIALIZED (
         SELECT pg_notify('workflow_step', 'w:' || fresh.id) FROM fresh
          WHERE EXISTS (SELECT FROM given g WHERE g.is_first AND NOT g.is_enqueued)
+        UNION ALL
+        SELECT pg_notify('workflow_step', 'c:' || date_part('epoch', wake_at - statement_timestamp())) FROM fresh
+         WHERE wake_at IS NOT NULL
     )
     SELECT fresh.id::text FROM fresh WHERE (SELECT count(*) FROM told) >= 0;
 END
 $$;
 
-CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text) RETURNS SETOF text
+CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, reason text, undoes boolean) RETURNS SETOF text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
 DECLARE
     moment constant timestamptz := clock_timestamp();
+    -- Runs that have something to undo, and the runs around them, go on until their running tasks have ended and their
+    -- compensations have run; `ends_as` keeps the end. A run that was continued may have something in its past.
+    undoing constant text[] := CASE WHEN undoes THEN ARRAY(
+        WITH RECURSIVE around AS (
+            SELECT w.id, w.parent_workflow_id FROM public.horsies_workflows w
+             WHERE w.id = ANY (ids) AND (w.continues > 0 OR EXISTS (
+                   SELECT FROM public.horsies_workflow_tasks n WHERE n.workflow_id = w.id
+                      AND n.compensate IS NOT NULL AND n.status IN ('COMPLETED', 'ENQUEUED', 'RUNNING')))
+            UNION
+            SELECT p.id, p.parent_workflow_id FROM around
+              JOIN public.horsies_workflows p ON p.id = around.parent_workflow_id
+             WHERE p.id = ANY (ids))
+        SELECT around.id FROM around) ELSE '{}' END;
+    stopped_ids text[];
 BEGIN
-    RETURN QUERY WITH run AS (
+    WITH run AS (
         UPDATE public.horsies_workflows w
-           SET error = run_error, completed_at = moment, updated_at = moment,
-               nodes_left = 0, status = new_status
-         WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED')
+           SET error = run_error, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
+               completed_at = CASE WHEN NOT w.id = ANY (undoing) THEN moment END,
+               ends_as = CASE WHEN w.id = ANY (undoing) THEN new_status END,
+               unsettled = w.unsettled AND (w.id = ANY (undoing) OR NOT w.parent_workflow_id = ANY (ids)),
+               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' ELSE new_status END
+         WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.ends_as IS NULL
         RETURNING w.id
     ), live AS MATERIALIZED (
-        SELECT n.ctid AS tid, n.task_id FROM run
+        SELECT n.ctid AS tid, n.task_id, n.sub_workflow_id FROM run
           JOIN public.horsies_workflow_tasks n ON n.workflow_id = run.id
-           AND n.status IN ('PENDING', 'READY', 'ENQUEUED', 'RUNNING')
+           AND n.status IN ('PENDING', 'READY', 'WAITING', 'ENQUEUED', 'RUNNING')
+         -- the workflow inside is still to end, and ends its node
+         WHERE NOT (n.status = 'RUNNING' AND EXISTS (
+               SELECT FROM public.horsies_workflows c WHERE c.id = n.sub_workflow_id
+                  AND (c.id = ANY (undoing) OR c.ends_as IS NOT NULL)))
     ), task AS MATERIALIZED (
         SELECT t.id, live.tid FROM live JOIN public.horsies_tasks t ON t.id = live.task_id
          WHERE t.status IN ('PENDING', 'CLAIMED', 'RUNNING') ORDER BY t.id FOR UPDATE OF t
@@ -961,20 +1053,27 @@ BEGIN
         RETURNING t.id, t.status, task.tid
     ), unstarted AS (
         -- by what became of the task, not by what the snapshot says of it: it may have been started meanwhile
-        SELECT live.tid FROM live WHERE live.task_id IS NULL
+        SELECT live.tid FROM live WHERE live.task_id IS NULL OR live.sub_workflow_id IS NOT NULL
         UNION ALL
         SELECT stopped.tid FROM stopped WHERE stopped.status = 'CANCELLED'
     ), node AS (
         UPDATE public.horsies_workflow_tasks n
-           SET error = node_error, completed_at = moment, updated_at = moment,
-               status = CASE WHEN n.kind <> 'task' AND n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
+           SET error = node_error, completed_at = moment, updated_at = moment, wake_at = NULL,
+               skip_reason = CASE WHEN n.status <> 'RUNNING' THEN reason END,
+               status = CASE WHEN n.status = 'RUNNING' THEN 'FAILED' ELSE 'SKIPPED' END
           FROM unstarted u WHERE n.ctid = u.tid
     ), told AS MATERIALIZED (
         SELECT pg_notify('task_cancel', stopped.id) FROM stopped WHERE stopped.status = 'RUNNING'
     ), stepped AS MATERIALIZED (
         SELECT run.id, pg_notify('workflow_step', 'w:' || run.id) FROM run
     )
-    SELECT stepped.id::text FROM stepped WHERE (SELECT count(*) FROM told) >= 0;
+    SELECT coalesce(array_agg(stepped.id::text), '{}') INTO stopped_ids
+      FROM stepped WHERE (SELECT count(*) FROM told) >= 0;
+    UPDATE public.horsies_workflows w
+       SET nodes_left = (SELECT count(*) FROM public.horsies_workflow_tasks n WHERE n.workflow_id = w.id
+                            AND n.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED'))
+     WHERE w.id = ANY (stopped_ids) AND w.id = ANY (undoing);
+    RETURN QUERY SELECT x.id FROM unnest(stopped_ids) AS x (id);
 END
 $$;
 
@@ -1335,6 +1434,20 @@ ALTER TABLE public.horsies_worker_states ALTER COLUMN id ADD GENERATED BY DEFAUL
     CACHE 1
 );
 
+CREATE TABLE public.horsies_workflow_signals (
+    id character varying(255) NOT NULL,
+    workflow_id character varying(36) NOT NULL,
+    name character varying(255) NOT NULL,
+    value text NOT NULL,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    consumed_by character varying(36),
+    consumed_at timestamp with time zone,
+    noticed boolean DEFAULT false NOT NULL,
+    CONSTRAINT ck_horsies_workflow_signals_consumed CHECK (((consumed_by IS NULL) = (consumed_at IS NULL))),
+    CONSTRAINT ck_horsies_workflow_signals_time_range CHECK (((LEAST(created_at, consumed_at) >= to_timestamp((0)::double precision)) AND (GREATEST(created_at, consumed_at) <= to_timestamp(('221845392000'::bigint)::double precision)))),
+    CONSTRAINT ck_horsies_workflow_signals_value CHECK ((octet_length(value) <= 16777216))
+);
+
 CREATE TABLE public.horsies_workflow_tasks (
     id character varying(36) NOT NULL,
     workflow_id character varying(36) NOT NULL,
@@ -1371,13 +1484,25 @@ CREATE TABLE public.horsies_workflow_tasks (
     kind character varying(20) DEFAULT 'task'::character varying NOT NULL,
     metadata jsonb,
     group_key character varying(255) COLLATE pg_catalog."C",
+    wake_at timestamp with time zone,
+    signal_name character varying(255),
+    when_index integer,
+    when_value boolean,
+    decides integer[] DEFAULT '{}'::integer[] NOT NULL,
+    skip_reason character varying(20),
+    deps_void integer DEFAULT 0 NOT NULL,
+    ended_seq integer,
+    compensate jsonb,
+    compensates character varying(36),
     CONSTRAINT ck_horsies_workflow_tasks_graph CHECK (((task_index >= 0) AND (task_index <> ALL (dependencies)))),
     CONSTRAINT ck_horsies_workflow_tasks_join CHECK ((((join_type)::text = ANY ((ARRAY['all'::character varying, 'any'::character varying, 'quorum'::character varying])::text[])) AND (((join_type)::text = 'quorum'::text) = (min_success IS NOT NULL)) AND (min_success >= 1))),
-    CONSTRAINT ck_horsies_workflow_tasks_kind CHECK (((kind)::text = ANY ((ARRAY['task'::character varying, 'workflow'::character varying, 'map'::character varying])::text[]))),
+    CONSTRAINT ck_horsies_workflow_tasks_kind CHECK (((kind)::text = ANY ((ARRAY['task'::character varying, 'workflow'::character varying, 'map'::character varying, 'signal'::character varying, 'sleep'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflow_tasks_priority CHECK (((priority >= 1) AND (priority <= 100))),
     CONSTRAINT ck_horsies_workflow_tasks_queue_name CHECK (((queue_name)::text ~ '^[A-Za-z0-9_.-]{1,52}$'::text)),
-    CONSTRAINT ck_horsies_workflow_tasks_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'READY'::character varying, 'ENQUEUED'::character varying, 'RUNNING'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'SKIPPED'::character varying])::text[]))),
-    CONSTRAINT ck_horsies_workflow_tasks_time_range CHECK (((LEAST(created_at, started_at, completed_at, updated_at, good_until) >= to_timestamp((0)::double precision)) AND (GREATEST(created_at, started_at, completed_at, updated_at, good_until) <= to_timestamp(('221845392000'::bigint)::double precision)) AND ((ttl >= make_interval()) AND (ttl <= make_interval(years => 1000)))))
+    CONSTRAINT ck_horsies_workflow_tasks_skip_reason CHECK (((skip_reason IS NULL) OR (((status)::text = 'SKIPPED'::text) AND ((skip_reason)::text = ANY ((ARRAY['upstream'::character varying, 'not_taken'::character varying, 'cancelled'::character varying, 'deadline'::character varying])::text[]))))),
+    CONSTRAINT ck_horsies_workflow_tasks_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'READY'::character varying, 'ENQUEUED'::character varying, 'RUNNING'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'SKIPPED'::character varying, 'WAITING'::character varying])::text[]))),
+    CONSTRAINT ck_horsies_workflow_tasks_time_range CHECK (((LEAST(created_at, started_at, completed_at, updated_at, good_until, wake_at) >= to_timestamp((0)::double precision)) AND (GREATEST(created_at, started_at, completed_at, updated_at, good_until, wake_at) <= to_timestamp(('221845392000'::bigint)::double precision)) AND ((ttl >= make_interval()) AND (ttl <= make_interval(years => 1000))))),
+    CONSTRAINT ck_horsies_workflow_tasks_waits CHECK (((((kind)::text = 'signal'::text) = (signal_name IS NOT NULL)) AND ((when_index IS NULL) = (when_value IS NULL)) AND ((wake_at IS NULL) OR ((status)::text = 'WAITING'::text))))
 );
 
 CREATE TABLE public.horsies_workflows (
@@ -1404,12 +1529,26 @@ CREATE TABLE public.horsies_workflows (
     paused_inside boolean DEFAULT false NOT NULL,
     metadata jsonb,
     group_key character varying(255) COLLATE pg_catalog."C",
+    deadline timestamp with time zone,
+    start_at timestamp with time zone,
+    wake_at timestamp with time zone,
+    priority integer,
+    unique_key character varying(255),
+    release character varying(255),
+    fingerprint character varying(64),
+    ends_as character varying(20),
+    continues integer DEFAULT 0 NOT NULL,
+    continued_from character varying(36),
+    ended_count integer DEFAULT 0 NOT NULL,
+    unsettled boolean DEFAULT false NOT NULL,
     CONSTRAINT ck_horsies_workflows_completed_at CHECK (((completed_at IS NOT NULL) = ((status)::text = ANY ((ARRAY['COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[])))),
+    CONSTRAINT ck_horsies_workflows_ends_as CHECK (((ends_as)::text = ANY ((ARRAY['FAILED'::character varying, 'CANCELLED'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflows_metadata CHECK (((metadata IS NULL) OR ((jsonb_typeof(metadata) = 'object'::text) AND (pg_column_size(metadata) <= 65536)))),
     CONSTRAINT ck_horsies_workflows_on_error CHECK (((on_error)::text = ANY ((ARRAY['fail'::character varying, 'pause'::character varying])::text[]))),
     CONSTRAINT ck_horsies_workflows_parent CHECK ((((parent_workflow_id IS NULL) = (parent_task_index IS NULL)) AND ((parent_workflow_id IS NULL) = (depth = 0)) AND (depth >= 0))),
+    CONSTRAINT ck_horsies_workflows_priority CHECK (((priority >= 1) AND (priority <= 100))),
     CONSTRAINT ck_horsies_workflows_status CHECK (((status)::text = ANY ((ARRAY['PENDING'::character varying, 'RUNNING'::character varying, 'PAUSED'::character varying, 'COMPLETED'::character varying, 'FAILED'::character varying, 'CANCELLED'::character varying])::text[]))),
-    CONSTRAINT ck_horsies_workflows_time_range CHECK (((LEAST(sent_at, created_at, started_at, completed_at, updated_at) >= to_timestamp((0)::double precision)) AND (GREATEST(sent_at, created_at, started_at, completed_at, updated_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+    CONSTRAINT ck_horsies_workflows_time_range CHECK (((LEAST(sent_at, created_at, started_at, completed_at, updated_at, deadline, start_at, wake_at) >= to_timestamp((0)::double precision)) AND (GREATEST(sent_at, created_at, started_at, completed_at, updated_at, deadline, start_at, wake_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
 );
 
 ALTER TABLE ONLY public.horsies_alembic_version
@@ -1447,6 +1586,9 @@ ALTER TABLE ONLY public.horsies_worker_instances
 
 ALTER TABLE ONLY public.horsies_worker_states
     ADD CONSTRAINT pk_horsies_worker_states PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_workflow_signals
+    ADD CONSTRAINT pk_horsies_workflow_signals PRIMARY KEY (id);
 
 ALTER TABLE ONLY public.horsies_workflow_tasks
     ADD CONSTRAINT pk_horsies_workflow_tasks PRIMARY KEY (id);
@@ -1495,19 +1637,41 @@ CREATE INDEX ix_horsies_worker_instances_open ON public.horsies_worker_instances
 
 CREATE INDEX ix_horsies_worker_states_worker ON public.horsies_worker_states USING btree (worker_id, snapshot_at DESC);
 
+CREATE INDEX ix_horsies_workflow_signals_name ON public.horsies_workflow_signals USING btree (workflow_id, name, created_at);
+
+CREATE INDEX ix_horsies_workflow_signals_new ON public.horsies_workflow_signals USING btree (created_at) WHERE (NOT noticed);
+
+CREATE INDEX ix_horsies_workflow_tasks_compensate ON public.horsies_workflow_tasks USING btree (workflow_id) WHERE (compensate IS NOT NULL);
+
 CREATE INDEX ix_horsies_workflow_tasks_live ON public.horsies_workflow_tasks USING btree (workflow_id, status) WHERE ((status)::text = ANY ((ARRAY['READY'::character varying, 'ENQUEUED'::character varying, 'RUNNING'::character varying])::text[]));
+
+CREATE INDEX ix_horsies_workflow_tasks_open ON public.horsies_workflow_tasks USING btree (status, updated_at) WHERE ((status)::text = ANY ((ARRAY['READY'::character varying, 'ENQUEUED'::character varying])::text[]));
 
 CREATE INDEX ix_horsies_workflow_tasks_sub_workflow_id ON public.horsies_workflow_tasks USING btree (sub_workflow_id) WHERE (sub_workflow_id IS NOT NULL);
 
+CREATE INDEX ix_horsies_workflow_tasks_waiting ON public.horsies_workflow_tasks USING btree (workflow_id) WHERE ((status)::text = 'WAITING'::text);
+
 CREATE INDEX ix_horsies_workflows_completed_at ON public.horsies_workflows USING btree (completed_at) WHERE (completed_at IS NOT NULL);
+
+CREATE INDEX ix_horsies_workflows_finishing ON public.horsies_workflows USING btree (updated_at) WHERE (((status)::text = 'RUNNING'::text) AND (nodes_left = 0));
 
 CREATE INDEX ix_horsies_workflows_live ON public.horsies_workflows USING btree (status, updated_at) WHERE ((status)::text = ANY ((ARRAY['PENDING'::character varying, 'RUNNING'::character varying, 'PAUSED'::character varying])::text[]));
 
 CREATE INDEX ix_horsies_workflows_parent_workflow_id ON public.horsies_workflows USING btree (parent_workflow_id) WHERE (parent_workflow_id IS NOT NULL);
 
+CREATE INDEX ix_horsies_workflows_unsettled ON public.horsies_workflows USING btree (completed_at) WHERE (unsettled AND (completed_at IS NOT NULL));
+
+CREATE INDEX ix_horsies_workflows_wake_at ON public.horsies_workflows USING btree (wake_at) WHERE (wake_at IS NOT NULL);
+
 CREATE UNIQUE INDEX uq_horsies_tasks_unique_key ON public.horsies_tasks USING btree (task_name, unique_key) WHERE ((unique_key IS NOT NULL) AND ((status)::text = ANY ((ARRAY['PENDING'::character varying, 'CLAIMED'::character varying, 'RUNNING'::character varying])::text[])));
 
+CREATE UNIQUE INDEX uq_horsies_workflow_signals_consumed_by ON public.horsies_workflow_signals USING btree (consumed_by) WHERE (consumed_by IS NOT NULL);
+
+CREATE UNIQUE INDEX uq_horsies_workflow_tasks_compensates ON public.horsies_workflow_tasks USING btree (compensates) WHERE (compensates IS NOT NULL);
+
 CREATE UNIQUE INDEX uq_horsies_workflow_tasks_task_id ON public.horsies_workflow_tasks USING btree (task_id) WHERE (task_id IS NOT NULL);
+
+CREATE UNIQUE INDEX uq_horsies_workflows_unique_key ON public.horsies_workflows USING btree (name, unique_key) WHERE ((unique_key IS NOT NULL) AND (completed_at IS NULL));
 
 CREATE TRIGGER horsies_task_notify_trigger AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN ((current_setting('horsies.notify'::text, true) IS DISTINCT FROM 'off'::text)) EXECUTE FUNCTION public.horsies_notify_task_changes();
 
@@ -1517,6 +1681,9 @@ CREATE TRIGGER horsies_workflow_notify_trigger AFTER UPDATE ON public.horsies_wo
 
 ALTER TABLE ONLY public.horsies_task_attempts
     ADD CONSTRAINT fk_horsies_task_attempts_task_id FOREIGN KEY (task_id) REFERENCES public.horsies_tasks(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY public.horsies_workflow_signals
+    ADD CONSTRAINT fk_horsies_workflow_signals_workflow_id FOREIGN KEY (workflow_id) REFERENCES public.horsies_workflows(id) ON DELETE CASCADE;
 
 ALTER TABLE ONLY public.horsies_workflow_tasks
     ADD CONSTRAINT fk_horsies_workflow_tasks_workflow_id FOREIGN KEY (workflow_id) REFERENCES public.horsies_workflows(id) ON DELETE CASCADE;

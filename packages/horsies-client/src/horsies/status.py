@@ -81,6 +81,8 @@ class NodeStatus(StrEnum):
 
     PENDING = "PENDING"
     READY = "READY"
+    WAITING = "WAITING"
+    """For a signal, or for a time."""
     ENQUEUED = "ENQUEUED"
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"

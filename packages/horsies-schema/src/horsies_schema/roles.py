@@ -24,8 +24,11 @@ PRIVATE: Final = {
         }
     ),
     "horsies_task_attempts": frozenset({"error_message", "failed_reason"}),
-    "horsies_workflow_tasks": frozenset({"args", "kwargs", "args_from", "result", "error", "task_options", "metadata"}),
-    "horsies_workflows": frozenset({"result", "error", "enqueue_sha", "success_policy", "metadata"}),
+    "horsies_workflow_tasks": frozenset(
+        {"args", "kwargs", "args_from", "result", "error", "task_options", "metadata", "compensate"}
+    ),
+    "horsies_workflows": frozenset({"result", "error", "enqueue_sha", "success_policy", "metadata", "unique_key"}),
+    "horsies_workflow_signals": frozenset({"value"}),
     "horsies_schedule_state": frozenset({"config_hash"}),
 }
 
@@ -33,6 +36,11 @@ PRIVATE: Final = {
 SENT_COLUMNS: Final = (
     "id", "task_name", "queue_name", "priority", "args", "kwargs", "sent_at", "enqueued_at", "good_until",
     "max_retries", "task_options", "unique_key", "enqueue_sha", "metadata", "group_key",
+)  # fmt: skip
+
+# What a producer reads: results, and how far its runs are.
+PRODUCED: Final = (
+    "horsies_tasks", "horsies_task_attempts", "horsies_workflows", "horsies_workflow_tasks", "horsies_workflow_signals",
 )  # fmt: skip
 
 # What the operator's verbs write. Not among them: what a task is and was given, the claim's generation, which fences
@@ -46,10 +54,12 @@ OPERATED_COLUMNS: Final = {
         "withdrawn", "updated_at",
     ),
     "horsies_workflows": (
-        "status", "result", "error", "completed_at", "nodes_left", "paused_inside", "updated_at",
+        "status", "result", "error", "completed_at", "nodes_left", "paused_inside", "updated_at", "wake_at", "deadline",
+        "ends_as", "unsettled", "started_at",
     ),
     "horsies_workflow_tasks": (
         "status", "task_id", "result", "error", "started_at", "completed_at", "deps_left", "deps_ok", "updated_at",
+        "wake_at", "skip_reason", "deps_void", "ended_seq",
     ),
     "horsies_queue_state": ("paused_at", "updated_at", "override", "override_at"),
     "horsies_limits": ("override", "override_at", "updated_at"),
@@ -67,8 +77,9 @@ CHECK_FUNCTION: Final = "horsies_task_is_sound"
 START: Final = "horsies_start_workflow(jsonb)"
 CANCEL: Final = ("horsies_cancel_tasks(text[])", "horsies_cancel_workflow(text)")
 PURGE: Final = "horsies_purge_tasks(text[])"
+SIGNAL: Final = "horsies_signal(text, text, jsonb, text, text)"
 # It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
-STOP: Final = "horsies_stop_workflows(text[], text, text, text, text)"
+STOP: Final = "horsies_stop_workflows(text[], text, text, text, text, text, boolean)"
 
 # They run with the rights of their caller, and PUBLIC may execute them; a database may have taken that away.
 _SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text, jsonb"
@@ -136,21 +147,20 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "",
         "-- take back what an older release granted, columns included",
         f"REVOKE ALL ON {on(VERSION_TABLE, *tables)} FROM {everyone};",
-        f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, *CANCEL)} FROM PUBLIC, {everyone};",
+        f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, SIGNAL, *CANCEL)} FROM PUBLIC, {everyone};",
         f"GRANT USAGE ON SCHEMA {place} TO {everyone};",
         f"GRANT SELECT ON {on(VERSION_TABLE)} TO {everyone};",
         "",
-        "-- producer: send tasks, start workflows, wait for results, cancel",
+        "-- producer: send tasks, start workflows and send them signals, wait for results, cancel",
         f"GRANT INSERT ({', '.join(SENT_COLUMNS)}) ON {on('horsies_tasks')} TO {producer};",
-        f"GRANT SELECT ON {on('horsies_tasks', 'horsies_task_attempts', 'horsies_workflows', 'horsies_workflow_tasks')}"
-        f" TO {producer};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, *CANCEL)} TO {producer};",
+        f"GRANT SELECT ON {on(*PRODUCED)} TO {producer};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, SIGNAL, *CANCEL)} TO {producer};",
         f"GRANT EXECUTE ON ROUTINE {on(*SEND)} TO {producer};",
         "",
         "-- worker: claim, run, finish, recover and prune; migrations need the owner, so either run",
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, *CANCEL)} TO {worker};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, SIGNAL, *CANCEL)} TO {worker};",
         f"GRANT EXECUTE ON ROUTINE {on(*SEND, *DUTY, *CLAIM, *POLICY)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
@@ -174,7 +184,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         ),
         f"GRANT INSERT ({', '.join(ATTEMPT_COLUMNS)}) ON {on('horsies_task_attempts')} TO {operator};",
         f"GRANT INSERT (queue_name, paused_at, override, override_at) ON {on('horsies_queue_state')} TO {operator};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, RATE_ROOM, *CANCEL, *POLICY)} TO {operator};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, SIGNAL, RATE_ROOM, *CANCEL, *POLICY)} TO {operator};",
         "COMMIT;",
     ]
     return "\n".join(lines) + "\n"

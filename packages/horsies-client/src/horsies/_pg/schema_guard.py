@@ -9,9 +9,9 @@ from horsies.errors import SchemaError
 
 MINIMUM_SERVER: Final = 14
 """The oldest major version of PostgreSQL."""
-REQUIRED_REVISION: Final = "0021"
+REQUIRED_REVISION: Final = "0022"
 """The oldest schema revision that this release works with."""
-HEAD_REVISION: Final = "0021"
+HEAD_REVISION: Final = "0022"
 """The newest revision that this release knows; a test compares it with horsies-schema. A worker with `auto_migrate`
 upgrades an older database to it. Newer revisions are accepted unless they are marked as breaking for older code."""
 

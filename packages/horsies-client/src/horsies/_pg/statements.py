@@ -28,13 +28,15 @@ from typing import Final
 
 _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
-    "queue_state", "limits", "rate_limits", "task_sets", "task_names", "workflows", "workflow_tasks", "alembic_version",
+    "queue_state", "limits", "rate_limits", "task_sets", "task_names", "workflows", "workflow_tasks", "workflow_signals",
+    "alembic_version",
 )  # fmt: skip
 TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
 FUNCTIONS: Final = (
     "horsies_cancel_tasks(text[])",
     "horsies_start_workflow(jsonb)",
-    "horsies_stop_workflows(text[], text, text, text, text)",
+    "horsies_stop_workflows(text[], text, text, text, text, text, boolean)",
+    "horsies_signal(text, text, jsonb, text, text)",
     "horsies_cancel_workflow(text)",
     "horsies_purge_tasks(text[])",
     "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",

@@ -109,6 +109,14 @@ class WorkflowControl:
         rows = await self._rows("cancel_workflow", workflow_id)
         return bool(rows[0]["is_cancelled"])
 
+    async def signal(
+        self, workflow_id: str, name: str, value: str, *, signal_id: str | None = None, path: str | None = None
+    ) -> str:
+        """Send a signal with this JSON text. Returns the outcome: DELIVERED, REPEATED, WORKFLOW_ENDED,
+        WORKFLOW_NOT_FOUND, NODE_NOT_FOUND or NOT_STARTED (of the workflow at `path`)."""
+        rows = await self._rows("signal_workflow", workflow_id, name, value, signal_id, path)
+        return rows[0]["outcome"]
+
     async def retry(self, workflow_id: str, node_id: str | None = None) -> bool:
         """See `WorkflowHandle.retry`."""
 

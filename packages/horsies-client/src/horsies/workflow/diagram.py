@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MARKS: Final = {
     NodeStatus.PENDING: "·",
     NodeStatus.READY: "○",
+    NodeStatus.WAITING: "◷",
     NodeStatus.ENQUEUED: "◔",
     NodeStatus.RUNNING: "▶",
     NodeStatus.COMPLETED: "✓",

@@ -18,7 +18,7 @@ def _metadata(text: str) -> dict[str, Any]:
 class WorkflowInfo(FromRow):
     """One row of `horsies_workflows`, without result and error. Times are the database's."""
 
-    CONVERTED: ClassVar = {"status": WorkflowStatus, "metadata": _metadata}
+    CONVERTED: ClassVar = {"status": WorkflowStatus, "ends_as": WorkflowStatus, "metadata": _metadata}
 
     id: str
     name: str
@@ -33,6 +33,18 @@ class WorkflowInfo(FromRow):
     started_at: datetime | None
     completed_at: datetime | None
     updated_at: datetime
+    deadline: datetime | None
+    """When the run is stopped and fails."""
+    start_at: datetime | None
+    """When it starts, if it was to start later."""
+    priority: int | None
+    """Of its tasks that have none of their own."""
+    release: str | None
+    """`AppConfig.release` of the process that started it."""
+    ends_as: WorkflowStatus | None
+    """While the run undoes what it did: how it will end."""
+    continues: int
+    """How often a task has continued it with another graph."""
     metadata: Mapping[str, Any] | None
     """Empty when it has none; None in a list of runs, and when this role may not read it."""
 
@@ -56,6 +68,19 @@ class WorkflowNodeInfo(FromRow):
     completed_at: datetime | None
     sub_workflow_status: WorkflowStatus | None = None
     """The state of the workflow in this node, if that has started."""
+    kind: str = "task"
+    """task, workflow, map, signal or sleep."""
+    wake_at: datetime | None = None
+    """While it waits: when a sleep is over, or when the wait for a signal times out."""
+    signal_name: str | None = None
+    when_index: int | None = None
+    """The node whose value decides whether this one is taken."""
+    when_value: bool | None = None
+    """The value with which it is taken."""
+    skip_reason: str | None = None
+    """Of a skipped node: upstream, not_taken, cancelled or deadline."""
+    is_compensation: bool = False
+    """It undoes what another node did."""
 
 
 @dataclass(frozen=True, slots=True)

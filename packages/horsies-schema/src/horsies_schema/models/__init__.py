@@ -9,7 +9,7 @@ from horsies_schema.models.base import Base
 from horsies_schema.models.queues import QueueState, RateLimit, SharedLimit
 from horsies_schema.models.tasks import Heartbeat, ScheduleState, Task, TaskAttempt, TaskName, TaskSet
 from horsies_schema.models.workers import WorkerInstance, WorkerState
-from horsies_schema.models.workflows import Workflow, WorkflowTask
+from horsies_schema.models.workflows import Workflow, WorkflowSignal, WorkflowTask
 
 __all__ = [
     "Base",
@@ -25,5 +25,6 @@ __all__ = [
     "WorkerInstance",
     "WorkerState",
     "Workflow",
+    "WorkflowSignal",
     "WorkflowTask",
 ]

@@ -129,12 +129,14 @@ t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.
 -- fragment: workflow_info
 -- The columns of WorkflowInfo but its metadata, which a viewer may not read; `w` is a row of horsies_workflows.
 w.id, w.name, w.status, w.on_error, w.definition_key, w.parent_workflow_id, w.depth, w.nodes_left, w.sent_at,
-       w.created_at, w.started_at, w.completed_at, w.updated_at
+       w.created_at, w.started_at, w.completed_at, w.updated_at, w.deadline, w.start_at, w.priority, w.release, w.ends_as,
+       w.continues
 
 -- fragment: node_info
 -- The columns of WorkflowNodeInfo; `n` is the node, `t` its task and `c` the workflow inside it. A node's row stays
 -- ENQUEUED while its task runs, which saves a write per node, so RUNNING is read from the task.
-n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.kind <> 'task' AS is_subworkflow, n.sub_workflow_id,
-       n.task_id,
+n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.kind IN ('workflow', 'map') AS is_subworkflow, n.sub_workflow_id,
+       n.task_id, n.kind, n.wake_at, n.signal_name, n.when_index, n.when_value, n.skip_reason,
+       n.compensates IS NOT NULL AS is_compensation,
        CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
        coalesce(n.started_at, t.started_at) AS started_at, n.completed_at, c.status AS sub_workflow_status

@@ -186,11 +186,17 @@ SELECT resumed.id, pg_notify('workflow_step', 'w:' || resumed.id) AS stepped, (S
 -- ended or does not exist. A function of the schema, with the lock order of the statements here.
 SELECT horsies_cancel_workflow($1::text) AS is_cancelled;
 
+-- name: signal_workflow :value
+-- params: id, name, value, signal_id, path
+-- A function of the schema, for programs in other languages too.
+SELECT horsies_signal($1::text, $2::text, $3::text::jsonb, $4::text, $5::text) AS outcome;
+
 -- name: stop_workflows :many
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
--- params: ids, status, task_error, node_error, run_error
--- Ends runs that the caller has locked as CANCELLED or FAILED, before their nodes have ended.
-SELECT id FROM horsies_stop_workflows($1::text[], $2::text, $3::text, $4::text, $5::text) AS stopped (id);
+-- params: ids, status, task_error, node_error, run_error, reason, undoes
+-- Ends runs that the caller has locked as CANCELLED or FAILED, before their nodes have ended. undoes: those with
+-- compensations end when these have run.
+SELECT id FROM horsies_stop_workflows($1::text[], $2::text, $3::text, $4::text, $5::text, $6::text, $7::bool) AS stopped (id);
 
 -- name: retry_nodes :many
 -- params: ids, indexes

@@ -5,7 +5,8 @@ from typing import Final
 TABLES: Final = (
     "horsies_heartbeats", "horsies_limits", "horsies_queue_state", "horsies_rate_limits",
     "horsies_schedule_state", "horsies_task_attempts", "horsies_task_names", "horsies_task_sets", "horsies_tasks",
-    "horsies_worker_instances", "horsies_worker_states", "horsies_workflow_tasks", "horsies_workflows",
+    "horsies_worker_instances", "horsies_worker_states", "horsies_workflow_signals", "horsies_workflow_tasks",
+    "horsies_workflows",
 )  # fmt: skip
 
 HOT_TABLES: Final = ("horsies_tasks", "horsies_heartbeats", "horsies_worker_instances", "horsies_worker_states")
@@ -19,15 +20,19 @@ INDEXES: Final = (
     "ix_horsies_tasks_in_flight", "ix_horsies_tasks_next_retry_at", "ix_horsies_tasks_terminal_at",
     "ix_horsies_tasks_withdrawn",
     "ix_horsies_worker_instances_open", "ix_horsies_worker_states_worker",
-    "ix_horsies_workflow_tasks_live", "ix_horsies_workflow_tasks_sub_workflow_id",
-    "ix_horsies_workflows_completed_at", "ix_horsies_workflows_live",
-    "ix_horsies_workflows_parent_workflow_id", "pk_horsies_heartbeats", "pk_horsies_limits",
+    "ix_horsies_workflow_signals_name", "ix_horsies_workflow_signals_new",
+    "ix_horsies_workflow_tasks_compensate", "ix_horsies_workflow_tasks_live", "ix_horsies_workflow_tasks_open",
+    "ix_horsies_workflow_tasks_sub_workflow_id", "ix_horsies_workflow_tasks_waiting",
+    "ix_horsies_workflows_completed_at", "ix_horsies_workflows_finishing", "ix_horsies_workflows_live",
+    "ix_horsies_workflows_parent_workflow_id", "ix_horsies_workflows_unsettled", "ix_horsies_workflows_wake_at", "pk_horsies_heartbeats", "pk_horsies_limits",
     "pk_horsies_queue_state", "pk_horsies_rate_limits",
     "pk_horsies_schedule_state", "pk_horsies_task_attempts", "pk_horsies_task_names",
     "pk_horsies_task_sets", "pk_horsies_tasks", "pk_horsies_worker_instances",
-    "pk_horsies_worker_states", "pk_horsies_workflow_tasks", "pk_horsies_workflows",
-    "uq_horsies_task_attempts_task_id_attempt", "uq_horsies_tasks_unique_key", "uq_horsies_workflow_tasks_task_id",
+    "pk_horsies_worker_states", "pk_horsies_workflow_signals", "pk_horsies_workflow_tasks", "pk_horsies_workflows",
+    "uq_horsies_task_attempts_task_id_attempt", "uq_horsies_tasks_unique_key", "uq_horsies_workflow_signals_consumed_by",
+    "uq_horsies_workflow_tasks_compensates", "uq_horsies_workflow_tasks_task_id",
     "uq_horsies_workflow_tasks_workflow_id_node_id", "uq_horsies_workflow_tasks_workflow_id_task_index",
+    "uq_horsies_workflows_unique_key",
 )  # fmt: skip
 
 TRIGGERS: Final = (
