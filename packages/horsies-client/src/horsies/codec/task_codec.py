@@ -22,7 +22,7 @@ from horsies.codec.signature import Parameter, TaskSignature, read_signature
 from horsies.codec.untyped import decode_untyped_result, read_json
 from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, EncodedResult, PayloadLimits
 from horsies.errors import BUILT_IN_CODES, ContractCode, OperationalErrorCode, TaskDefinitionError
-from horsies.result import TaskError, TaskResult
+from horsies.result import Continue, TaskError, TaskResult
 
 #: *args gets a key that cannot be a keyword of a Python call.
 _VARARGS_KEY: Final = "*"
@@ -158,6 +158,8 @@ class TaskCodec:
         if not isinstance(returned, TaskResult):
             why = f"{safe_repr(returned)} is not a TaskResult; return TaskResult(ok=...) or TaskResult(err=...)"
             raise ResultError(name, Fault((), Reason.INVALID, why), ContractCode.RETURN_TYPE_MISMATCH)
+        if isinstance(returned, Continue):
+            return self._encode_continue(cast("Continue[Any]", returned), limits)
         result = cast("TaskResult[Any, object]", returned)
         if result.is_err():
             if not isinstance(result.err, TaskError):
@@ -170,6 +172,18 @@ class TaskCodec:
             broken = refused.reason is Reason.INVALID
             code = ContractCode.RETURN_TYPE_MISMATCH if broken else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
             raise ResultError(name, refused.fault, code) from refused
+
+    def _encode_continue(self, returned: Continue[Any], limits: PayloadLimits) -> str:
+        """The text of a task that continues as a workflow: the whole graph, which a step of the run turns into rows."""
+        from horsies.workflow.continuing import continue_text
+
+        text, why = continue_text(returned.workflow, self.signature.result)
+        if why is None and len(text.encode()) > limits.max_bytes:
+            why = f"the workflow to continue with is larger than {limits.max_bytes:,} bytes"
+        if why is not None:
+            fault = Fault((), Reason.INVALID, why)
+            raise ResultError(self.signature.task_name, fault, ContractCode.RETURN_TYPE_MISMATCH)
+        return text
 
     def encode_outcome(self, returned: object, *, limits: PayloadLimits = DEFAULT_LIMITS) -> EncodedResult:
         """For the child process: any return value becomes a text that can be stored. Never raises."""
