@@ -11,13 +11,14 @@ explains all of it.
 from horsies.testing.inlining import inline
 from horsies.testing.one_task import OneTask, run, run_as, run_async
 from horsies.testing.recording import recorded
-from horsies.testing.records import Attempt, SentTask, StartedWorkflow
+from horsies.testing.records import Attempt, SentSignal, SentTask, StartedWorkflow
 from horsies.testing.sends import Sends
 
 __all__ = [
     "Attempt",
     "OneTask",
     "Sends",
+    "SentSignal",
     "SentTask",
     "StartedWorkflow",
     "inline",

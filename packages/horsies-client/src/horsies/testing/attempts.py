@@ -277,7 +277,7 @@ def decoded(definition: "TaskDefinition | None", text: str) -> "TaskResult[Any, 
 
 def run_row(app: Horsies, row: TaskRow, *, first_attempt: int = 1, only_one: bool = False) -> "Outcome":
     """Run a task until it ends, or once; fills in its record. The delays between attempts are recorded, not waited."""
-    from horsies_worker.child.outcome import error_outcome
+    from horsies_worker.child.outcome import error_outcome, outside_of_workflows
     from horsies_worker.claim.claimed_task import claimed_task
     from horsies_worker.finish.decide import decide
 
@@ -302,6 +302,8 @@ def run_row(app: Horsies, row: TaskRow, *, first_attempt: int = 1, only_one: boo
             definition, run_ahead=False,
         )  # fmt: skip
         outcome = run_attempt(app, definition, claimed.job, sent.group)
+        if sent.workflow_id is None:
+            outcome = outside_of_workflows(outcome)
         end = decide(
             task_id=sent.id, generation=attempt, attempt=attempt, options=claimed.options, budget=claimed.max_retries,
             outcome=outcome, started=0.0, finished=0.0, random=random.random,

@@ -23,6 +23,7 @@ from horsies.testing.store import Row, Store
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen
     from horsies._stand_in import StandIn
+    from horsies.workflow.signals import Signal
 
 _lock = threading.Lock()
 
@@ -50,7 +51,7 @@ class Mode:
     def __init__(self, app: Horsies) -> None:
         self.app = app
         self.sends = Sends(app)
-        self.store = Store(self.sends)
+        self.store = Store(self.sends, self.address)
 
     # -- what is a StandIn -----------------------------------------------------------------------
 
@@ -80,6 +81,10 @@ class Mode:
 
     @abstractmethod
     def refusal(self, what: str) -> UsageError: ...
+
+    def address(self, signal: "Signal") -> tuple[str, str | None]:
+        """The id of the run that a signal goes to, and why it cannot. Any will do where nothing runs."""
+        return signal.workflow_id, None
 
     # -- what a mode does with new rows ----------------------------------------------------------
 

@@ -1,102 +1,80 @@
-"""The nodes of an inline run, and the values that they take from each other: what `enqueue_nodes`, `missing_values` and
-`finish_workflow` in the worker's workflows.sql do with rows."""
+"""The values that the nodes of an inline run take from each other: what `enqueue_nodes`, `missing_values`,
+`launch_map`, `count_down` and `finish_workflow` in the worker's workflows.sql do with rows."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from horsies.result import TaskError
-from horsies.status import NodeStatus, WorkflowStatus
+from horsies.status import NodeStatus
+from horsies.testing.inline_run import InlineNode, InlineRun
+from horsies_worker.workflows.halting import is_partial
 from horsies_worker.workflows.refused import no_value
-from horsies_worker.workflows.step import NOT_AVAILABLE, NOT_READY
+from horsies_worker.workflows.resolve import Join
+from horsies_worker.workflows.step import NO_OUTPUT
+
+_GAPS = ("skipped", "not taken")
+"""Why a bare value does not exist; the first that is found wins."""
 
 
-class InlineNode:
-    """One node of a run; `data` is its part of the graph."""
-
-    def __init__(self, index: int, data: Mapping[str, Any]) -> None:
-        self.index = index
-        self.data = data
-        self.sources: Mapping[str, Mapping[str, Any]] = data["args_from"] or {}
-        """By parameter: where its value comes from."""
-        self.node_id: str = data["node_id"]
-        self.kind: str = data["kind"]
-        self.status = NodeStatus.PENDING
-        self.left = len(data["dependencies"])
-        self.ok = 0
-        self.result: str | None = None
-        self.error: str | None = None
-
-    @property
-    def text(self) -> str:
-        """Its stored result or error, or why there is none."""
-        return self.result or self.error or (NOT_AVAILABLE if self.status.is_terminal else NOT_READY)
+def join_of(run: InlineRun, node: InlineNode) -> Join:
+    data = node.data
+    is_open = any(not run.by_id[source].status.is_terminal for source in data["ctx_from"] or ())
+    return Join(
+        data["join_type"], data["min_success"], data["allow_failed"], len(data["dependencies"]), node.left, node.ok,
+        is_open, node.void, _when(run, node),
+    )  # fmt: skip
 
 
-class InlineRun:
-    """One run; `around` is the run and the node that it is inside of."""
+def _when(run: InlineRun, node: InlineNode) -> str | None:
+    """What the node's `when` or `unless` says."""
+    if node.decider is None:
+        return None
+    decider = run.nodes[node.decider]
+    if not decider.status.is_terminal:
+        return "open"
+    if decider.is_not_taken:
+        return "not taken"
+    value = bare(decider) if decider.status is NodeStatus.COMPLETED else None
+    if value not in ("true", "false"):
+        return "upstream"
+    return "taken" if (value == "true") is node.data["when_value"] else "not taken"
 
-    def __init__(
-        self,
-        run_id: str,
-        data: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None,
-        group: str | None,
-        around: "tuple[InlineRun, InlineNode] | None" = None,
-        *,
-        is_map: bool = False,
-    ) -> None:
-        self.id = run_id
-        self.data = data
-        self.metadata = metadata
-        self.group = group
-        self.around = around
-        self.is_map = is_map
-        self.nodes = [InlineNode(index, node) for index, node in enumerate(data["nodes"])]
-        self.by_id = {node.node_id: node for node in self.nodes}
-        self.left = len(self.nodes)
-        self.status = WorkflowStatus.RUNNING
-        self.has_failed = False
-        self.result: str | None = None
-        self.error: str | None = None
 
-    def is_inside(self, other: "InlineRun") -> bool:
-        return self is other or (self.around is not None and self.around[0].is_inside(other))
-
-    def first_failure(self) -> list[Mapping[str, Any]]:
-        """The row of the worker's statement `first_failure`."""
-        failed = [node for node in self.nodes if node.status is NodeStatus.FAILED][:1]
-        return [
-            {"node_id": node.node_id, "error": node.error, "is_item": self.is_map, "task_index": node.index}
-            for node in failed
-        ]
-
-    def output(self) -> str | None:
-        """The result of the run: that of its output node, or the list of a map's values."""
-        if self.is_map:
-            values = [_bare(node) for node in self.nodes]
-            if any(value is None for value in values):
-                return None
-            return '{"ok":[' + ",".join(value for value in values if value is not None) + "]}"
-        index: int | None = self.data["output"]
-        if index is None:
-            return '{"ok":null}'
-        node = self.nodes[index]
-        return node.result or node.error
+def output_of(run: InlineRun) -> str | None:
+    """The result of the run: that of its output node, or the list of a map's values or results."""
+    if run.is_map:
+        is_whole = not is_partial(json.dumps(run.data["success_policy"]))
+        values = [bare(node) if is_whole else node.result or node.error for node in run.nodes]
+        if any(value is None for value in values):
+            return None
+        return '{"ok":[' + ",".join(value for value in values if value is not None) + "]}"
+    index: int | None = run.data["output"]
+    if index is None:
+        return '{"ok":null}'
+    node = run.nodes[index]
+    return node.result or (NO_OUTPUT if node.is_not_taken else node.error)
 
 
 def gap_of(run: InlineRun, node: InlineNode) -> TaskError | str | None:
-    """Why a bare value that the node takes does not exist: "skipped", or the error that the node ends with."""
-    missing: TaskError | None = None
+    """Why a bare value that the node takes does not exist: "skipped", "not taken", or the error that the node ends
+    with."""
+    gaps: set[str] = set()
+    missing: list[str] = []
     for source in node.sources.values():
-        if source.get("bare") is not True:
+        if source.get("bare") is not True or "item" in source:
             continue
         found = _source(run, source)
-        if found.status is not NodeStatus.COMPLETED or (found.result is not None and _bare(found) is None):
-            return "skipped"
-        if found.result is None:
-            missing = missing or no_value(found.node_id)
-    return missing
+        if found.is_not_taken:
+            gaps.add("not taken")
+        elif found.status is not NodeStatus.COMPLETED or (found.result is not None and bare(found) is None):
+            gaps.add("skipped")
+        elif found.result is None:
+            missing.append(found.node_id)
+    for gap in _GAPS:
+        if gap in gaps:
+            return gap
+    return no_value(min(missing)) if missing else None
 
 
 def compose(run: InlineRun, node: InlineNode) -> str | None:
@@ -105,18 +83,16 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
     members: list[str] = []
     for parameter, source in node.sources.items():
         if "meta" in source:
-            text = _dumped({"workflow_id": run.id, "workflow_name": run.data["name"], "node_id": node.node_id,
-                            "task_index": node.index})  # fmt: skip
+            text = dumped({"workflow_id": run.id, "workflow_name": run.data["name"], "node_id": node.node_id,
+                           "task_index": node.index})  # fmt: skip
         elif "ctx" in source:
             results = ",".join(
-                f"{_dumped(one)}:{run.by_id[one].text}" for one in node.data["ctx_from"] or () if one in run.by_id
+                f"{dumped(one)}:{run.by_id[one].text}" for one in node.data["ctx_from"] or () if one in run.by_id
             )
-            text = f'{{"workflow_id":{_dumped(run.id)},"node_id":{_dumped(node.node_id)},"results":{{{results}}}}}'
-        elif source.get("bare") is True:
-            text = _bare(_source(run, source)) or "null"
+            text = f'{{"workflow_id":{dumped(run.id)},"node_id":{dumped(node.node_id)},"results":{{{results}}}}}'
         else:
-            text = _source(run, source).text
-        members.append(f"{_dumped(parameter)}:{text}")
+            text = _value(run, source)
+        members.append(f"{dumped(parameter)}:{text}")
     if not members:
         return given
     inner = (given or "{}")[1:-1]
@@ -125,27 +101,65 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
 
 def items_of(run: InlineRun, node: InlineNode) -> list[Any] | None:
     """The list that a map goes through; None when the value is none."""
-    value: Any = json.loads(_bare(_source(run, node.sources["*"])) or "null")
+    value: Any = json.loads(_value(run, node.sources["*"]))
     return cast("list[Any]", value) if isinstance(value, list) else None
 
 
+def map_graph(name: str, pattern: Mapping[str, Any], items: Sequence[Any]) -> dict[str, Any]:
+    """One node per item, as `launch_map` writes them: a task, or a workflow that holds the item in `args`."""
+    alone: dict[str, Any] = {
+        "dependencies": [], "dependents": [], "ctx_from": None, "join_type": "all", "min_success": None,
+        "allow_failed": False, "kind": "task", "when_index": None, "decides": (),
+    }  # fmt: skip
+    graph: Mapping[str, Any] | None = pattern.get("graph")
+    nodes: list[dict[str, Any]] = []
+    for at, item in enumerate(items):
+        node: dict[str, Any] = {**pattern, **alone, "node_id": f"item-{at}"}
+        if graph is not None:
+            node |= {"kind": "workflow", "kwargs": graph, "args": dumped(item), "args_from": None,
+                     "sub_name": graph["name"]}  # fmt: skip
+        else:
+            node["kwargs"] = dumped({**json.loads(pattern["kwargs"] or "{}"), pattern["parameter"]: item})
+        nodes.append(node)
+    policy = {"partial": True} if pattern.get("partial") else None
+    return {"name": name, "on_error": "fail", "output": None, "success_policy": policy, "definition_key": "map",
+            "nodes": nodes}  # fmt: skip
+
+
+def _value(run: InlineRun, source: Mapping[str, Any]) -> str:
+    if "item" in source:
+        around = _around(run, source).around
+        assert around is not None
+        item: str = around[1].data["args"]
+        return item if source.get("bare") is True else f'{{"ok":{item}}}'
+    found = _source(run, source)
+    return bare(found) or "null" if source.get("bare") is True else found.text
+
+
 def _source(run: InlineRun, source: Mapping[str, Any]) -> InlineNode:
+    nodes = _around(run, source).nodes
+    indexes: list[int] = [source["at"], *source.get("or", ())]
+    found = [nodes[index] for index in indexes]
+    # of `either`: the branch that completed, else one that was taken, else the first
+    return min(found, key=lambda node: (node.status is not NodeStatus.COMPLETED, node.is_not_taken))
+
+
+def _around(run: InlineRun, source: Mapping[str, Any]) -> InlineRun:
     for _ in range(source.get("up", 0)):
         assert run.around is not None
         run = run.around[0]
-    index: int = source["at"]
-    return run.nodes[index]
+    return run
 
 
-def _bare(node: InlineNode) -> str | None:
+def bare(node: InlineNode) -> str | None:
     """The text of the value in the node's result; None when the result is an err, or missing."""
     if node.result is None:
         return None
     if node.result.startswith('{"ok":'):
         return node.result[6:-1]
     found: Any = json.loads(node.result)
-    return _dumped(found["ok"]) if "ok" in found else None
+    return dumped(found["ok"]) if "ok" in found else None
 
 
-def _dumped(value: Any) -> str:
+def dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,5 @@
-"""What a test finds in `Sends`: the tasks that were sent, the runs that were started, and how they ended."""
+"""What a test finds in `Sends`: the tasks that were sent, the runs that were started, how they ended, and the
+signals to runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,14 +67,39 @@ class StartedWorkflow:
     metadata: Mapping[str, Any]
     node_ids: tuple[str, ...]
     group: str | None = None
+    priority: int | None = None
+    unique_key: str | None = None
+    start_at: datetime | timedelta | None = None
+    """As it was given. Inline mode starts the run at once."""
+    deadline: datetime | timedelta | None = None
+    """As it was given; a timedelta counts from the start."""
     status: WorkflowStatus = WorkflowStatus.RUNNING
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict[str, NodeStatus])
-    """Inline mode: how each node of the run ended. `handle.results()` has their results."""
+    """Inline mode: the state of each node of the run. `handle.results()` has the results of those that have ended."""
+    sleeps: dict[str, timedelta] = field(default_factory=dict[str, timedelta])
+    """Inline mode: how long each `sleep` is, from the moment at which it began; inside a workflow by its path
+    (`"inner/nap"`)."""
     error: TaskError | None = None
     """Inline mode: why the run failed or is paused."""
 
     def __str__(self) -> str:
         return f"workflow {self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentSignal:
+    """A signal that was sent to a run."""
+
+    id: str
+    workflow_id: str
+    name: str
+    value: Any
+    """Plain JSON data, as it is stored."""
+    path: str | None = None
+    """Of the workflow inside the run that it was sent to."""
+
+    def __str__(self) -> str:
+        return f"signal {self.name!r} with {told(self.value)}"
 
 
 def listed(arguments: Mapping[str, Any]) -> str:

@@ -1,27 +1,41 @@
 """`Sends`: what an app has sent inside `recorded` or `inline`, and the assertions on it."""
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from horsies._checks import shown
 from horsies._text import plural
 from horsies.errors import HorsiesError, UsageError
 from horsies.tasks import Sender
 from horsies.testing.calls import Call, differences, read_call
-from horsies.testing.records import SentTask, StartedWorkflow, listed
+from horsies.testing.records import SentSignal, SentTask, StartedWorkflow, listed, told
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
     from horsies.workflow.definition import WorkflowDefinition
     from horsies.workflow.graph import Graph
+    from horsies.workflow.waits import SignalNode
 
+    AnySignal = SignalNode[Any] | str
     AnyWorkflow = Graph[Any] | type[WorkflowDefinition[Any]] | str
 
 P = ParamSpec("P")
+T = TypeVar("T")
 AnyTask = Sender[..., Any] | str
 _SHOWN = 10
+_ANY: Final[Any] = object()
+
+
+class Clock(Protocol):
+    """Lets time pass in inline mode."""
+
+    def advance(self, time: timedelta) -> None: ...
+
+    async def advance_async(self, time: timedelta) -> None: ...
 
 
 class Sends:
@@ -33,7 +47,10 @@ class Sends:
         self._lock = threading.Lock()
         self._tasks: dict[str, tuple[SentTask, Call]] = {}
         self._runs: dict[str, StartedWorkflow] = {}
+        self._signals: dict[str, SentSignal] = {}
         self._uncommitted: set[str] = set()
+        self.clock: Clock | None = None
+        """For the modes: what lets time pass."""
 
     def __len__(self) -> int:
         return len(self.sent())
@@ -59,6 +76,34 @@ class Sends:
         with self._lock:
             runs = [run for run_id, run in self._runs.items() if run_id not in self._uncommitted]
         return [run for run in runs if name in (None, run.name)]
+
+    def signalled(self, node: "AnySignal | None" = None) -> list[SentSignal]:
+        """The signals that were sent: to this node of `wait_for_signal` or by this name, or all."""
+        name = None if node is None else _signal_name("signalled", node)
+        with self._lock:
+            signals = [sent for signal_id, sent in self._signals.items() if signal_id not in self._uncommitted]
+        return [sent for sent in signals if name in (None, sent.name)]
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def advance(self, time: timedelta) -> None:
+        """Inline mode: let this time pass for the runs that were started and have not ended. Sleeps end, waits for
+        signals time out and deadlines pass, in the order of their times."""
+        from horsies.sync import refuse_on_a_loop
+
+        refuse_on_a_loop("advance")
+        self._clock(time).advance(time)
+
+    async def advance_async(self, time: timedelta) -> None:
+        """See `advance`."""
+        await self._clock(time).advance_async(time)
+
+    def _clock(self, time: object) -> "Clock":
+        if self.clock is None:
+            raise UsageError("advance works inside testing.inline: nothing else here runs by a clock")
+        if not isinstance(time, timedelta) or time < timedelta(0):
+            raise UsageError(f"advance takes a timedelta that is not negative, not {shown(time)}")
+        return self.clock
 
     # -- asserting -------------------------------------------------------------------------------
 
@@ -110,6 +155,43 @@ class Sends:
         name = workflow if isinstance(workflow, str) else workflow.name
         raise AssertionError(f"workflow {name!r} was not started.\n{self._overview()}")
 
+    @overload
+    def assert_signalled(self, node: "SignalNode[Any] | str") -> SentSignal: ...
+    @overload
+    def assert_signalled(self, node: "SignalNode[T]", value: T) -> SentSignal: ...
+    @overload
+    def assert_signalled(self, node: str, value: Any) -> SentSignal: ...
+    def assert_signalled(self, node: "AnySignal", value: Any = _ANY) -> SentSignal:
+        """The first signal to this node of `wait_for_signal`, or by this name, with this value; without a value, the
+        first with any. Values are compared as they are stored."""
+        from horsies.workflow.signals import encode_signal
+
+        name = _signal_name("assert_signalled", node)
+        found = self.signalled(name)
+        if value is _ANY:
+            if found:
+                return found[0]
+            raise AssertionError(f"signal {name!r} was not sent.\n{self._overview()}")
+        try:
+            wanted = json.loads(encode_signal(node, value, None, None)[1])
+        except HorsiesError as error:
+            raise UsageError(f"assert_signalled: {error}") from error
+        for sent in found:
+            if sent.value == wanted:
+                return sent
+        lines = [f"signal {name!r} was not sent with {told(wanted)}."]
+        lines += [f"  {at}. was sent with {told(sent.value)}" for at, sent in enumerate(found[:_SHOWN], 1)]
+        lines += [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        raise AssertionError("\n".join(lines if found else [*lines, self._overview()]))
+
+    def refute_signalled(self, node: "AnySignal") -> None:
+        """Fail if such a signal was sent, with any value."""
+        name = _signal_name("refute_signalled", node)
+        if found := self.signalled(name):
+            values = [f"  {at}. {sent}" for at, sent in enumerate(found[:_SHOWN], 1)]
+            more = [f"  and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+            raise AssertionError("\n".join([f"signal {name!r} was sent {plural(len(found), 'time')}:", *values, *more]))
+
     def _found(
         self, task: AnyTask | None, queue: str | None, where: Callable[[SentTask], bool] | None
     ) -> list[tuple[SentTask, Call]]:
@@ -138,6 +220,7 @@ class Sends:
     def _overview(self) -> str:
         counts = Counter(f"task {sent.task_name!r}" for sent in self.sent())
         counts.update(f"workflow {run.name!r}" for run in self.started())
+        counts.update(f"signal {sent.name!r}" for sent in self.signalled())
         told = ", ".join(f"{name}{f' ({count} times)' if count > 1 else ''}" for name, count in counts.items())
         told = f"Sent were: {told}." if counts else "Nothing was sent."
         if waiting := len(self._uncommitted):
@@ -161,6 +244,12 @@ class Sends:
             if not is_committed:
                 self._uncommitted.add(run.id)
 
+    def add_signal(self, sent: SentSignal, *, is_committed: bool = True) -> None:
+        with self._lock:
+            self._signals[sent.id] = sent
+            if not is_committed:
+                self._uncommitted.add(sent.id)
+
     def is_committed(self, sent_id: str) -> bool:
         with self._lock:
             return sent_id not in self._uncommitted
@@ -169,9 +258,9 @@ class Sends:
         """The transaction of this send has committed: it counts from now on."""
         with self._lock:
             self._uncommitted.discard(sent_id)
-            for kept in (self._tasks, self._runs):
+            for kept in (self._tasks, self._runs, self._signals):
                 if sent_id in kept:
-                    kept[sent_id] = kept.pop(sent_id)  # pyright: ignore[reportArgumentType] # one of the two
+                    kept[sent_id] = kept.pop(sent_id)  # pyright: ignore[reportArgumentType] # one of the three
 
     def remove(self, sent_id: str) -> None:
         """The transaction of this send was rolled back."""
@@ -179,6 +268,7 @@ class Sends:
             self._uncommitted.discard(sent_id)
             self._tasks.pop(sent_id, None)
             self._runs.pop(sent_id, None)
+            self._signals.pop(sent_id, None)
 
 
 def _name_of(verb: str, task: object) -> str:
@@ -187,3 +277,13 @@ def _name_of(verb: str, task: object) -> str:
     if isinstance(task, Sender):
         return task.name
     raise UsageError(f"{verb} takes a task or its name, not {shown(task)}")
+
+
+def _signal_name(verb: str, node: object) -> str:
+    from horsies.workflow.waits import SignalNode
+
+    if isinstance(node, str):
+        return node
+    if isinstance(node, SignalNode):
+        return node.signal_name
+    raise UsageError(f"{verb} takes a node of wait_for_signal or the signal's name, not {shown(node)}")

@@ -4,7 +4,8 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from horsies._pg import foreign
 from horsies._pg.enqueue import Written, require_same
@@ -12,8 +13,9 @@ from horsies.errors import SendErrorCode, TaskSendError
 from horsies.metadata import decode
 from horsies.send import Send, SendOne, TaskSend
 from horsies.testing.calls import Call, read_call
-from horsies.testing.records import SentTask, StartedWorkflow
+from horsies.testing.records import SentSignal, SentTask, StartedWorkflow
 from horsies.testing.transactions import follow
+from horsies.workflow.signals import Signal
 from horsies.workflow.start import Start
 
 if TYPE_CHECKING:
@@ -43,30 +45,51 @@ class RunRow:
 
     started: StartedWorkflow
     data: Mapping[str, Any]
+    name: str
+    definition_key: str
+    """Of what it is now: a run may continue as another workflow."""
     result: str | None = None
     error: str | None = None
     node_texts: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
 
 
-Row = TaskRow | RunRow
+@dataclass(slots=True, eq=False)
+class SignalRow:
+    """A signal as it is stored."""
+
+    sent: SentSignal
+    run_id: str
+    """Of the run that it goes to; inside the one that was named, where it has a path."""
+    value: str
+
+
+Row = TaskRow | RunRow | SignalRow
+Address = Callable[[Signal], tuple[str, str | None]]
+"""The id of the run that a signal goes to, and why it cannot."""
 
 
 class Store:
     """The rows of one `with` block."""
 
-    def __init__(self, sends: "Sends") -> None:
+    def __init__(self, sends: "Sends", address: Address) -> None:
         self._sends = sends
+        self._address = address
         self._lock = threading.RLock()
         self.tasks: dict[str, TaskRow] = {}
         self.runs: dict[str, RunRow] = {}
         self._keys: dict[tuple[str, str], TaskRow] = {}
+        self._signals: dict[str, SignalRow] = {}
 
     def write(self, send: Send[Any], committed: Callable[[list[Row]], None]) -> tuple[Any, list[Row]]:
         """What the send's own `write` would return, and the new rows. Rows on the caller's connection are passed to
         `committed` when its transaction commits, and are not in the list."""
         with self._lock:
-            is_start = isinstance(send, Start)
-            written, rows = self._write_run(cast("Start[Any]", send)) if is_start else self._write_tasks(send)
+            if isinstance(send, Start):
+                written, rows = self._write_run(cast("Start[Any]", send))
+            elif isinstance(send, Signal):
+                written, rows = self._write_signal(send)
+            else:
+                written, rows = self._write_tasks(send)
             for row in rows:
                 self._list(row, is_committed=send.connection is None)
         if send.connection is None or not rows:
@@ -122,7 +145,7 @@ class Store:
             rows.append(row)
         return Written(tasks.ids[0], False) if isinstance(send, SendOne) else None, rows
 
-    def _write_run(self, start: Start[Any]) -> tuple[None, list[Row]]:
+    def _write_run(self, start: Start[Any]) -> tuple[str | None, list[Row]]:
         _, (text,) = start.statement()
         data: dict[str, Any] = json.loads(text)
         before = self.runs.get(data["id"])
@@ -134,11 +157,32 @@ class Store:
                     task_ids=[data["id"]],
                 )
             return None, []
-        node_ids = tuple(node["node_id"] for node in data["nodes"])
-        started = StartedWorkflow(data["id"], data["name"], data["metadata"] or {}, node_ids, data["group_key"])
-        row = RunRow(started, data)
+        name, key = data["name"], data["unique_key"]
+        if key is not None:
+            for run in self.runs.values():
+                if (run.name, run.started.unique_key) == (name, key) and not run.started.status.is_terminal:
+                    return run.started.id, []
+        started = StartedWorkflow(
+            data["id"], name, data["metadata"] or {}, tuple(node["node_id"] for node in data["nodes"]),
+            data["group_key"], data["priority"], key, _given(data, "start_at"), _given(data, "deadline"),
+        )  # fmt: skip
+        row = RunRow(started, data, name, data["definition_key"])
         self.runs[data["id"]] = row
         return None, [row]
+
+    def _write_signal(self, signal: Signal) -> tuple[str, list[Row]]:
+        """In the order in which the database looks: an id that is taken counts before a run that has ended."""
+        run_id, refusal = self._address(signal)
+        if refusal not in (None, "WORKFLOW_ENDED"):
+            return refusal, []
+        (signal_id,) = signal.ids
+        if signal_id in self._signals:
+            return "REPEATED", []
+        if refusal is not None:
+            return refusal, []
+        sent = SentSignal(signal_id, signal.workflow_id, signal.name, json.loads(signal.value), signal.path)
+        row = self._signals[signal_id] = SignalRow(sent, run_id, signal.value)
+        return "DELIVERED", [row]
 
     # -- the caller's transaction ----------------------------------------------------------------
 
@@ -152,12 +196,15 @@ class Store:
             for row in rows:
                 self._sends.remove(id_of(row))
                 self.runs.pop(id_of(row), None)
+                self._signals.pop(id_of(row), None)
                 if self.tasks.pop(id_of(row), None) is not None and isinstance(row, TaskRow):
                     self.release(row)
 
     def _list(self, row: Row, *, is_committed: bool) -> None:
         if isinstance(row, RunRow):
             self._sends.add_run(row.started, is_committed=is_committed)
+        elif isinstance(row, SignalRow):
+            self._sends.add_signal(row.sent, is_committed=is_committed)
         else:
             call = read_call(row.definition, row.args, row.kwargs)
             self._sends.add(row.sent, call, is_committed=is_committed)
@@ -165,3 +212,19 @@ class Store:
 
 def id_of(row: Row) -> str:
     return row.started.id if isinstance(row, RunRow) else row.sent.id
+
+
+_SECONDS: Final = {"start_at": "start_in", "deadline": "deadline_in"}
+
+
+def moment_of(data: Mapping[str, Any], name: str, since: datetime) -> datetime | None:
+    """`start_at` or `deadline` of a run; one that was told in seconds counts from `since`."""
+    given = _given(data, name)
+    return since + given if isinstance(given, timedelta) else given
+
+
+def _given(data: Mapping[str, Any], name: str) -> datetime | timedelta | None:
+    if data.get(name) is not None:
+        return datetime.fromisoformat(data[name])
+    seconds: float | None = data.get(_SECONDS[name])
+    return None if seconds is None else timedelta(seconds=seconds)
