@@ -1,13 +1,15 @@
 """What `testing.inline` says is what a real worker does: random tasks and random workflows, run by both."""
 
 import random
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from horsies import TaskError, TaskResult, gather, testing
-from tests.support import testing_app, workflow_app
+from horsies import TaskError, TaskResult, UsageError, WorkflowStatus, gather, testing
+from tests.support import kit_app, testing_app, workflow_app
 from tests.support.apps import UNREACHABLE, make_app
 from tests.support.postgres import Database
+from tests.support.waiting import eventually
 from tests.support.worker_app import build as build_app
 from tests.support.workers import describe, ended, start_worker
 from tests.support.workflow_model import Graph, build, random_graph
@@ -74,8 +76,52 @@ def test_random_workflows_end_alike(db: Database, tmp_path: Path) -> None:
     assert {str(one[0]) for one in inline} == {"COMPLETED", "FAILED"}
 
 
+def test_workflows_that_wait_branch_continue_and_compensate_end_alike(db: Database, tmp_path: Path) -> None:
+    imagined = make_app(UNREACHABLE)
+    tasks = kit_app.register(imagined)
+    inline: dict[str, Any] = {}
+    with testing.inline(imagined) as sends:
+        for name, case in kit_app.CASES.items():
+            handle = case.build(imagined, tasks).start(**case.options)
+            if case.signals:
+                assert handle.status() is WorkflowStatus.RUNNING
+                sends.advance(timedelta(seconds=1))
+            for signal, value, path in case.signals:
+                handle.signal(signal, value, path=path)
+            inline[name] = _told(handle)
+
+    config = describe(db)
+    with ended(start_worker(config, tmp_path, app=kit_app.APP)) as worker, build_app(config) as app:
+        worker.wait_up()
+        tasks = kit_app.register(app)
+        handles = {name: case.build(app, tasks).start(**case.options) for name, case in kit_app.CASES.items()}
+        for name, case in kit_app.CASES.items():
+            for signal, value, path in case.signals:
+                _signal(handles[name], signal, value, path)
+        real = {name: _told(handle) for name, handle in handles.items()}
+
+    different = [
+        f"{name}\n  inline: {inline[name]}\n  worker: {real[name]}" for name in inline if inline[name] != real[name]
+    ]
+    assert not different, "\n".join(different)
+    assert {str(status) for status, _, _ in inline.values()} == {"COMPLETED", "FAILED"}
+
+
+def _signal(handle: Any, name: str, value: Any, path: str | None) -> None:
+    """Send the signal once the workflow at the path has started."""
+
+    def is_sent() -> bool:
+        try:
+            return handle.signal(name, value, path=path).delivered
+        except UsageError:
+            return False
+
+    eventually(is_sent)
+
+
 def _told(handle: Any) -> tuple[Any, TaskResult[Any, TaskError], dict[str, TaskResult[Any, TaskError]]]:
-    return handle.status(), handle.get(timeout_ms=60_000), handle.results()
+    result = handle.get(timeout_ms=60_000)
+    return handle.status(), result, handle.results()
 
 
 def _let_fail(graph: Graph) -> None:
