@@ -175,8 +175,8 @@ def _trip(places: list[str], ending: str) -> Callable[[Horsies, Any], WorkflowSp
     def make(app: Horsies, t: Any) -> WorkflowSpec[Any]:
         nodes: list[Any] = []
         for at, place in enumerate(places):
-            node = t.book.node(node_id=f"book-{at}", compensate=t.unbook, waits_for=nodes[-1:])(place=place, price=at)
-            nodes.append(node)
+            node = t.book.node(node_id=f"book-{at}", compensate=t.unbook, waits_for=nodes[-1:])
+            nodes.append(node(place, at) if at else node(place=place, price=at))
         first = t.number.node(node_id="first", compensate=t.unnumber)(1)
         second = t.number.node(node_id="second", compensate=t.unnumber, waits_for=[first])(2)
         inner = app.workflow("inner", [first, second], output=second)
