@@ -120,7 +120,7 @@ def test_the_testing_guide_runs_as_written(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert "6 passed" in run.stdout, run.stdout + run.stderr
+    assert "9 passed" in run.stdout, run.stdout + run.stderr
 
 
 def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Path) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from horsies import testing
+from horsies import testing, wait_for_signal
 from tests.support.apps import UNREACHABLE, add_task, make_app
 from tests.support.postgres import Database
 from tests.support.roads import ROADS
@@ -50,3 +50,24 @@ def test_a_send_runs_inline_when_its_transaction_has_committed(name: str, db: Da
         assert not tells(name) or sends.sent() == []
         road.commit()
         assert handle.get().ok == 3
+
+
+@pytest.mark.parametrize("name", ROADS)
+def test_a_signal_moves_its_run_when_its_transaction_has_committed(name: str, db: Database) -> None:
+    app = make_app(UNREACHABLE)
+    node = wait_for_signal("n", int, node_id="n")
+    flow = app.workflow("flow", [node], output=node)
+    with ROADS[name](db.url) as road, testing.inline(app) as sends:
+        run = flow.start()
+        road.begin()
+        road.execute("SELECT 1")
+        road.call(run, "signal", node, 1, connection=road.connection)
+        road.rollback()
+        if tells(name):
+            assert sends.signalled() == []
+            road.begin()
+            road.execute("SELECT 1")
+            road.call(run, "signal", node, 2, connection=road.connection)
+            assert run.get().is_err()
+            road.commit()
+        assert run.get().ok == (2 if tells(name) else 1)

@@ -22,6 +22,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_async
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from horsies.tasks import NamedSender, Sender
+from horsies.workflow.handle import WorkflowHandle
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class Road:
     execute: Callable[[str], Any]
     runner: asyncio.Runner | None = None
 
-    def call(self, sender: Sender[Any, Any] | NamedSender, verb: str, *args: Any, **kwargs: Any) -> Any:
+    def call(
+        self, sender: Sender[Any, Any] | NamedSender | WorkflowHandle[Any], verb: str, *args: Any, **kwargs: Any
+    ) -> Any:
         """`sender.verb(...)` on this connection, or its `_async` twin where the library is asynchronous."""
         if self.runner is None:
             return getattr(sender, verb)(*args, **kwargs)

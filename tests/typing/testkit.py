@@ -3,11 +3,12 @@
 
 from typing import Any, assert_type
 
-from horsies import TaskError, TaskResult, testing
-from horsies.testing import OneTask, Sends, SentTask, StartedWorkflow
+from horsies import TaskError, TaskResult, testing, wait_for_signal
+from horsies.testing import OneTask, Sends, SentSignal, SentTask, StartedWorkflow
 from tests.typing.tasks import Order, app, fetch, receipt, resize, touch
 
 order = Order(1)
+approve = wait_for_signal("approve", int)
 
 assert_type(testing.run(receipt, order), TaskResult[str, TaskError])
 assert_type(testing.run(receipt, order, copy=True), TaskResult[str, TaskError])
@@ -36,6 +37,10 @@ with testing.recorded(app) as sends:
     assert_type(sends.assert_sent("receipt", 1, any_name=2), SentTask)
     assert_type(sends.started("nightly"), list[StartedWorkflow])
     sends.refute_sent(touch)
+    assert_type(sends.signalled(approve), list[SentSignal])
+    assert_type(sends.assert_signalled(approve, 3), SentSignal)
+    assert_type(sends.assert_signalled("approve", {"any": "value"}), SentSignal)
+    sends.refute_signalled("approve")
     sends.assert_sent(receipt, "order")  # type: ignore[call-overload]
 
 with testing.inline(app, raise_errors=True) as ran:
