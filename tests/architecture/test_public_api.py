@@ -36,8 +36,8 @@ def test_the_public_names_are_these() -> None:
 def test_the_names_of_the_testing_kit_are_these() -> None:
     kit = importlib.import_module("horsies.testing")
     assert set(kit.__all__) == {
-        "Attempt", "OneTask", "Sends", "SentSignal", "SentTask", "StartedWorkflow", "inline", "recorded", "run", "run_as",
-        "run_async",
+        "Attempt", "DrainReport", "OneTask", "Sends", "SentSignal", "SentTask", "StartedWorkflow", "TestDatabase",
+        "inline", "real", "recorded", "run", "run_as", "run_async",
     }  # fmt: skip
 
 

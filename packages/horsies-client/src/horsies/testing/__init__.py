@@ -10,18 +10,22 @@ explains all of it.
 
 from horsies.testing.inlining import inline
 from horsies.testing.one_task import OneTask, run, run_as, run_async
+from horsies.testing.real import TestDatabase, real
 from horsies.testing.recording import recorded
-from horsies.testing.records import Attempt, SentSignal, SentTask, StartedWorkflow
+from horsies.testing.records import Attempt, DrainReport, SentSignal, SentTask, StartedWorkflow
 from horsies.testing.sends import Sends
 
 __all__ = [
     "Attempt",
+    "DrainReport",
     "OneTask",
     "Sends",
     "SentSignal",
     "SentTask",
     "StartedWorkflow",
+    "TestDatabase",
     "inline",
+    "real",
     "recorded",
     "run",
     "run_as",

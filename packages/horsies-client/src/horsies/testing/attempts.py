@@ -63,6 +63,11 @@ class TaskLoop:
                 self._thread.start()
             return self._loop
 
+    def close_connections(self, app: Horsies) -> None:
+        """Close the connections that `async def` tasks of this app have opened."""
+        if self._loop is not None:
+            self.run(app.database.close_here, contextvars.Context())
+
     def close(self) -> None:
         """End the loop with the process: an open one would be a ResourceWarning."""
         if self._loop is not None and self._thread is not None:
@@ -148,6 +153,10 @@ def _runs_a_loop() -> bool:
 
 
 _task_loop: Final = TaskLoop()
+
+
+def close_connections(app: Horsies) -> None:
+    _task_loop.close_connections(app)
 
 
 # -- lifespans -----------------------------------------------------------------------------------

@@ -102,6 +102,18 @@ class SentSignal:
         return f"signal {self.name!r} with {told(self.value)}"
 
 
+@dataclass(slots=True)
+class DrainReport:
+    """What one `drain` of a `TestDatabase` did."""
+
+    attempts: int = 0
+    completed: int = 0
+    failed: int = 0
+    """Tasks that ended without completing; expired ones included."""
+    retried: int = 0
+    """Attempts after which the task waits for its next one."""
+
+
 def listed(arguments: Mapping[str, Any]) -> str:
     """Arguments for a message: `to='a@b.example', copies=2`."""
     return ", ".join(f"{name}={told(value)}" for name, value in arguments.items())

@@ -1,0 +1,129 @@
+"""`testing.real`: the app on its own database, drained by the test."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from horsies import (
+    OutcomeCode,
+    RetryPolicy,
+    SignalError,
+    TaskError,
+    TaskResult,
+    UsageError,
+    WorkflowStatus,
+    current_task,
+    from_node,
+    sleep,
+    testing,
+    wait_for_signal,
+)
+from tests.support import kit_app
+from tests.support.apps import UNREACHABLE, make_app
+from tests.support.postgres import Database
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def t(db: Database) -> Iterator[Any]:
+    with make_app(db.url) as app:
+        tasks = kit_app.register(app)
+        tasks.app = app
+        yield tasks
+
+
+def test_tasks_run_when_they_are_drained(t: Any) -> None:
+    @t.app.task("again", retry_policy=RetryPolicy.fixed(60, 2, auto_retry_for=["AGAIN"]))
+    def again() -> kit_app.Number:
+        if current_task().attempt < 2:
+            return TaskResult(err=TaskError("AGAIN", "later"))
+        return TaskResult(ok=current_task().attempt)
+
+    @t.app.task("parent")
+    async def parent() -> kit_app.Number:
+        await t.number.send_async(2)
+        return TaskResult(ok=1)
+
+    with testing.real(t.app) as database:
+        assert database.drain() == testing.DrainReport()
+        handles = [again.send(), parent.send(), t.number.with_options(group="acme").send(5), t.fail.send()]
+        late = t.number.schedule(HOUR, 3)
+        report = database.drain()
+        assert (report.attempts, report.retried, report.failed) == (5, 1, 1)
+        assert handles[0].get(timeout_ms=0).is_err()
+        database.advance(timedelta(minutes=2))
+        assert database.drain().completed == 1
+        assert handles[0].get() == TaskResult(ok=2)
+        assert handles[2].get() == TaskResult(ok=5)
+        database.advance(HOUR)
+        assert database.drain().completed == 1
+        assert late.get() == TaskResult(ok=3)
+        parent.send()
+        assert database.drain(recursive=False).attempts == 1
+        assert database.drain(queues=["default"]).attempts == 1
+        parent.send()
+        with pytest.raises(UsageError, match="1 attempts"):
+            database.drain(limit=1)
+        assert database.url == t.app.config.broker.url
+        with testing.recorded(t.app), pytest.raises(UsageError, match="hides"):
+            database.drain()
+        with pytest.raises(UsageError, match="timedelta"):
+            database.advance(3)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.breaks("W3", "W5")  # they do not know of nodes that continue as workflows, and of branches not taken
+@pytest.mark.parametrize("name", kit_app.CASES)
+def test_workflows_end_as_inline(t: Any, name: str) -> None:
+    case = kit_app.CASES[name]
+    imagined = make_app(UNREACHABLE)
+    tasks = kit_app.register(imagined)
+    with testing.inline(imagined) as sends:
+        handle = case.build(imagined, tasks).start(**case.options)
+        sends.advance(timedelta(minutes=1))
+        for signal, value, path in case.signals:
+            handle.signal(signal, value, path=path)
+        inline = handle.status(), handle.get(), handle.results()
+    with testing.real(t.app) as database:
+        handle = case.build(t.app, t).start(**case.options)
+        database.drain()
+        for _ in range(2):  # a sleep, and what follows from its end
+            database.advance(timedelta(minutes=1))
+            database.drain()
+        for signal, value, path in case.signals:
+            database.signal(handle, signal, value, path=path)
+        database.drain()
+        database.advance(timedelta(minutes=1))
+        database.drain()
+        assert (handle.status(), handle.get(timeout_ms=0), handle.results()) == inline
+
+
+async def test_clocks_come_with_advance(db: Database) -> None:
+    async with make_app(db.url) as app:
+        t = kit_app.register(app)
+        node = wait_for_signal("n", int, node_id="n", timeout=2 * HOUR)
+        nap = sleep(HOUR, node_id="nap")
+        end = t.plus.node(node_id="end", waits_for=[nap])(from_node(node), 1)
+        flow = app.workflow("flow", [node, nap, end], output=end)
+        with testing.real(app) as database:
+            run = await flow.start_async(start_at=HOUR)
+            late = await flow.start_async()
+            dead = await flow.start_async(deadline=1.5 * HOUR)
+            await database.drain_async()
+            assert await run.status_async() is WorkflowStatus.PENDING
+            await database.advance_async(HOUR)
+            await database.drain_async()
+            assert await run.status_async() is WorkflowStatus.RUNNING
+            assert (await late.results_async())["nap"] == TaskResult(ok=None)
+            assert (await database.signal_async(run.workflow_id, "n", 1)).delivered
+            await database.advance_async(HOUR)
+            report = await database.drain_async()
+            assert report.attempts == 1
+            assert await run.get_async() == TaskResult(ok=2)
+            error = (await late.get_async(timeout_ms=0)).err_value
+            assert error.data["cause"]["error_code"] == OutcomeCode.SIGNAL_TIMEOUT
+            assert (await dead.get_async(timeout_ms=0)).err_value.error_code == OutcomeCode.WORKFLOW_DEADLINE
+            with pytest.raises(SignalError):
+                await database.signal_async(run, node, 1)
