@@ -140,7 +140,9 @@ def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: A
     item = ItemNode[Any](cast("Node[Any]", source))
     spec: object = build(FromNode(item))
     if not isinstance(spec, Graph):
-        raise UsageError(f"the function of map_workflow returned {shown(spec)}, not a workflow: of a class, give .build()")
+        raise UsageError(
+            f"the function of map_workflow returned {shown(spec)}, not a workflow: of a class, give .build()"
+        )
     return MapWorkflowNode(cast("Graph[Any]", spec), item, **options)
 
 

@@ -129,7 +129,9 @@ class NodeOptions:
             if isinstance(given, FromNode) and not given.others:
                 object.__setattr__(self, name, given.node)
             elif given is not None and not isinstance(given, Node):
-                self.wrong.append((f"{name} is {shown(given)}, not a node", f"give a node that returns a bool: {name}=check"))
+                self.wrong.append(
+                    (f"{name} is {shown(given)}, not a node", f"give a node that returns a bool: {name}=check")
+                )
                 object.__setattr__(self, name, None)
         if self.when is not None and self.unless is not None:
             self.wrong.append(("when and unless are both given", "give one of them"))

@@ -58,7 +58,9 @@ class Signal(Send[SignalReceipt]):
     ) -> None:
         for what, text in (("name", name), ("signal_id", signal_id)):
             given: object = text
-            if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= MAX_LENGTH or "\x00" in given):
+            if given is not None and (
+                not isinstance(given, str) or not 1 <= len(given) <= MAX_LENGTH or "\x00" in given
+            ):
                 why = f"{what} is {given!r:.60}: give a text of 1 to {MAX_LENGTH} characters"
                 raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"signal: {why}")
         self._is_own_id = signal_id is None
@@ -95,7 +97,9 @@ class Signal(Send[SignalReceipt]):
                 raise UsageError(f"{self.label}: there is no workflow at the path {short(self.path or '')!r}")
 
 
-def encode_signal(node: SignalNode[Any] | str, value: Any, spec: Graph[Any] | None, path: str | None) -> tuple[str, str]:
+def encode_signal(
+    node: SignalNode[Any] | str, value: Any, spec: Graph[Any] | None, path: str | None
+) -> tuple[str, str]:
     """The name and the JSON text of a signal, checked by the type of the node that waits for it where that is known."""
     from horsies.codec import EncodeError
 

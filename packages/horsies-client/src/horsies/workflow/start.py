@@ -87,9 +87,7 @@ def _node(
         "dependencies": list(wired.dependencies),
         "dependents": dependents,
         "args_from": sources or None,
-        "ctx_from": [
-            here.wired[here.index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)
-        ]
+        "ctx_from": [here.wired[here.index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)]
         or None,
         "join_type": options.join,
         "min_success": options.min_success,

@@ -220,7 +220,9 @@ class Wiring:
         ):
             self.refuse(at, "a result can only be given to a parameter that has a name", "pass it by keyword")
         for name, given in node.sources.items():
-            wrong = next((one for one in (given.node, *given.others) if not isinstance(cast("object", one), Node)), None)
+            wrong = next(
+                (one for one in (given.node, *given.others) if not isinstance(cast("object", one), Node)), None
+            )
             source = given.node
             if wrong is not None or not isinstance(cast("object", source), Node):
                 where = "items_from" if name == ITEMS else f"parameter {name!r}"
@@ -316,7 +318,9 @@ class Wiring:
             try:
                 _ = waiting.codec
             except HorsiesError as error:
-                self.refuse(at, f"a signal cannot have this type: {error}", "use plain data: bool, str, a pydantic model")
+                self.refuse(
+                    at, f"a signal cannot have this type: {error}", "use plain data: bool, str, a pydantic model"
+                )
             if waiting.wait is None:
                 return None
         wait = waiting.wait

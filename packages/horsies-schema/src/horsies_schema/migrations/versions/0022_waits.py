@@ -9,7 +9,6 @@ looked at, so a run that waits costs nothing. What recovery looks for is told by
 enqueued or settled, runs without open nodes, ends that the run around has not heard of, signals that no step has seen.
 """
 
-import re
 from importlib.resources import files
 
 from alembic import op
