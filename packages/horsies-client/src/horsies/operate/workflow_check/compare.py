@@ -186,9 +186,9 @@ class _Call:
                 else:
                     kind = MisfitKind.RESULT_REFUSED if name in results else MisfitKind.ARGUMENT_REFUSED
                     yield self._refused(kind, error)
-                rest = None if name is None else _left(text, name)
-                more = {*later, name} if name in named and name is not None else later
-                if rest is None or (rest == text and more == later):  # nothing to leave out
+                rest = text if name is None else _left(text, name)
+                more = {*later, name} if name is not None and name in named else later
+                if rest == text and more == later:  # nothing to leave out
                     return
                 text, later = rest, more
             else:
@@ -232,11 +232,11 @@ def _joined(kwargs: Any, results: Mapping[str, str]) -> str | None:
 
 
 def _left(text: str | None, name: str) -> str | None:
-    """The arguments without this one; None when they cannot be read."""
+    """The arguments without this one; the same text when it is not among them."""
     try:
         values = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(values, dict):
-        return None
+        return text
+    if not isinstance(values, dict) or name not in values:
+        return text
     return json.dumps({key: value for key, value in cast("dict[str, Any]", values).items() if key != name})
