@@ -8,17 +8,30 @@ from typing import Any
 
 import pytest
 
-from horsies import Horsies, TaskError, TaskResult, as_completed, as_completed_async, gather, gather_async, testing
-from horsies import _blocking
+from horsies import (
+    Horsies,
+    TaskError,
+    TaskResult,
+    as_completed,
+    as_completed_async,
+    gather,
+    gather_async,
+    testing,
+)
 from horsies.context import TaskContext, enter_task, leave_task
 from horsies.ids import new_id
 from tests.support.apps import UNREACHABLE, add_task, make_app
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(_blocking, "_warned", set())
+def logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="horsies")
+
+
+@pytest.fixture
+def outer() -> str:
+    """A task's name that this process has not warned of."""
+    return f"outer {new_id()}"
 
 
 @pytest.fixture
@@ -58,27 +71,28 @@ WAITS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("verb", WAITS)
 @pytest.mark.parametrize("is_workflow", [False, True])
 def test_a_wait_inside_a_task_is_warned_of_once(
-    app: Horsies, caplog: pytest.LogCaptureFixture, verb: str, is_workflow: bool
+    app: Horsies, caplog: pytest.LogCaptureFixture, outer: str, verb: str, is_workflow: bool
 ) -> None:
     made: Any = app.workflow_handle(new_id()) if is_workflow else app.handle(new_id())
     WAITS[verb](made)
     assert "waits" not in caplog.text  # not in a task
-    for name in ("outer", "outer", "other"):
+    other = f"another {outer}"
+    for name in (outer, outer, other):
         with inside(name):
             WAITS[verb](made)
     told = [record for record in caplog.records if "waits inside a worker" in record.getMessage()]
-    assert [record.args[0] for record in told if isinstance(record.args, tuple)] == ["outer", "other"]
+    assert [record.args[0] for record in told if isinstance(record.args, tuple)] == [outer, other]
     what = f"workflow {made.workflow_id}" if is_workflow else f"task {made.task_id}"
     assert told[0].getMessage() == (
-        f"task 'outer' waits inside a worker for the result of {what}: its slot stays occupied meanwhile, and once all "
+        f"task {outer!r} waits inside a worker for the result of {what}: its slot stays occupied meanwhile, and once all "
         "slots wait, none is left to run what they wait for; make both nodes of a workflow, or return Continue"
     )
     assert (told[0].levelname, told[0].name) == ("WARNING", "horsies")
 
 
-def test_a_look_is_no_wait(app: Horsies, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_look_is_no_wait(app: Horsies, caplog: pytest.LogCaptureFixture, outer: str) -> None:
     handle = app.handle(new_id())
-    with inside("outer"):
+    with inside(outer):
         assert handle.get(0).is_err()
         assert asyncio.run(handle.get_async(0)).is_err()
         assert gather([handle], timeout_ms=0)[0].is_err()
@@ -87,12 +101,14 @@ def test_a_look_is_no_wait(app: Horsies, caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize("verb", WAITS)
-def test_a_result_that_the_handle_has_is_no_wait(app: Horsies, caplog: pytest.LogCaptureFixture, verb: str) -> None:
+def test_a_result_that_the_handle_has_is_no_wait(
+    app: Horsies, caplog: pytest.LogCaptureFixture, outer: str, verb: str
+) -> None:
     add = add_task(app)
     with testing.inline(app):
         handle = add.send(1, 2)
         assert handle.get() == TaskResult(ok=3)
-    with inside("outer"):
+    with inside(outer):
         WAITS[verb](handle)
         assert handle.get() == TaskResult(ok=3)
     assert "waits" not in caplog.text

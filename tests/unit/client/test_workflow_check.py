@@ -1,8 +1,10 @@
 """What `horsies workflows check` compares: stored nodes with the tasks of a later release."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,7 +205,7 @@ def test_what_the_worker_fills_in_is_not_missing() -> None:
 
     code = Release(call=placed, number=number)
     one = code.number.node(node_id="one")(1)
-    nodes = stored(code.flow(one, code.call.node(node_id="it", workflow_ctx_from=[one])(1)))  # pyright: ignore
+    nodes = stored(code.flow(one, code.call.node(node_id="it", workflow_ctx_from=[one])(1)))
     assert misfits(nodes, code) == []
     assert told(nodes, Release(call=bare, number=number)) == [
         ("UNKNOWN_PARAMETER", "call", "ctx", "it"), ("UNKNOWN_PARAMETER", "call", "meta", "it"),
@@ -358,3 +360,32 @@ def test_problems_are_grouped() -> None:
     many, one = findings.problems()
     assert (many.what, many.nodes, len(many.workflow_ids), len(many.places)) == ("what 0", 1_500, 700, 1_000)
     assert (one.task_name, one.workflow_ids, one.places[0].release) == ("gone", ["run 1"], "1.0")
+
+
+def test_the_recipes_of_the_guide_fit_old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def charge(amount: int) -> TaskResult[str, TaskError]:
+        return TaskResult(ok=str(amount))
+
+    def invoice(customer: int) -> Number:
+        return TaskResult(ok=customer)
+
+    def mail_receipt(order_id: int) -> TaskResult[str, TaskError]:
+        return TaskResult(ok=str(order_id))
+
+    def book(amount: int) -> Number:
+        return TaskResult(ok=amount)
+
+    code = Release(charge=charge, invoice=invoice, mail_receipt=mail_receipt, book=book)
+    bill = code.invoice.node()(5)
+    nodes = stored(
+        code.flow(code.charge.node()(1), bill, code.mail_receipt.node()(2), code.book.node()(from_node(bill)))
+    )
+    monkeypatch.setenv("HORSIES_DATABASE_URL", "postgresql://unused/unused")
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "changing-workflows.md").read_text()
+    names: dict[str, Any] = {"__name__": "guide"}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    later = Release()
+    later.app = names["app"]
+    assert misfits(nodes, later) == []
+    assert {"charge", "invoice", "mail_receipt", "send_receipt", "book"} == {one.name for one in later.app.registry}

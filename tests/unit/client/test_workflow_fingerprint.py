@@ -87,7 +87,7 @@ def test_a_changed_model_changes_it() -> None:
     def with_model(**fields: Any) -> str:
         model = type("Order", (BaseModel,), {"__annotations__": fields, "__module__": __name__})
 
-        def take(order: model) -> Number:  # type: ignore[valid-type]
+        def take(order: model) -> Number:
             return TaskResult(ok=1)
 
         return flow(take, model(id=1))

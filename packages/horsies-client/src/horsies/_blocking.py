@@ -16,7 +16,7 @@ def warn_of_wait(what: str) -> None:
         return
     _warned.add(context.task_name)
     _log.warning(
-        "task %r waits inside a worker for the result of %s: its slot stays occupied meanwhile, and once all slots wait, "
-        "none is left to run what they wait for; make both nodes of a workflow, or return Continue",
+        "task %r waits inside a worker for the result of %s: its slot stays occupied meanwhile, and once all slots "
+        "wait, none is left to run what they wait for; make both nodes of a workflow, or return Continue",
         context.task_name, what,
     )  # fmt: skip
