@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,12 +12,15 @@ from horsies import BrokerError, from_node
 from horsies.operate.workflow_check import MisfitKind
 from tests.support import releases
 from tests.support.apps import app_on, async_app_on
+from tests.support.engine import Engine
 from tests.support.operator import Operator, as_process
 from tests.support.postgres import Database
 from tests.support.releases import NEW, SAME
 from tests.support.roles import accounts
 
-COMPLETED = "UPDATE horsies_workflow_tasks SET status = 'COMPLETED', result = %s, completed_at = now() WHERE node_id = %s"
+COMPLETED = (
+    "UPDATE horsies_workflow_tasks SET status = 'COMPLETED', result = %s, completed_at = now() WHERE node_id = %s"
+)
 
 
 @pytest.fixture
@@ -151,6 +154,45 @@ def test_what_is_inside_has_a_path(old: SimpleNamespace, operator: Operator, db:
     assert nodes() == {"MISSING_PARAMETER": ["each/item[0]"], "UNKNOWN_TASK": ["gone", "sub/deep"]}
     db.execute("DELETE FROM horsies_workflows")
     db.execute("DELETE FROM horsies_tasks")
+
+
+async def test_every_stage_of_a_run(db: Database) -> None:
+    """The code that started a run can go on with it at any time, and a later one is told where it cannot."""
+
+    def answer(name: str, given: Mapping[str, Any]) -> Any:
+        return {"items": [1, 2], "letter": 1, "charge": 1, "price": 1}[name]
+
+    async with async_app_on(db) as app, Engine.on(db, ["items", "letter", "charge", "price"]) as engine:
+        old = releases.register_old(app)
+        items = old.items.node(node_id="items")(2)
+        price = old.price.node(node_id="price")("tea")
+        deep = old.charge.node(
+            node_id="deep", args_from={"amount": (inside := old.price.node(node_id="inside")("x"))}
+        )()
+        inner = app.workflow("inner", [inside, deep], output=deep)
+        each = old.charge.node(node_id="each", waits_for=[price]).map(items)
+        spec = app.workflow("outer", [price, items, each, inner.node(node_id="sub", waits_for=[each])])
+        await spec.start_async()
+        broker = app.get_broker()
+        seen: set[str] = set()
+        for _ in range(20):
+            same = await broker.check_workflows(app.registry)
+            assert same.problems == []
+            quick = await broker.check_workflows(app.registry, app.workflows.fingerprints())
+            assert (quick.unchanged, quick.nodes) == (quick.runs, 0)
+            for problem in (await broker.check_workflows(releases.new.registry)).problems:
+                seen |= {f"{problem.kind} {problem.subject} {place.node}" for place in problem.places}
+            rows = await engine.claim()
+            engine.advancers[0].tasks_ended(await engine.end(rows, answer))
+            await engine.advance()
+            if not rows and not await engine.recover():
+                break
+    assert seen >= {
+        "MISSING_PARAMETER customer each", "MISSING_PARAMETER customer each/item[0]",
+        "MISSING_PARAMETER customer each/item[1]", "MISSING_PARAMETER customer sub/deep",
+        "RESULT_TYPE amount sub/deep",
+    }  # fmt: skip
+    assert db.execute("SELECT status FROM horsies_workflows WHERE depth = 0") == [("COMPLETED",)]
 
 
 def test_a_task_that_undoes_completed_nodes(old: SimpleNamespace, operator: Operator, db: Database) -> None:
