@@ -23,7 +23,9 @@ def flow(fn: Callable[..., Any] = plain, n: Any = 1, *, depth: int = 0, map_it: 
     return made(fn, n, depth=depth, map_it=map_it, **options).fingerprint
 
 
-def made(fn: Callable[..., Any] = plain, n: Any = 1, *, depth: int = 0, map_it: bool = False, **options: Any) -> Graph[Any]:
+def made(
+    fn: Callable[..., Any] = plain, n: Any = 1, *, depth: int = 0, map_it: bool = False, **options: Any
+) -> Graph[Any]:
     app = make_app("dbname=unused")
     task = app.task("task")(fn)
 

@@ -8,11 +8,13 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
+from horsies.codec import TaskCodec
 from horsies.codec.errors import type_name
 from horsies.codec.fit import described
-from horsies.codec.signature import Parameter, TaskSignature
+from horsies.codec.signature import Parameter
 from horsies.workflow.nodes import Node, TaskNode
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
@@ -23,21 +25,27 @@ def fingerprint(traits: object, nodes: Sequence[Node[Any]], inner: Sequence[str]
     workflows nested in it."""
     calls: list[Any] = []
     for node in nodes:
-        tasks = [node.definition] if isinstance(node, TaskNode) else []
+        # the result of a plain node is in the signature of its task
+        call = [] if type(node) is TaskNode else _type(node.result_type)
+        if isinstance(node, TaskNode):
+            call.append(_signature(node.definition.codec))
         # a task that undoes the node is started by name as well
-        undo = getattr(getattr(node.options, "compensate", None), "definition", None)
-        signatures = [task.codec.signature for task in (*tasks, *([undo] if undo is not None else []))]
-        calls.append([*map(_signature, signatures), _type(node.result_type)])
+        if (undo := getattr(getattr(node.options, "compensate", None), "definition", None)) is not None:
+            call.append(_signature(undo.codec))
+        calls.append(call)
     text = json.dumps([traits, calls, list(inner)], sort_keys=True)
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
 
-def _signature(signature: TaskSignature) -> list[Any]:
+@lru_cache(maxsize=4096)
+def _signature(codec: TaskCodec) -> str:
+    signature = codec.signature
     kinds = (
         signature.positional_only, signature.positional_or_keyword, signature.keyword_only,
         (signature.var_positional,), (signature.var_keyword,),
     )  # fmt: skip
-    return [[_parameter(one) for one in kind if one is not None] for kind in kinds]
+    parameters = [[_parameter(one) for one in kind if one is not None] for kind in kinds]
+    return json.dumps([parameters, _type(signature.result)])
 
 
 def _parameter(parameter: Parameter) -> list[Any]:

@@ -45,11 +45,9 @@ def _say_problem(problem: WorkflowProblem) -> None:
 
 
 def _summary(found: WorkflowCheck) -> str:
-    same = f", {found.unchanged} of them with an unchanged definition" if found.unchanged else ""
-    told = f"{plural(found.runs, 'live run')} checked{same}: " if found.runs else "no live run: "
-    told += f"{plural(len(found.problems), 'problem')}" if found.problems else "this code can go on with them"
     if not found.runs:
-        told = "there is no live run"
-    if not found.is_complete:
-        told += f"; there are more than {found.runs} live runs, and the newer ones were not looked at: raise --limit"
-    return told
+        return "there is no live run"
+    same = f", {found.unchanged} of them with an unchanged definition" if found.unchanged else ""
+    verdict = "this code can go on with them" if found.is_fine else plural(len(found.problems), "problem")
+    more = f"; there are more than {found.runs} live runs, and the newer ones were not looked at: raise --limit"
+    return f"{plural(found.runs, 'live run')} checked{same}: {verdict}{'' if found.is_complete else more}"
