@@ -77,7 +77,7 @@ def test_a_changed_signature_changes_it(depth: int, map_it: bool) -> None:
     def returns(n: int, more: str = "") -> TaskResult[str, TaskError]:
         return TaskResult(ok=more)
 
-    same = {"depth": depth, "map_it": map_it}
+    same: dict[str, Any] = {"depth": depth, "map_it": map_it}
     prints = [flow(fn, **same) for fn in (plain, typed, renamed, fewer, required, returns)]
     assert len(set(prints)) == len(prints)
     assert flow(**same) == prints[0]
