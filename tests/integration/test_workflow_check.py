@@ -121,9 +121,9 @@ def test_a_paused_run_and_a_stored_result(old: SimpleNamespace, operator: Operat
 def test_what_is_inside_has_a_path(old: SimpleNamespace, operator: Operator, db: Database) -> None:
     items = old.items.node(node_id="items")(2)
     inner = old.app.workflow("inner", [old.letter.node(node_id="deep")("x")])
-    spec = old.app.workflow("outer", [items, inner.node(node_id="sub"), old.letter.node(node_id="gone", waits_for=[items])("x"),
-                                      old.charge.node(node_id="each").map(items)])  # fmt: skip
-    run = spec.start()
+    gone = old.letter.node(node_id="gone", waits_for=[items])("x")
+    each = old.charge.node(node_id="each").map(items)
+    run = old.app.workflow("outer", [items, inner.node(node_id="sub"), gone, each]).start()
 
     def nodes() -> dict[str, list[str]]:
         found = operator.json("workflows", "check", NEW)

@@ -84,8 +84,8 @@ def test_a_wait_inside_a_task_is_warned_of_once(
     assert [record.args[0] for record in told if isinstance(record.args, tuple)] == [outer, other]
     what = f"workflow {made.workflow_id}" if is_workflow else f"task {made.task_id}"
     assert told[0].getMessage() == (
-        f"task {outer!r} waits inside a worker for the result of {what}: its slot stays occupied meanwhile, and once all "
-        "slots wait, none is left to run what they wait for; make both nodes of a workflow, or return Continue"
+        f"task {outer!r} waits inside a worker for the result of {what}: its slot stays occupied meanwhile, and once "
+        "all slots wait, none is left to run what they wait for; make both nodes of a workflow, or return Continue"
     )
     assert (told[0].levelname, told[0].name) == ("WARNING", "horsies")
 
