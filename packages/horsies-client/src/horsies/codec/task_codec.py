@@ -7,6 +7,8 @@ are not written: the worker's default applies. A result is `{"ok": value}` or `{
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
 
 from pydantic.fields import FieldInfo
@@ -208,6 +210,21 @@ class TaskCodec:
                 if error.reason not in {Reason.MISSING, Reason.UNEXPECTED}:
                     raise
         return decode_untyped_result(text, task_name=name)
+
+
+@lru_cache(maxsize=4096)
+def without_parameters(codec: TaskCodec, names: frozenset[str]) -> TaskCodec:
+    """The codec of calls without these parameters, such as those that a worker fills in later."""
+    if not names:
+        return codec
+    signature = codec.signature
+    return TaskCodec(
+        replace(
+            signature,
+            positional_or_keyword=tuple(p for p in signature.positional_or_keyword if p.name not in names),
+            keyword_only=tuple(p for p in signature.keyword_only if p.name not in names),
+        )
+    )
 
 
 def _reserved(returned: object) -> TaskError | None:

@@ -192,6 +192,7 @@ class Graph(Generic[T_co]):
         self.shape = self._shape()
         """Equal for graphs that differ only in arguments. Shapes of nested workflows are shared, not copied."""
         self.definition_key = hashlib.sha256(json.dumps(self.shape).encode()).hexdigest()
+        self._fingerprint: str | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, {len(self.wired)} nodes>"
@@ -207,6 +208,16 @@ class Graph(Generic[T_co]):
     @property
     def location(self) -> str:
         return self.place.location
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the definition and of the signatures of its tasks; the arguments of its nodes do not change it."""
+        if self._fingerprint is None:
+            from horsies.workflow.signatures import fingerprint
+
+            inner = [w.node.spec.fingerprint for w in self.wired if isinstance(w.node, SubWorkflowNode)]
+            self._fingerprint = fingerprint(self._traits(), [w.node for w in self.wired], inner)
+        return self._fingerprint
 
     def same_definition(self, other: Graph[Any]) -> bool:
         """True if the two differ at most in the arguments of their nodes."""

@@ -261,6 +261,7 @@ class Start(Send[WorkflowHandle[T]]):
             why = f"start of workflow {spec.name!r}: {error}"
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
         self._options = options
+        self._fingerprint = spec.fingerprint
         self._given_metadata = options.metadata or NOTHING
         self._metadata: str | None = None
         self._group = plain(options.group)
@@ -345,7 +346,7 @@ class Start(Send[WorkflowHandle[T]]):
         run = {
             **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
             "metadata": None if self._metadata is None else json.loads(self._metadata), "group_key": self._group,
-            **self._options.columns(),
+            **self._options.columns(), "release": self.app.config.release, "fingerprint": self._fingerprint,
             "nodes": [
                 {
                     **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,

@@ -4,9 +4,8 @@ A problem that is not found here would only show at run time, as a workflow that
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sequence as AbstractSequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
 
@@ -17,6 +16,7 @@ from horsies.codec.adapter import listed_result
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
+from horsies.codec.task_codec import without_parameters
 from horsies.errors import HorsiesError, Problem
 from horsies.groups import check_group
 from horsies.new_tasks import Plan, checked_plan
@@ -363,7 +363,7 @@ class Wiring:
             kwargs = {name: value for name, value in node.bound().items() if not isinstance(value, FromNode)}
             args = ()
         try:
-            return _partial(node.definition.codec, frozenset(names)).encode_call(
+            return without_parameters(node.definition.codec, frozenset(names)).encode_call(
                 args, kwargs, limits=self._app.payload_limits
             )
         except HorsiesError as error:
@@ -476,18 +476,3 @@ def _candidates(title: str) -> Iterable[str]:
 def _parameters(codec: TaskCodec) -> dict[str, Parameter]:
     signature = codec.signature
     return {parameter.name: parameter for parameter in (*signature.positional_or_keyword, *signature.keyword_only)}
-
-
-@lru_cache(maxsize=4096)
-def _partial(codec: TaskCodec, injected: frozenset[str]) -> TaskCodec:
-    """The codec without the parameters that the worker fills in."""
-    if not injected:
-        return codec
-    signature = codec.signature
-    return TaskCodec(
-        replace(
-            signature,
-            positional_or_keyword=tuple(p for p in signature.positional_or_keyword if p.name not in injected),
-            keyword_only=tuple(p for p in signature.keyword_only if p.name not in injected),
-        )
-    )
