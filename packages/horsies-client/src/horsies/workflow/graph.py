@@ -215,7 +215,7 @@ class Graph(Generic[T_co]):
         if self._fingerprint is None:
             from horsies.workflow.signatures import fingerprint
 
-            inner = [w.node.spec.fingerprint for w in self.wired if isinstance(w.node, SubWorkflowNode)]
+            inner = [spec.fingerprint for w in self.wired if (spec := w.node.inner) is not None]
             self._fingerprint = fingerprint(self._traits(), [w.node for w in self.wired], inner)
         return self._fingerprint
 
