@@ -150,8 +150,8 @@ class TaskResult(Generic[T_co, E_co]):
 
 
 class Continue(TaskResult[T_co, TaskError]):
-    """Returned by a task of a workflow in place of a value: this workflow goes on in the task's place, and its output is
-    the task's value. For loops (`return Continue(poll(attempt + 1))`) and for graphs that depend on data.
+    """Returned by a task of a workflow in place of a value: this workflow goes on in the task's place, and its output
+    is the task's value. For loops (`return Continue(poll(attempt + 1))`) and for graphs that depend on data.
 
     If the task is the output of its run and nothing else of the run is open, the run itself goes on with the new
     nodes, under the same id."""

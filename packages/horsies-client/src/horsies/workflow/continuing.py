@@ -1,7 +1,7 @@
 """`Continue`: what a task of a workflow stores when another workflow goes on in its place."""
 
 import json
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
@@ -17,7 +17,7 @@ def continue_text(workflow: Any, wanted: Any) -> tuple[str, str | None]:
     """The text of the result, or why the task cannot continue with this workflow. `wanted`: the task's result type."""
     if not isinstance(workflow, Graph):
         return "", f"Continue takes a workflow, not {workflow!r:.60}: of a class, give .build() or .build_with(...)"
-    spec: Graph[Any] = workflow
+    spec = cast("Graph[Any]", workflow)
     if spec.free:
         used = ", ".join(map(repr, spec.free))
         return "", f"workflow {spec.name!r} uses results of {used}, which are not in it: give their values"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from horsies.workflow.wiring import Wired, Wiring
 
 T_co = TypeVar("T_co", covariant=True)
-Item = TypeVar("Item")
 MAX_LEVELS: Final = 64
 """How deep workflows may be nested. Each level that starts writes the graphs of the levels below it again."""
 MAX_NODES: Final = 100_000
@@ -97,10 +96,10 @@ class ItemNode(Node[T_co]):
         return result_codec("item", next(iter(get_args(listed_type)), Any))
 
 
-class MapWorkflowNode(Node[T_co], Generic[Item, T_co]):
+class MapWorkflowNode(Node[T_co]):
     """One run of a workflow per item of a list that another node returns; see `map_workflow`."""
 
-    def __init__(self, spec: Graph[Any], item: ItemNode[Item], **options: Any) -> None:
+    def __init__(self, spec: Graph[Any], item: ItemNode[Any], **options: Any) -> None:
         super().__init__(node_options(type(self).__name__, options))
         self.spec = spec
         self.item = item
@@ -127,7 +126,7 @@ class MapWorkflowNode(Node[T_co], Generic[Item, T_co]):
         return self.spec
 
 
-def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: Any) -> MapWorkflowNode[Any, Any]:
+def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: Any) -> MapWorkflowNode[Any]:
     """Build the workflow of the items once, with a placeholder for the item."""
     source = items_from.node if isinstance(items_from, FromNode) else items_from
     if not isinstance(source, Node):

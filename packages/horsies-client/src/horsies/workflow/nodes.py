@@ -356,7 +356,7 @@ def list_codec(codec: TaskCodec, partial: bool = False) -> TaskCodec:
     """Decodes the result of a map over the task or workflow of this codec."""
     signature = codec.signature
     item = TaskResult[signature.result, TaskError] if partial else signature.result
-    return result_codec(f"{signature.task_name}[]", list[item], signature.location)  # type: ignore[valid-type]
+    return result_codec(f"{signature.task_name}[]", list[item], signature.location)
 
 
 def result_codec(name: str, result: Any, location: str | None = None) -> TaskCodec:

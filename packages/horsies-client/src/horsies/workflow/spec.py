@@ -62,10 +62,12 @@ class WorkflowSpec(Graph[T_co]):
         """Start a run. `workflow_id`: an id of your own, for a start that you may repeat: a UUID. `connection`: your
         own connection or session; the run exists if and only if your transaction commits. `metadata`: small JSON values
         that every task of the run inherits. `group`: the group of all nodes that have none of their own, by `group=` or
-        by the `group_by` of their task, also in nested workflows. `priority`: of all nodes that have none of their own. `unique_key`: one live run of this
-        workflow per key; a further start returns the handle of the live one. `start_at`: start later (seconds, a
-        timedelta or an aware datetime). `deadline`: when the run has not ended by then, it is stopped and fails with
-        WORKFLOW_DEADLINE; seconds and a timedelta count from its start. Raises `TaskSendError`."""
+        by the `group_by` of their task, also in nested workflows.
+
+        `priority`: of all nodes that have none of their own. `unique_key`: one live run of this workflow per key; a
+        further start returns the handle of the live one. `start_at`: start later (seconds, a timedelta or an aware
+        datetime). `deadline`: when the run has not ended by then, it is stopped and fails with WORKFLOW_DEADLINE;
+        seconds and a timedelta count from its start. Raises `TaskSendError`."""
         from horsies.workflow.run_options import RunOptions
         from horsies.workflow.start import Start
 

@@ -110,7 +110,8 @@ def _node(
     elif isinstance(node, MapNode):
         # the worker makes a nested workflow of the items' tasks once the list exists; this is the pattern of its nodes
         kept = {name: source for name, source in sources.items() if name != ITEMS}
-        pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter, **_width(node)}
+        width = _width(cast("Node[Any]", node))
+        pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter, **width}
         made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]", "kind": "map"}
         made.pop("compensate", None)  # each item is undone
     elif isinstance(node, MapWorkflowNode):

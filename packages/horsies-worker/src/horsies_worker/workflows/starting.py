@@ -1,4 +1,4 @@
-"""Starts ready nodes: tasks are enqueued, waits begin, workflows and maps become runs inside. In the step's transaction."""
+"""Starts ready nodes: tasks are enqueued, workflows and maps become runs inside. In the step's transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
