@@ -177,9 +177,8 @@ class TaskCodec:
 
     def _encode_continue(self, returned: Continue[Any], limits: PayloadLimits) -> str:
         """The text of a task that continues as a workflow: the whole graph, which a step of the run turns into rows."""
-        from horsies.workflow.continuing import continue_text
-
-        text, why = continue_text(returned.workflow, self.signature.result)
+        continued = returned.workflow.continued(self.signature.result)
+        text, why = continued.text, continued.refusal
         if why is None and len(text.encode()) > limits.max_bytes:
             why = f"the workflow to continue with is larger than {limits.max_bytes:,} bytes"
         if why is not None:

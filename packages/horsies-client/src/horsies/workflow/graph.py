@@ -8,11 +8,21 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 from horsies._checks import shown
 from horsies.errors import ConfigurationError, UsageError
-from horsies.workflow.nodes import ITEMS, FromNode, Node, list_codec, listed, node_options, not_a_list, result_codec
+from horsies.workflow.nodes import (
+    ITEMS,
+    FromNode,
+    ItemNode,
+    Node,
+    list_codec,
+    listed,
+    node_options,
+    not_a_list,
+    result_codec,
+)
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -75,27 +85,6 @@ class SubWorkflowNode(Node[T_co]):
         return self.spec
 
 
-class ItemNode(Node[T_co]):
-    """Stands for the item in a workflow that a map runs for each item of a list."""
-
-    def __init__(self, items_from: Node[Sequence[T_co]]) -> None:
-        super().__init__(node_options("ItemNode", {}))
-        self.items_from = items_from
-
-    @property
-    def app(self) -> AppRuntime | None:
-        return None
-
-    @property
-    def title(self) -> str:
-        return "item"
-
-    @property
-    def codec(self) -> TaskCodec:
-        listed_type = self.items_from.result_type
-        return result_codec("item", next(iter(get_args(listed_type)), Any))
-
-
 class MapWorkflowNode(Node[T_co]):
     """One run of a workflow per item of a list that another node returns; see `map_workflow`."""
 
@@ -124,6 +113,10 @@ class MapWorkflowNode(Node[T_co]):
     @property
     def inner(self) -> Graph[Any]:
         return self.spec
+
+    @property
+    def is_map(self) -> bool:
+        return True
 
 
 def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: Any) -> MapWorkflowNode[Any]:

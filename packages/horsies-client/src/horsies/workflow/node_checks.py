@@ -12,8 +12,7 @@ from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
 from horsies.errors import HorsiesError
 from horsies.options import MAX_DELAY, check_name
-from horsies.workflow.graph import MapWorkflowNode
-from horsies.workflow.nodes import MapNode, Node
+from horsies.workflow.nodes import ITEMS, MapNode, Node
 from horsies.workflow.waits import SignalNode, WaitNode
 
 JOINS: Final = ("all", "any", "quorum")
@@ -77,14 +76,13 @@ def check_items(node: MapNode[Any, Any], at: str, refuse: Refuse) -> None:
     _check_width(node, at, refuse)
 
 
-def check_workflow_items(node: MapWorkflowNode[Any], at: str, refuse: Refuse) -> None:
-    if not fits(node.item.items_from.result_type, AbstractSequence[Any]) or not get_args(
-        node.item.items_from.result_type
-    ):
+def check_workflow_items(node: Node[Any], at: str, refuse: Refuse) -> None:
+    """The list whose items a workflow is run for."""
+    source, _ = node.inputs[ITEMS]
+    if not fits(source.result_type, AbstractSequence[Any]) or not get_args(source.result_type):
         refuse(
             at,
-            f"it goes through the items of {node.item.items_from!r}, which returns "
-            f"{type_name(node.item.items_from.result_type)}",
+            f"it goes through the items of {source!r}, which returns {type_name(source.result_type)}",
             "let the upstream return a list with a type of its items, such as list[Order]",
         )
     _check_width(node, at, refuse)

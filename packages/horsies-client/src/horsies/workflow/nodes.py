@@ -10,7 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+)
 
 from horsies._checks import shown
 from horsies.errors import UsageError
@@ -22,7 +34,6 @@ if TYPE_CHECKING:
     from horsies.codec import TaskCodec
     from horsies.handle import TaskHandle
     from horsies.registry import TaskDefinition
-    from horsies.workflow.graph import Graph
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -202,16 +213,21 @@ class Node(Generic[T_co]):
         return self.codec.signature.result
 
     @property
-    def inner(self) -> Graph[Any] | None:
-        """The workflow in this node."""
+    def inner(self) -> Any:
+        """The workflow in this node, if there is one."""
         return None
+
+    @property
+    def is_map(self) -> bool:
+        """True if it runs something for each item of a list."""
+        return False
 
     @property
     def levels(self) -> int:
         """How many levels of nested runs it adds."""
         if self.inner is None:
             return 0
-        return self.inner.levels + (ITEMS in self.inputs)  # the items' runs are in a run of their own
+        return self.inner.levels + self.is_map  # the items' runs are in a run of their own
 
     @property
     def decider(self) -> Node[bool] | None:
@@ -310,6 +326,10 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
         self.surplus = len(args) - len(names[1:])
 
     @property
+    def is_map(self) -> bool:
+        return True
+
+    @property
     def codec(self) -> TaskCodec:
         return list_codec(self.definition.codec, self.options.partial)
 
@@ -319,6 +339,27 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
 
     def bound(self) -> dict[str, Any]:
         return dict(self.kwargs)
+
+
+class ItemNode(Node[T_co]):
+    """Stands for the item in a workflow that a map runs for each item of a list."""
+
+    def __init__(self, items_from: Node[Sequence[T_co]]) -> None:
+        super().__init__(NodeOptions())
+        self.items_from = items_from
+
+    @property
+    def app(self) -> AppRuntime | None:
+        return None
+
+    @property
+    def title(self) -> str:
+        return "item"
+
+    @property
+    def codec(self) -> TaskCodec:
+        listed_type = self.items_from.result_type
+        return result_codec("item", next(iter(get_args(listed_type)), Any))
 
 
 ITEMS = "*"

@@ -10,6 +10,7 @@ from horsies.workflow.graph import Graph, SubWorkflowNode
 from horsies.workflow.nodes import listed
 
 if TYPE_CHECKING:
+    from horsies.result import Continued
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.nodes import Join, Node, Task
     from horsies.workflow.run_options import Moment
@@ -93,6 +94,13 @@ class WorkflowSpec(Graph[T_co]):
 
         options = RunOptions(metadata, group, priority, unique_key, start_at, deadline)
         return await Start(self, workflow_id, connection, options).announced().send_async()
+
+    def continued(self, wanted: Any, /) -> Continued[T_co]:
+        """For `Continue`: the text that a task of this result type stores to go on as this workflow."""
+        from horsies.result import Continued
+        from horsies.workflow.continuing import continue_text
+
+        return Continued(*continue_text(self, wanted))
 
     def prepared_start(self, workflow_id: str, group: str | None = None) -> Start[T_co]:
         """The start of a run for the scheduler, which executes its statement in a transaction of its own."""

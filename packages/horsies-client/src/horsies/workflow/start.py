@@ -19,9 +19,9 @@ from horsies.groups import GroupError, plain
 from horsies.ids import ID_FIX, id_problem, new_id, new_ids
 from horsies.metadata import NOTHING
 from horsies.send import Send, outgoing
-from horsies.workflow.graph import Graph, ItemNode, MapWorkflowNode, SubWorkflowNode
+from horsies.workflow.graph import Graph, MapWorkflowNode, SubWorkflowNode
 from horsies.workflow.handle import WorkflowHandle
-from horsies.workflow.nodes import ITEMS, MapNode, Node, TaskNode
+from horsies.workflow.nodes import ITEMS, ItemNode, MapNode, Node, TaskNode
 from horsies.workflow.run_options import RunOptions
 from horsies.workflow.waits import SignalNode, WaitNode
 

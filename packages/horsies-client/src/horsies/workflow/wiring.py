@@ -22,9 +22,8 @@ from horsies.options import SendOptions, check_name
 from horsies.result import TaskResult
 from horsies.workflow.compensation import Undo, undo_of
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
-from horsies.workflow.graph import ItemNode, MapWorkflowNode
 from horsies.workflow.node_checks import check_items, check_join, check_workflow_items, parameters_of, wait_of
-from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, MapNode, Node, TaskNode, listed, not_a_list
+from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, ItemNode, MapNode, Node, TaskNode, listed, not_a_list
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -170,7 +169,7 @@ class Wiring:
             if node.app not in (self._app, None):
                 self.refuse(at, "its workflow belongs to another app", "build both with the same app")
             sources = dict(node.inputs)
-            if isinstance(node, MapWorkflowNode):
+            if node.is_map:
                 check_workflow_items(node, at, self.refuse)
             for name in ("workflow_ctx_from", "queue_name", "priority", "good_until"):
                 if getattr(options, name):
@@ -194,7 +193,7 @@ class Wiring:
             self._check_context(node, at, context)
             call = self._encode(node, at, {*sources, context, meta} - {None})
             settled = self._plan(node, at)
-        is_map = isinstance(node, MapNode | MapWorkflowNode)
+        is_map = node.is_map
         if options.max_width != MAX_WIDTH and not is_map:
             self.refuse(at, "max_width has a meaning for a map only", "leave it out, or use .map(...)")
         if options.partial and not is_map:
