@@ -348,7 +348,7 @@ def test_a_start_says_where_arguments_belong(app: Horsies, number: Any) -> None:
     flow: Any = app.workflow("sums", [number.node(node_id="one")(1)])
     for start in (flow.start, flow.start_async):
         with pytest.raises(
-            UsageError, match=r"takes only workflow_id=, connection=, metadata=, group=; arguments belong to the "
+            UsageError, match=r"takes only workflow_id=, connection=, metadata=, group=, priority=, unique_key=, start_at=, deadline=; arguments belong to the "
         ):
             start(5)
         with pytest.raises(

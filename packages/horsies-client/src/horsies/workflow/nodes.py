@@ -69,6 +69,9 @@ class FromNode:
     others: tuple[Node[Any], ...] = ()
     """Of `either`: the further branches."""
 
+    def __repr__(self) -> str:
+        return f"FromNode(node={self.node!r})" if not self.others else f"either({self.node!r}, ...)"
+
     def _refuse(self, *_: object) -> NoReturn:
         raise UsageError(
             f"from_node(...) is the future result of {self.node!r}, which may only be handed on to nodes: there is no "
