@@ -95,6 +95,7 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
         dag = self.query_one(Dag)
         dag.show(nodes)
         self.panel("nodes").show([(node, data.names) for node in dag.in_layers()])
+        self._follow()
         self._tell()
 
     # -- the selected node -----------------------------------------------------------------------
@@ -119,10 +120,12 @@ class WorkflowScreen(LiveScreen[WorkflowDetail | None]):
         line.update(Content.styled(inert(told or "", 1_000), f"${variable_of('FAILED')}"))
 
     def on_dag_moved(self) -> None:
-        current = self._current()
-        if current is not None:
-            self.panel("nodes").table.put_cursor(str(current.task_index))
+        self._follow()
         self._tell()
+
+    def _follow(self) -> None:
+        """Put the cursor of the list on the selected node."""
+        self.panel("nodes").table.put_cursor(str(self.query_one(Dag).chosen))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         table, dag = self.panel("nodes").table, self.query_one(Dag)

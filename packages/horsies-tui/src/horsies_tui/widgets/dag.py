@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from horsies.status import NodeStatus
 from horsies.workflow.diagram import INSIDE, UNDOES
 from horsies.workflow.layout import lay_out
 from horsies.workflow.picture import Picture
@@ -112,9 +113,15 @@ class Dag(ScrollView, can_focus=True):
             self._shape, self._picture = shape, picture_of(nodes)
             self.virtual_size = Size(self._picture.width + 1, self._picture.height)
         if self.chosen not in self._by_index:
-            layers = self._picture.layout.nodes()
-            self.choose(layers[0][0] if layers else None)
+            self.choose(self._first())
         self.refresh()
+
+    def _first(self) -> int | None:
+        """Where the cursor begins: a node that waits for a signal, for a time, or the first one."""
+        waiting = [one for one in self._by_index.values() if one.status is NodeStatus.WAITING]
+        if waiting:
+            return min(waiting, key=lambda one: (one.kind != "signal", one.task_index)).task_index
+        return next((index for layer in self._picture.layout.nodes() for index in layer), None)
 
     def in_layers(self) -> list[WorkflowNode]:
         """The nodes layer by layer, each by index."""
