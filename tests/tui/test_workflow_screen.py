@@ -125,6 +125,16 @@ async def test_a_large_graph_scrolls_in_both_directions_to_the_cursor(db: Databa
         assert chosen(app) == 40
 
 
+async def test_the_cursor_begins_in_view_on_a_node_that_waits(db: Database) -> None:
+    waits = {"kind": "signal", "signal_name": "go", "status": "WAITING", "dependencies": [59]}
+    graph(db, "RUNNING", {}, *({"dependencies": [index]} for index in range(59)), waits)
+    async with on_database(db, size=(80, 24)) as (app, pilot):
+        await go(app, pilot, "5", "enter")
+        await shows(app, pilot, "◷ n60")
+        await pilot.resize_terminal(100, 40)
+        await shows(app, pilot, "◷ n60")
+
+
 # -- signals -------------------------------------------------------------------------------------
 
 

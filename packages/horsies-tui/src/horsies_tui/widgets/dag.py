@@ -161,6 +161,9 @@ class Dag(ScrollView, can_focus=True):
             style += Style(bold=True, reverse=True)
         return style + Style(underline=True) if index in self._near else style
 
+    def on_resize(self) -> None:
+        self.choose(self.chosen)  # before the first layout there was no room to scroll in
+
     # -- keys and mouse --------------------------------------------------------------------------
 
     def _move(self, index: int | None) -> None:
