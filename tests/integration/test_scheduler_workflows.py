@@ -141,7 +141,7 @@ async def test_two_runs_do_not_overlap(db: Database, status: str, count: int) ->
         db.execute("UPDATE horsies_schedule_state SET run_requested_at = now()")
         await scheduler.run_once()
         assert len(runs(db)) == count
-    db.execute("TRUNCATE horsies_workflows CASCADE")
+    db.execute("TRUNCATE horsies_workflow_signals, horsies_workflows CASCADE")
     db.execute("TRUNCATE horsies_tasks CASCADE")
 
 

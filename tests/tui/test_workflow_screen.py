@@ -202,7 +202,7 @@ FAILED: tuple[dict[str, Any], ...] = (
     {"status": "COMPLETED", "completed_at": ago(minutes=3)},
     {"status": "FAILED", "dependencies": [0], "completed_at": ago(minutes=2),
      "error": '{"err":{"error_code":"DOWN","message":"no line","data":null}}'},
-    {"status": "SKIPPED", "dependencies": [1], "completed_at": ago(minutes=2)},
+    {"status": "SKIPPED", "dependencies": [1], "completed_at": ago(minutes=2), "skip_reason": "upstream"},
 )  # fmt: skip
 
 

@@ -75,7 +75,12 @@ if TYPE_CHECKING:
         WorkerStats as WorkerStats,
         WorkerStatus as WorkerStatus,
     )
-    from horsies.result import TaskError as TaskError, TaskFailed as TaskFailed, TaskResult as TaskResult
+    from horsies.result import (
+        Continue as Continue,
+        TaskError as TaskError,
+        TaskFailed as TaskFailed,
+        TaskResult as TaskResult,
+    )
     from horsies.retry import Jitter as Jitter, RetryPolicy as RetryPolicy
     from horsies.schedule import (
         Cron as Cron,
@@ -113,6 +118,7 @@ if TYPE_CHECKING:
     )
     from horsies.workflow.definition import WorkflowDefinition as WorkflowDefinition
     from horsies.workflow.graph import (
+        MapWorkflowNode as MapWorkflowNode,
         SubWorkflowNode as SubWorkflowNode,
         SuccessCase as SuccessCase,
         SuccessPolicy as SuccessPolicy,
@@ -120,13 +126,22 @@ if TYPE_CHECKING:
     )
     from horsies.workflow.handle import WorkflowHandle as WorkflowHandle
     from horsies.workflow.info import WorkflowInfo as WorkflowInfo, WorkflowNodeInfo as WorkflowNodeInfo
+    from horsies.workflow.mapping import map_workflow as map_workflow
     from horsies.workflow.nodes import (
         MapNode as MapNode,
         TaskNode as TaskNode,
+        either as either,
         from_node as from_node,
         result_from as result_from,
     )
+    from horsies.workflow.signals import SignalError as SignalError, SignalReceipt as SignalReceipt
     from horsies.workflow.spec import WorkflowSpec as WorkflowSpec
+    from horsies.workflow.waits import (
+        SignalNode as SignalNode,
+        SleepNode as SleepNode,
+        sleep as sleep,
+        wait_for_signal as wait_for_signal,
+    )
 
 _HOMES = {
     "app": ("Horsies",),
@@ -150,7 +165,7 @@ _HOMES = {
     ),
     "lifespan": ("Lifespan",),
     "middleware": ("AttemptEnd", "Middleware", "Outgoing"),
-    "result": ("TaskError", "TaskFailed", "TaskResult"),
+    "result": ("Continue", "TaskError", "TaskFailed", "TaskResult"),
     "retry": ("Jitter", "RetryPolicy"),
     "schedule": (
         "Cron", "Daily", "Hourly", "Interval", "Monthly", "Overlap", "ScheduleConfig", "SkippedTime", "TaskSchedule",
@@ -163,11 +178,14 @@ _HOMES = {
     "tasks": ("AsyncTaskFunction", "TaskCall", "TaskFunction", "TaskStub"),
     "workflow.context": ("NodeKey", "WorkflowContext", "WorkflowMeta"),
     "workflow.definition": ("WorkflowDefinition",),
-    "workflow.graph": ("SubWorkflowNode", "SuccessCase", "SuccessPolicy", "WorkflowDefinitionError"),
+    "workflow.graph": ("MapWorkflowNode", "SubWorkflowNode", "SuccessCase", "SuccessPolicy", "WorkflowDefinitionError"),
     "workflow.handle": ("WorkflowHandle",),
     "workflow.info": ("WorkflowInfo", "WorkflowNodeInfo"),
-    "workflow.nodes": ("MapNode", "TaskNode", "from_node", "result_from"),
+    "workflow.mapping": ("map_workflow",),
+    "workflow.nodes": ("MapNode", "TaskNode", "either", "from_node", "result_from"),
+    "workflow.signals": ("SignalError", "SignalReceipt"),
     "workflow.spec": ("WorkflowSpec",),
+    "workflow.waits": ("SignalNode", "SleepNode", "sleep", "wait_for_signal"),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from horsies.errors import BUILT_IN_CODES, BuiltInCode, HorsiesError
+
+if TYPE_CHECKING:
+    from horsies.workflow.graph import Graph
 
 T_co = TypeVar("T_co", covariant=True)
 E_co = TypeVar("E_co", covariant=True)
@@ -144,6 +147,23 @@ class TaskResult(Generic[T_co, E_co]):
 
     def __hash__(self) -> int:
         return hash((self.is_ok(), self._err))
+
+
+class Continue(TaskResult[T_co, TaskError]):
+    """Returned by a task of a workflow in place of a value: this workflow goes on in the task's place, and its output is
+    the task's value. For loops (`return Continue(poll(attempt + 1))`) and for graphs that depend on data.
+
+    If the task is the output of its run and nothing else of the run is open, the run itself goes on with the new
+    nodes, under the same id."""
+
+    __slots__ = ("workflow",)
+
+    def __init__(self, workflow: Graph[T_co]) -> None:
+        super().__init__(ok=cast("Any", None))
+        self.workflow = workflow
+
+    def __repr__(self) -> str:
+        return f"Continue({self.workflow!r})"
 
 
 def _raise_failed(error: object) -> NoReturn:

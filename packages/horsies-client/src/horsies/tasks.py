@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from horsies._checks import Checks, shown
 from horsies._hints import SENDER, known_options, missing
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.codec import EncodedCall
     from horsies.registry import TaskDefinition
-    from horsies.workflow.nodes import Join, Node, NodeBuilder
+    from horsies.workflow.nodes import Join, Node, NodeBuilder, Task as NodeTask
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -176,6 +176,9 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         good_until: datetime | timedelta | None = None,
         group: str | None = None,
         max_width: int | None = None,
+        when: "Node[bool] | None" = None,
+        unless: "Node[bool] | None" = None,
+        compensate: "NodeTask[Concatenate[T, ...], Any] | None" = None,
     ) -> "NodeBuilder[P, T]":
         """A node of a workflow: `task.node(...)(arguments)`, or `.map(items)` for one call per item.
 
@@ -185,6 +188,11 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         counts from the moment at which the node is enqueued. `group`: the group of its task, for a map of every item's.
         Without it, the task's `group_by` decides where it can at the start of the run, from arguments that no other
         node provides; otherwise the node has the group of its run.
+
+        `when`, `unless`: run only if that node returns True, or False; otherwise the node is skipped as not taken, and
+        its edge leaves the joins of the nodes behind it. `compensate`: the task that undoes this one if the run fails
+        or is cancelled later. Its first parameter takes the node's value, its others the node's arguments of the same
+        names. On a map it undoes each item.
         """
         from horsies.workflow.nodes import MAX_WIDTH, NodeBuilder, listed
 
@@ -194,6 +202,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
             "join": join, "min_success": min_success, "allow_failed_deps": allow_failed_deps,
             "queue_name": queue_name, "priority": priority, "good_until": good_until, "group": group,
             "max_width": MAX_WIDTH if max_width is None else max_width,
+            "when": when, "unless": unless, "compensate": compensate,
         }  # fmt: skip
         return NodeBuilder(self, args_from, options)
 

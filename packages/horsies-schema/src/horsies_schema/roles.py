@@ -79,7 +79,7 @@ CANCEL: Final = ("horsies_cancel_tasks(text[])", "horsies_cancel_workflow(text)"
 PURGE: Final = "horsies_purge_tasks(text[])"
 SIGNAL: Final = "horsies_signal(text, text, jsonb, text, text)"
 # It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
-STOP: Final = "horsies_stop_workflows(text[], text, text, text, text, text, boolean)"
+STOP: Final = "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)"
 
 # They run with the rights of their caller, and PUBLIC may execute them; a database may have taken that away.
 _SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text, jsonb"

@@ -10,7 +10,7 @@ from horsies.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Fail
 from horsies.status import TaskStatus
 from horsies_worker.child.error_text import MAX_TRACEBACK, short
 from horsies_worker.child.jobs import Job
-from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.child.outcome import Outcome, OutcomeKind, outside_of_workflows
 from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.transition import Transition
@@ -47,6 +47,8 @@ class Attempts:
         task = self._owned.find(job.task_id, job.generation)
         if task is None:
             return  # the task was lost meanwhile
+        if not task.is_workflow_task:
+            outcome = outside_of_workflows(outcome)
         began = outcome.started_mono
         end = decide(
             task_id=job.task_id,

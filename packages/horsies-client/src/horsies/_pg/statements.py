@@ -35,7 +35,7 @@ TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
 FUNCTIONS: Final = (
     "horsies_cancel_tasks(text[])",
     "horsies_start_workflow(jsonb)",
-    "horsies_stop_workflows(text[], text, text, text, text, text, boolean)",
+    "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)",
     "horsies_signal(text, text, jsonb, text, text)",
     "horsies_cancel_workflow(text)",
     "horsies_purge_tasks(text[])",

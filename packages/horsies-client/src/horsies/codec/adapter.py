@@ -37,7 +37,8 @@ _TYPED_DICT: Final = Problem(
 
 _RESULT_INSIDE: Final = Problem(
     "a TaskResult cannot be a part of another type, and needs the type of its value",
-    "annotate it as TaskResult[T, TaskError] alone, to take the result of a workflow's node",
+    "annotate it as TaskResult[T, TaskError] alone, to take the result of a workflow's node, or as "
+    "list[TaskResult[T, TaskError]], to take those of a partial map",
 )
 
 
@@ -59,6 +60,8 @@ def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse)
         try:
             if typing.get_origin(field.annotation) is TaskResult:
                 return _task_result_schema(typing.get_args(field.annotation)[0], handler)
+            if (item := listed_result(field.annotation)) is not None:
+                return core_schema.list_schema(_task_result_schema(typing.get_args(item)[0], handler))
             return handler.generate_schema(field.annotation)
         except Exception as error:  # pydantic, and schema hooks of user types
             if getattr(error, "code", None) == "typed-dict-version":
@@ -85,6 +88,12 @@ def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse)
             )
 
     return TypeAdapter(Arguments, config=_CONFIG)  # pyright: ignore[reportReturnType] # what its schema yields
+
+
+def listed_result(annotation: Any) -> Any | None:
+    """The X of `list[X]` if that is a TaskResult: what a partial map returns, and what takes it."""
+    items = typing.get_args(annotation) if typing.get_origin(annotation) is list else ()
+    return items[0] if items and typing.get_origin(items[0]) is TaskResult else None
 
 
 def _task_result_schema(value: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

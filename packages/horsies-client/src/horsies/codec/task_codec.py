@@ -7,6 +7,8 @@ are not written: the worker's default applies. A result is `{"ok": value}` or `{
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
 
 from pydantic.fields import FieldInfo
@@ -22,7 +24,7 @@ from horsies.codec.signature import Parameter, TaskSignature, read_signature
 from horsies.codec.untyped import decode_untyped_result, read_json
 from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, EncodedResult, PayloadLimits
 from horsies.errors import BUILT_IN_CODES, ContractCode, OperationalErrorCode, TaskDefinitionError
-from horsies.result import TaskError, TaskResult
+from horsies.result import Continue, TaskError, TaskResult
 
 #: *args gets a key that cannot be a keyword of a Python call.
 _VARARGS_KEY: Final = "*"
@@ -158,6 +160,8 @@ class TaskCodec:
         if not isinstance(returned, TaskResult):
             why = f"{safe_repr(returned)} is not a TaskResult; return TaskResult(ok=...) or TaskResult(err=...)"
             raise ResultError(name, Fault((), Reason.INVALID, why), ContractCode.RETURN_TYPE_MISMATCH)
+        if isinstance(returned, Continue):
+            return self._encode_continue(cast("Continue[Any]", returned), limits)
         result = cast("TaskResult[Any, object]", returned)
         if result.is_err():
             if not isinstance(result.err, TaskError):
@@ -170,6 +174,18 @@ class TaskCodec:
             broken = refused.reason is Reason.INVALID
             code = ContractCode.RETURN_TYPE_MISMATCH if broken else OperationalErrorCode.WORKER_SERIALIZATION_ERROR
             raise ResultError(name, refused.fault, code) from refused
+
+    def _encode_continue(self, returned: Continue[Any], limits: PayloadLimits) -> str:
+        """The text of a task that continues as a workflow: the whole graph, which a step of the run turns into rows."""
+        from horsies.workflow.continuing import continue_text
+
+        text, why = continue_text(returned.workflow, self.signature.result)
+        if why is None and len(text.encode()) > limits.max_bytes:
+            why = f"the workflow to continue with is larger than {limits.max_bytes:,} bytes"
+        if why is not None:
+            fault = Fault((), Reason.INVALID, why)
+            raise ResultError(self.signature.task_name, fault, ContractCode.RETURN_TYPE_MISMATCH)
+        return text
 
     def encode_outcome(self, returned: object, *, limits: PayloadLimits = DEFAULT_LIMITS) -> EncodedResult:
         """For the child process: any return value becomes a text that can be stored. Never raises."""
@@ -194,6 +210,21 @@ class TaskCodec:
                 if error.reason not in {Reason.MISSING, Reason.UNEXPECTED}:
                     raise
         return decode_untyped_result(text, task_name=name)
+
+
+@lru_cache(maxsize=4096)
+def without_parameters(codec: TaskCodec, names: frozenset[str]) -> TaskCodec:
+    """The codec of calls without these parameters, such as those that a worker fills in later."""
+    if not names:
+        return codec
+    signature = codec.signature
+    return TaskCodec(
+        replace(
+            signature,
+            positional_or_keyword=tuple(p for p in signature.positional_or_keyword if p.name not in names),
+            keyword_only=tuple(p for p in signature.keyword_only if p.name not in names),
+        )
+    )
 
 
 def _reserved(returned: object) -> TaskError | None:

@@ -13,6 +13,7 @@ from horsies.codec.adapter import build_error
 from horsies.codec.compare import find_fault, safe_repr, with_ordered_sets
 from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason
 from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, PayloadLimits, warn_large
+from horsies.errors import RetrievalCode
 from horsies.result import TaskError, TaskResult
 
 
@@ -76,6 +77,9 @@ def decode_untyped_result(text: str, *, task_name: str = "unknown") -> TaskResul
     if len(shape) == 1:
         if "ok" in shape:
             return TaskResult(ok=shape["ok"])
+        if "continue" in shape:
+            why = "the task continued as a workflow: the value is that of its node, or of the run"
+            return TaskResult(err=TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, why))
         if isinstance(shape.get("err"), dict):
             try:
                 return TaskResult(err=build_error(shape["err"]))

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
-from horsies_worker.workflows.refused import no_value
-from horsies_worker.workflows.step import NOT_AVAILABLE, NOT_READY
+from horsies_worker.workflows.refused import NOT_AVAILABLE, NOT_READY, no_value
 
 
 class InlineNode:

@@ -22,9 +22,8 @@ from horsies.testing.records import SentTask
 from horsies.testing.store import RunRow, Store, TaskRow
 from horsies_worker.workflows.failures import LISTED, failure, inside, told_first
 from horsies_worker.workflows.halting import cases_of
-from horsies_worker.workflows.refused import large_output, not_a_list, too_large, too_wide
+from horsies_worker.workflows.refused import SKIPPED, large_output, not_a_list, too_large, too_wide
 from horsies_worker.workflows.resolve import Join, Readiness, outcome, readiness
-from horsies_worker.workflows.step import SKIPPED
 
 RunTask = Callable[[TaskRow], BaseException | None]
 

@@ -7,6 +7,7 @@ transaction that gets the locks later sees the change.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from horsies._pg.statements import Statement, load
@@ -16,6 +17,7 @@ from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
 from horsies.workflow.retrying import STOPPED, Row, Tree, missing_node, with_skipped
+from horsies.workflow.run_options import Moment, seconds_of
 
 R = TypeVar("R")
 Run = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
@@ -117,14 +119,25 @@ class WorkflowControl:
         rows = await self._rows("signal_workflow", workflow_id, name, value, signal_id, path)
         return rows[0]["outcome"]
 
-    async def retry(self, workflow_id: str, node_id: str | None = None) -> bool:
+    async def retry(self, workflow_id: str, node_id: str | None = None, deadline: Moment | None = None) -> bool:
         """See `WorkflowHandle.retry`."""
+        seconds = None if deadline is None or isinstance(deadline, datetime) else seconds_of(deadline)
+        moment = deadline if isinstance(deadline, datetime) else None
 
         async def act(connection: Any, tree: Tree, run: Row) -> bool:
+            done = await acted(connection, tree, run)
+            if done and WorkflowStatus(run["status"]) in STOPPED:
+                await self._fetch(connection, "set_deadline", workflow_id, moment, seconds)
+            return done
+
+        async def acted(connection: Any, tree: Tree, run: Row) -> bool:
             if WorkflowStatus(run["status"]).is_terminal and run["parent_workflow_id"] is not None:
                 root = (tree.around(workflow_id) or [run])[-1]["id"]
                 raise UsageError(f"workflow {workflow_id} is a part of workflow {root} and has ended: retry that one")
             if node_id is None:
+                if await self._fetch(connection, "retry_compensations", workflow_id):
+                    await self._fetch(connection, "tell_step", [workflow_id])
+                    return True
                 return await self._retry(connection, tree, workflow_id, run, tree.failed_runs(workflow_id), None)
             return await self._retry_node(connection, tree, run, node_id)
 
@@ -142,6 +155,8 @@ class WorkflowControl:
             return bool(inside) and await self._retry(connection, tree, run["id"], None, inside, None)
         if start["status"] != NodeStatus.FAILED and not start["is_stopped"]:
             return False
+        if WorkflowStatus(run["status"]) not in STOPPED and run["ends_as"] is not None:
+            return False  # it undoes what it did
         indexes = with_skipped(nodes, start)
         await self._refuse_takers(connection, tree, run, nodes, node_id, indexes)
         return await self._retry(connection, tree, run["id"], run, [run["id"]], indexes)
@@ -159,6 +174,7 @@ class WorkflowControl:
         goes on even if none of its nodes failed (its output was too large, or its rows could not be processed)."""
         from horsies.codec import encode_error
 
+        undone = await self._run_undone_again(connection, tree, runs)
         moved = list(await self._fetch(connection, "retry_nodes", list(runs), indexes)) if runs else []
         if indexes is not None:  # the workflows in these nodes continue where they stopped
             stopped = tree.stopped_below({row["sub_workflow_id"] for row in moved} - {None})
@@ -167,7 +183,7 @@ class WorkflowControl:
             runs = [*runs, *stopped]
         if stopping := [row["id"] for row in tree.rows if _has_stopped_in(row, runs)]:
             moved += await self._fetch(connection, "retry_stopped_tasks", stopping)
-        touched = {row["workflow_id"] for row in moved}
+        touched = {row["workflow_id"] for row in moved} | undone
         if reopened is not None and WorkflowStatus(reopened["status"]) in STOPPED:
             touched.add(reopened["id"])
         if not touched:
@@ -181,6 +197,17 @@ class WorkflowControl:
         await self._fetch(connection, "recount_workflows", recounted)
         await self._fetch(connection, "tell_step", recounted)
         return True
+
+    async def _run_undone_again(self, connection: Any, tree: Tree, runs: Sequence[str]) -> set[str]:
+        """Let the nodes run again that these runs have undone, also those of workflows inside that had completed.
+        Returns the runs that change."""
+        stopped = [row["id"] for row in tree.rows if _has_stopped_in(row, runs)]
+        if not stopped:
+            return set()
+        rows = await self._fetch(connection, "forget_compensations", stopped, _ids(tree.rows))
+        homes = {row["workflow_id"] for row in rows}
+        around = await self._fetch(connection, "reopen_around", sorted(homes), stopped) if homes else []
+        return homes | {row["id"] for row in around} | {row["workflow_id"] for row in around}
 
     async def _refuse_takers(
         self,

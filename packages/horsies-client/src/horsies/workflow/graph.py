@@ -6,13 +6,13 @@ import hashlib
 import inspect
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, get_args
 
 from horsies._checks import shown
 from horsies.errors import ConfigurationError, UsageError
-from horsies.workflow.nodes import Node, listed, node_options, not_a_list, result_codec
+from horsies.workflow.nodes import ITEMS, FromNode, Node, list_codec, listed, node_options, not_a_list, result_codec
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from horsies.workflow.wiring import Wired, Wiring
 
 T_co = TypeVar("T_co", covariant=True)
+Item = TypeVar("Item")
 MAX_LEVELS: Final = 64
 """How deep workflows may be nested. Each level that starts writes the graphs of the levels below it again."""
 MAX_NODES: Final = 100_000
@@ -70,6 +71,80 @@ class SubWorkflowNode(Node[T_co]):
     def inputs(self) -> Mapping[str, tuple[Node[Any], bool]]:
         return {f"input {number}": pair for number, pair in enumerate(self.spec.free.items())}
 
+    @property
+    def inner(self) -> Graph[Any]:
+        return self.spec
+
+
+class ItemNode(Node[T_co]):
+    """Stands for the item in a workflow that a map runs for each item of a list."""
+
+    def __init__(self, items_from: Node[Sequence[T_co]]) -> None:
+        super().__init__(node_options("ItemNode", {}))
+        self.items_from = items_from
+
+    @property
+    def app(self) -> AppRuntime | None:
+        return None
+
+    @property
+    def title(self) -> str:
+        return "item"
+
+    @property
+    def codec(self) -> TaskCodec:
+        listed_type = self.items_from.result_type
+        return result_codec("item", next(iter(get_args(listed_type)), Any))
+
+
+class MapWorkflowNode(Node[T_co], Generic[Item, T_co]):
+    """One run of a workflow per item of a list that another node returns; see `map_workflow`."""
+
+    def __init__(self, spec: Graph[Any], item: ItemNode[Item], **options: Any) -> None:
+        super().__init__(node_options(type(self).__name__, options))
+        self.spec = spec
+        self.item = item
+
+    @property
+    def app(self) -> AppRuntime:
+        return self.spec.app
+
+    @property
+    def title(self) -> str:
+        return self.spec.name
+
+    @property
+    def codec(self) -> TaskCodec:
+        return list_codec(self.spec.codec, self.options.partial)
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[Node[Any], bool]]:
+        free = [(node, bare) for node, bare in self.spec.free.items() if node is not self.item]
+        return {ITEMS: (self.item.items_from, True), **{f"input {at}": pair for at, pair in enumerate(free)}}
+
+    @property
+    def inner(self) -> Graph[Any]:
+        return self.spec
+
+
+def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: Any) -> MapWorkflowNode[Any, Any]:
+    """Build the workflow of the items once, with a placeholder for the item."""
+    source = items_from.node if isinstance(items_from, FromNode) else items_from
+    if not isinstance(source, Node):
+        raise UsageError(f"map_workflow goes through the list that a node returns, not through {shown(source)}")
+    if not callable(build):
+        raise UsageError(
+            f"map_workflow takes a function of the item that returns a workflow, not {shown(build)}: "
+            "lambda item: Order.build_with(item)"
+        )
+    item = ItemNode[Any](cast("Node[Any]", source))
+    spec: object = build(FromNode(item))
+    if not isinstance(spec, Graph):
+        raise UsageError(
+            f"the function of map_workflow returned {shown(spec)}, not a workflow: of a class, give .build()"
+        )
+    return MapWorkflowNode(cast("Graph[Any]", spec), item, **options)
+
 
 class Graph(Generic[T_co]):
     """A workflow's nodes, numbered and validated."""
@@ -98,8 +173,8 @@ class Graph(Generic[T_co]):
         wiring = Wiring(app, tasks, attributes=attributes or {}, open_ended=open_ended)
         cases = _settle(wiring, name, output, on_error, success_policy)
         wiring.check_output(output, returns)
-        inner = [node.spec for node in wiring.nodes if isinstance(node, SubWorkflowNode)]
-        self.levels: int = 1 + max((spec.levels for spec in inner), default=0)
+        inner = [spec for node in wiring.nodes if (spec := node.inner) is not None]
+        self.levels: int = 1 + max((node.levels for node in wiring.nodes), default=0)
         """The depth of nested workflows; 1 without any."""
         self.total_nodes: int = len(wiring.nodes) + sum(spec.total_nodes for spec in inner)
         self.least_bytes: int = _least_bytes(wiring.wired) + sum(spec.least_bytes for spec in inner)
@@ -117,6 +192,7 @@ class Graph(Generic[T_co]):
         self.shape = self._shape()
         """Equal for graphs that differ only in arguments. Shapes of nested workflows are shared, not copied."""
         self.definition_key = hashlib.sha256(json.dumps(self.shape).encode()).hexdigest()
+        self._fingerprint: str | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, {len(self.wired)} nodes>"
@@ -124,7 +200,7 @@ class Graph(Generic[T_co]):
     def _shape(self) -> Any:
         nodes = [
             [wired.node_id, wired.node.title, wired.dependencies,
-             wired.node.spec.shape if isinstance(wired.node, SubWorkflowNode) else None]
+             None if wired.node.inner is None else wired.node.inner.shape, *_waits_of(wired)]
             for wired in self.wired
         ]  # fmt: skip
         return [self.name, None if self.output is None else self.index[self.output], nodes]
@@ -132,6 +208,16 @@ class Graph(Generic[T_co]):
     @property
     def location(self) -> str:
         return self.place.location
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the definition and of the signatures of its tasks; the arguments of its nodes do not change it."""
+        if self._fingerprint is None:
+            from horsies.workflow.signatures import fingerprint
+
+            inner = [spec.fingerprint for w in self.wired if (spec := w.node.inner) is not None]
+            self._fingerprint = fingerprint(self._traits(), [w.node for w in self.wired], inner)
+        return self._fingerprint
 
     def same_definition(self, other: Graph[Any]) -> bool:
         """True if the two differ at most in the arguments of their nodes."""
@@ -146,18 +232,27 @@ class Graph(Generic[T_co]):
             [wired.node.options.join, wired.node.options.min_success, wired.node.options.allow_failed_deps,
              sorted((name, source.node_id or source.title, bare) for name, (source, bare) in wired.sources.items()),
              [source.node_id for source in wired.node.options.workflow_ctx_from],
-             wired.node.spec._traits() if isinstance(wired.node, SubWorkflowNode) else None]
+             None if wired.node.inner is None else wired.node.inner._traits()]
             for wired in self.wired
         ]  # fmt: skip
         return [self.shape, self.on_error, self.cases, nodes]
 
     def _calls(self) -> list[Any]:
         return [
-            (wired.node.options.group, wired.node.spec._calls())
-            if isinstance(wired.node, SubWorkflowNode)
-            else (wired.call, wired.plan)
+            (wired.call, wired.plan, wired.wait)
+            if (inner := wired.node.inner) is None
+            else (wired.node.options.group, inner._calls())
             for wired in self.wired
         ]
+
+
+def _waits_of(wired: Wired) -> list[Any]:
+    """What waits, decides and undoes; nothing for other nodes, so that their shape is that of older releases."""
+    options = wired.node.options
+    undo = None if options.compensate is None else options.compensate.name
+    name = getattr(wired.node, "signal_name", None)
+    found = [name, wired.decider, options.unless is not None, undo, options.partial]
+    return [found] if any(part not in (None, False) for part in found) else []
 
 
 def _settle(

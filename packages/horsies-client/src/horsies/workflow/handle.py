@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from horsies._awaited import Awaited, err
 from horsies.errors import OperationalErrorCode, RetrievalCode
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.workflow.graph import Graph
     from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
+    from horsies.workflow.signals import Signal, SignalReceipt
+    from horsies.workflow.waits import SignalNode
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -149,6 +151,52 @@ class WorkflowHandle(Awaited[T_co]):
         return draw(await self.info_async(), await self.tasks_async(), style)
 
     # -- acting ----------------------------------------------------------------------------------
+
+    @overload
+    def signal(
+        self, node: SignalNode[T], value: T, *, signal_id: str | None = None, path: str | None = None,
+        connection: Any = None,
+    ) -> SignalReceipt: ...  # fmt: skip
+    @overload
+    def signal(
+        self, node: str, value: Any = None, *, signal_id: str | None = None, path: str | None = None,
+        connection: Any = None,
+    ) -> SignalReceipt: ...  # fmt: skip
+    def signal(
+        self, node: Any, value: Any = None, *, signal_id: str | None = None, path: str | None = None,
+        connection: Any = None,
+    ) -> SignalReceipt:  # fmt: skip
+        """Send a signal to the run: to a node of `wait_for_signal`, or by the signal's name. It is kept until a node
+        waits for it; one signal feeds one node, the oldest first.
+
+        `signal_id`: an id of your own, such as that of a webhook: a second signal with this id is ignored
+        (`delivered` is False). `path`: to a workflow inside the run, by the nodes that lead to it: `"orders/item[3]"`.
+        `connection`: your own connection or session; the signal exists if and only if your transaction commits. Raises
+        `SignalError` when the run has ended or does not exist, `TaskSendError` when the value does not fit."""
+        return self._signal(node, value, signal_id, path, connection).send()
+
+    @overload
+    async def signal_async(
+        self, node: SignalNode[T], value: T, *, signal_id: str | None = None, path: str | None = None,
+        connection: Any = None,
+    ) -> SignalReceipt: ...  # fmt: skip
+    @overload
+    async def signal_async(
+        self, node: str, value: Any = None, *, signal_id: str | None = None, path: str | None = None,
+        connection: Any = None,
+    ) -> SignalReceipt: ...  # fmt: skip
+    async def signal_async(
+        self, node: Any, value: Any = None, *, signal_id: str | None = None, path: str | None = None,
+        connection: Any = None,
+    ) -> SignalReceipt:  # fmt: skip
+        """See `signal`."""
+        return await self._signal(node, value, signal_id, path, connection).send_async()
+
+    def _signal(self, node: Any, value: Any, signal_id: str | None, path: str | None, connection: Any) -> Signal:
+        from horsies.workflow.signals import Signal, encode_signal
+
+        name, text = encode_signal(node, value, self._spec, path)
+        return Signal(self._app, self.workflow_id, name, text, signal_id=signal_id, path=path, connection=connection)
 
     def pause(self) -> bool:
         """Start no more nodes of the run and of the workflows nested in it; running tasks go on. False when the run was

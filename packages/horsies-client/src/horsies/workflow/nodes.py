@@ -1,7 +1,7 @@
 """The nodes of a workflow: a task, or one task per item of a list. A nested workflow is a node too, see `graph.py`.
 
 `from_node(a)` as an argument, or `a` in `args_from`, makes an edge: a node waits for the nodes whose results it takes.
-`waits_for` makes an edge without data.
+`waits_for` makes an edge without data, `when` and `unless` one that decides. Nodes that wait are in `waits.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from horsies.codec import TaskCodec
     from horsies.handle import TaskHandle
     from horsies.registry import TaskDefinition
+    from horsies.workflow.graph import Graph
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -54,6 +55,8 @@ class FromNode:
     come so far: code that compares, computes, branches or prints would use the placeholder in its place."""
 
     node: Node[Any]
+    others: tuple[Node[Any], ...] = ()
+    """Of `either`: the further branches."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UsageError(
@@ -67,7 +70,7 @@ class FromNode:
     __hash__ = object.__hash__
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_") or name == "node":  # protocols of Python, such as those of copy
+        if name.startswith("_") or name in ("node", "others"):  # protocols of Python, such as those of copy
             raise AttributeError(name, name=name, obj=self)
         self._refuse()
 
@@ -92,6 +95,12 @@ def result_from(node: Node[T]) -> TaskResult[T, TaskError]:
     return cast("TaskResult[T, TaskError]", FromNode(node))
 
 
+def either(first: Node[T], second: Node[T], /, *more: Node[T]) -> T:
+    """As an argument of a node: the value of the branch that was taken. If several have completed, the first of
+    them."""
+    return cast("T", FromNode(first, (second, *more)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
     """The options of all kinds of nodes."""
@@ -107,10 +116,25 @@ class NodeOptions:
     good_until: datetime | timedelta | None = None
     group: str | None = None
     max_width: int = MAX_WIDTH
+    when: Node[bool] | None = None
+    unless: Node[bool] | None = None
+    compensate: Task[Any, Any] | None = None
+    partial: bool = False
     wrong: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]], init=False)
     """Why an argument of the node has a wrong form, and how to fix it; the validation reports them."""
 
     def __post_init__(self) -> None:
+        for name in ("when", "unless"):
+            given = getattr(self, name)
+            if isinstance(given, FromNode) and not given.others:
+                object.__setattr__(self, name, given.node)
+            elif given is not None and not isinstance(given, Node):
+                self.wrong.append(
+                    (f"{name} is {shown(given)}, not a node", f"give a node that returns a bool: {name}=check")
+                )
+                object.__setattr__(self, name, None)
+        if self.when is not None and self.unless is not None:
+            self.wrong.append(("when and unless are both given", "give one of them"))
         for name in ("waits_for", "workflow_ctx_from"):
             given = getattr(self, name)
             nodes = listed(given)
@@ -159,8 +183,8 @@ class Node(Generic[T_co]):
         return f"<{type(self).__name__} {self.node_id or self.title}>"
 
     @property
-    def app(self) -> AppRuntime:
-        """The app of the node's task or workflow."""
+    def app(self) -> AppRuntime | None:
+        """The app of the node's task or workflow; None for a node that only waits."""
         raise NotImplementedError
 
     @property
@@ -176,6 +200,23 @@ class Node(Generic[T_co]):
     @property
     def result_type(self) -> Any:
         return self.codec.signature.result
+
+    @property
+    def inner(self) -> Graph[Any] | None:
+        """The workflow in this node."""
+        return None
+
+    @property
+    def levels(self) -> int:
+        """How many levels of nested runs it adds."""
+        if self.inner is None:
+            return 0
+        return self.inner.levels + (ITEMS in self.inputs)  # the items' runs are in a run of their own
+
+    @property
+    def decider(self) -> Node[bool] | None:
+        """The node whose value decides whether this one runs."""
+        return self.options.when if self.options.when is not None else self.options.unless
 
     @property
     def inputs(self) -> Mapping[str, tuple[Node[Any], bool]]:
@@ -241,9 +282,9 @@ class TaskNode(Node[T_co]):
         return self.definition.codec
 
     @property
-    def sources(self) -> Mapping[str, Node[Any]]:
+    def sources(self) -> Mapping[str, FromNode]:
         """By parameter: the node whose result it takes."""
-        return {name: value.node for name, value in self.bound().items() if isinstance(value, FromNode)}
+        return {name: value for name, value in self.bound().items() if isinstance(value, FromNode)}
 
     def bound(self) -> dict[str, Any]:
         """The arguments by parameter name. Positions without a name are left out; the codec reports surplus ones."""
@@ -258,6 +299,8 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
 
     def __init__(self, task: Task[Any, Any], items_from: Node[Any], *args: Any, kwargs: Any, **options: Any) -> None:
         super().__init__(task, kwargs=kwargs, **options)
+        if isinstance(items_from, FromNode):
+            items_from = items_from.node
         self.items_from = items_from
         names = [parameter.name for parameter in task.definition.codec.signature.positional_or_keyword]
         self.item_parameter = names[0] if names else None
@@ -268,11 +311,11 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
 
     @property
     def codec(self) -> TaskCodec:
-        return list_codec(self.definition.codec)
+        return list_codec(self.definition.codec, self.options.partial)
 
     @property
-    def sources(self) -> Mapping[str, Node[Any]]:
-        return {**super().sources, ITEMS: self.items_from}
+    def sources(self) -> Mapping[str, FromNode]:
+        return {**super().sources, ITEMS: FromNode(self.items_from)}
 
     def bound(self) -> dict[str, Any]:
         return dict(self.kwargs)
@@ -300,12 +343,20 @@ class NodeBuilder(Generic[P, T]):
         The result is the list of their results, in the order of the items; the node fails if one of them fails."""
         return MapNode(self.task, items_from, *args, kwargs=kwargs, args_from=self.args_from, **self.options)
 
+    def map_partial(
+        self: NodeBuilder[Concatenate[Item, Q], T], items_from: Node[Sequence[Item]], *args: Q.args, **kwargs: Q.kwargs
+    ) -> MapNode[Item, list[TaskResult[T, TaskError]]]:
+        """As `map`, but the node always completes: its result is the list of the items' `TaskResult`s, ok and err."""
+        options = {**self.options, "partial": True}
+        return MapNode(self.task, items_from, *args, kwargs=kwargs, args_from=self.args_from, **options)
+
 
 @cache
-def list_codec(codec: TaskCodec) -> TaskCodec:
-    """Decodes the result of a map over the task of this codec."""
+def list_codec(codec: TaskCodec, partial: bool = False) -> TaskCodec:
+    """Decodes the result of a map over the task or workflow of this codec."""
     signature = codec.signature
-    return result_codec(f"{signature.task_name}[]", list[signature.result], signature.location)
+    item = TaskResult[signature.result, TaskError] if partial else signature.result
+    return result_codec(f"{signature.task_name}[]", list[item], signature.location)  # type: ignore[valid-type]
 
 
 def result_codec(name: str, result: Any, location: str | None = None) -> TaskCodec:

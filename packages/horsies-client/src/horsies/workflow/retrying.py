@@ -69,7 +69,7 @@ class Tree:
         """The runs that a pause of this run stops, with the errors that they get: itself, for `error`, and what runs
         inside it, along with it. A run inside that is paused for itself stays as it is."""
         live = [row for row in self.below([top]) if row["status"] == WorkflowStatus.RUNNING or row["paused_inside"]]
-        live += [row for row in self.rows if row["id"] == top and row["paused_along"]]
+        live += [row for row in self.rows if row["id"] == top and (row["paused_along"] or _is_to_start(row))]
         chosen = [row["id"] for row in live if row["id"] == top]
         inside = [row["id"] for row in live if row["id"] != top]
         return [(ids, why) for ids, why in ((chosen, error), (inside, PAUSED_ALONG)) if ids]
@@ -106,6 +106,11 @@ class Tree:
         return [row["id"] for row in self.rows if row["id"] in ids and row["status"] == WorkflowStatus.PAUSED]
 
 
+def _is_to_start(row: Row) -> bool:
+    """A run of its own that is to start later."""
+    return row["status"] == WorkflowStatus.PENDING and row["parent_workflow_id"] is None
+
+
 def is_paused(row: Row) -> bool:
     """Paused for itself or along with the run around it, not for a workflow inside it."""
     return row["status"] == WorkflowStatus.PAUSED and not row["paused_inside"]
@@ -116,7 +121,7 @@ def with_skipped(nodes: Sequence[Row], start: Row) -> list[int]:
     took from the run: a run that goes on must not leave nodes behind that nothing kept from running."""
     behind: dict[int, list[Row]] = {}
     for row in nodes:
-        if row["status"] == NodeStatus.SKIPPED:
+        if row["status"] == NodeStatus.SKIPPED:  # also branches: a retried condition may take them
             for index in row["dependencies"]:
                 behind.setdefault(index, []).append(row)
     last = [start["task_index"], *(row["task_index"] for row in nodes if row["is_stopped"] and row is not start)]

@@ -9,20 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from horsies._checks import Checks
 from horsies._pg.statements import load
 from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError, UsageError
-from horsies.groups import GroupError, check_group, plain
+from horsies.groups import GroupError, plain
 from horsies.ids import ID_FIX, id_problem, new_id, new_ids
 from horsies.metadata import NOTHING
-from horsies.options import check_metadata
 from horsies.send import Send, outgoing
-from horsies.workflow.graph import Graph, SubWorkflowNode
+from horsies.workflow.graph import Graph, ItemNode, MapWorkflowNode, SubWorkflowNode
 from horsies.workflow.handle import WorkflowHandle
 from horsies.workflow.nodes import ITEMS, MapNode, Node, TaskNode
+from horsies.workflow.run_options import RunOptions
+from horsies.workflow.waits import SignalNode, WaitNode
 
 if TYPE_CHECKING:
     from horsies._pg.enqueue import ExecuteAsync
@@ -35,33 +36,41 @@ _OLDER_LEVELS: Final = 8
 """Nested workflows up to this depth are also compared in the form of older clients, whose size doubled per level."""
 _RACES: Final = 5
 _REGISTERED: Final = frozenset({"task_options", "max_retries", "queue_name", "priority", "good_until", "ttl"})
-_KIND: Final = frozenset({"kind", "metadata", "group_key"})
+_KIND: Final = frozenset({"kind", "metadata", "group_key", "own_priority", "compensate"})
 """Left out of fingerprints: older clients did not send them, metadata is no part of a send's identity, and `group_key`
-may come from the registration (`group` is what the node asks for)."""
+and `compensate` may come from the registration (`group` and `undo` are what the node asks for)."""
 
 
-def graph_data(spec: Graph[Any], around: Sequence[Graph[Any]] = ()) -> dict[str, Any]:
+def graph_data(spec: Graph[Any], around: Sequence[Graph[Any] | None] = ()) -> dict[str, Any]:
     """A workflow as plain data for its rows. A nested graph is an object, not text: text inside text is escaped again
-    at every level, and its size would double."""
+    at every level, and its size would double. `around`: the graphs of the runs around it; None for the run that holds
+    the items of a map."""
     chain = [spec, *around]
     dependents: list[list[int]] = [[] for _ in spec.wired]
+    decides: list[list[int]] = [[] for _ in spec.wired]
     for index, wired in enumerate(spec.wired):
         for dependency in wired.dependencies:
             dependents[dependency].append(index)
+        if wired.decider is not None:
+            decides[wired.decider].append(index)
     return {
         "name": spec.name,
         "on_error": spec.on_error,
         "output": None if spec.output is None else spec.index[spec.output],
         "success_policy": None if spec.cases is None else {"cases": spec.cases},
         "definition_key": spec.definition_key,
-        "nodes": [_node(wired, dependents[index], chain) for index, wired in enumerate(spec.wired)],
+        "nodes": [_node(wired, dependents[index], decides[index], chain) for index, wired in enumerate(spec.wired)],
     }
 
 
-def _node(wired: Wired, dependents: list[int], chain: Sequence[Graph[Any]]) -> dict[str, Any]:
+def _node(
+    wired: Wired, dependents: list[int], decides: list[int], chain: Sequence[Graph[Any] | None]
+) -> dict[str, Any]:
     node, plan, options = wired.node, wired.plan, wired.node.options
+    here = chain[0]
+    assert here is not None
     sources: dict[str, Any] = {
-        name: {**_place(source, chain), **({"bare": True} if bare else {})}
+        name: {**_places(source, wired.others.get(name, ()), chain), **({"bare": True} if bare else {})}
         for name, (source, bare) in wired.sources.items()
     }
     if wired.context_parameter and options.workflow_ctx_from:
@@ -78,9 +87,7 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[Graph[Any]]) -> d
         "dependencies": list(wired.dependencies),
         "dependents": dependents,
         "args_from": sources or None,
-        "ctx_from": [
-            chain[0].wired[chain[0].index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)
-        ]
+        "ctx_from": [here.wired[here.index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)]
         or None,
         "join_type": options.join,
         "min_success": options.min_success,
@@ -97,14 +104,47 @@ def _node(wired: Wired, dependents: list[int], chain: Sequence[Graph[Any]]) -> d
         made["group_key"] = group
     if options.group is not None:
         made["group"] = options.group
+    made |= _waits(wired, decides)
     if isinstance(node, SubWorkflowNode):
         made |= {"kwargs": graph_data(node.spec, chain), "sub_name": node.spec.name, "kind": "workflow"}
     elif isinstance(node, MapNode):
         # the worker makes a nested workflow of the items' tasks once the list exists; this is the pattern of its nodes
         kept = {name: source for name, source in sources.items() if name != ITEMS}
-        pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter,
-                   "max_width": options.max_width}  # fmt: skip
+        pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter, **_width(node)}
         made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]", "kind": "map"}
+        made.pop("compensate", None)  # each item is undone
+    elif isinstance(node, MapWorkflowNode):
+        inside = {"graph": graph_data(node.spec, [None, *chain]), **_width(node)}
+        made |= {"kwargs": {"map": inside}, "sub_name": f"{node.title}[]", "kind": "map"}
+    return made
+
+
+def _width(node: Node[Any]) -> dict[str, Any]:
+    return {"max_width": node.options.max_width, **({"partial": True} if node.options.partial else {})}
+
+
+def _waits(wired: Wired, decides: list[int]) -> dict[str, Any]:
+    """What only nodes have that wait, decide, branch or are undone: others keep the fingerprint of older releases."""
+    node, options = wired.node, wired.node.options
+    made: dict[str, Any] = {}
+    if isinstance(node, WaitNode):
+        wait = wired.wait
+        made |= {
+            "kind": node.kind,
+            "ttl": wait.total_seconds() if isinstance(wait, timedelta) else None,
+            "good_until": wait.isoformat() if isinstance(wait, datetime) else None,
+            "wait": None if wait is None else str(wait),
+        }
+    if isinstance(node, SignalNode):
+        made["signal_name"] = node.signal_name
+    if wired.decider is not None:
+        made |= {"when_index": wired.decider, "when_value": options.unless is None}
+    if decides:
+        made["decides"] = decides
+    if wired.undo is not None:
+        made |= {"compensate": wired.undo.data(), "undo": wired.undo.plan.task_name}
+    if options.priority is not None:
+        made["own_priority"] = True
     return made
 
 
@@ -122,19 +162,36 @@ def _group(wired: Wired) -> str | None:
     return plan.group_by.of(node.args, node.kwargs)
 
 
-def _place(source: Node[Any], chain: Sequence[Graph[Any]]) -> dict[str, Any]:
+def _places(source: Node[Any], others: Sequence[Node[Any]], chain: Sequence[Graph[Any] | None]) -> dict[str, Any]:
+    """Where a value comes from; `or`: the further branches of `either`, in the same workflow."""
+    place = _place(source, chain)
+    if not others:
+        return place
+    found = [_place(one, chain) for one in others]
+    if any(one.get("up") != place.get("up") or "at" not in one for one in (place, *found)):
+        raise UsageError(f"either(...) takes nodes of one workflow, and {source!r} and {list(others)!r} are in several")
+    return {**place, "or": [one["at"] for one in found]}
+
+
+def _place(source: Node[Any], chain: Sequence[Graph[Any] | None]) -> dict[str, Any]:
     for up, spec in enumerate(chain):
-        if source in spec.index:
-            return {"at": spec.index[source], **({"up": up} if up else {})}
+        place: dict[str, Any] = {"up": up} if up else {}
+        if isinstance(source, ItemNode):
+            # the run whose node holds the item: the one below the run of all items
+            if spec is not None and chain[up + 1 : up + 2] == [None] and source in spec.free:
+                return {"item": True, **place}
+        elif spec is not None and source in spec.index:
+            return {"at": spec.index[source], **place}
+    name = chain[0].name if chain[0] is not None else ""
     raise UsageError(
-        f"{source!r} is used in workflow {chain[0].name!r} and is in none of the workflows around it: list it in tasks"
+        f"{source!r} is used in workflow {name!r} and is in none of the workflows around it: list it in tasks"
     )
 
 
 def _from_inside(sources: Mapping[str, Any]) -> dict[str, Any] | None:
     """The same sources, seen from a workflow that is nested one level deeper."""
     return {
-        name: {**source, "up": source.get("up", 0) + 1} if "at" in source else source
+        name: {**source, "up": source.get("up", 0) + 1} if "at" in source or "item" in source else source
         for name, source in sources.items()
     } or None
 
@@ -179,8 +236,7 @@ class Start(Send[WorkflowHandle[T]]):
         spec: Graph[T],
         workflow_id: str | None,
         connection: Any,
-        metadata: Mapping[str, Any] | None = None,
-        group: str | None = None,
+        options: RunOptions = RunOptions(),
     ) -> None:
         if workflow_id is not None and (why := id_problem(workflow_id)):
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"workflow_id: {why}: {ID_FIX}")
@@ -195,8 +251,7 @@ class Start(Send[WorkflowHandle[T]]):
         super().__init__(spec.app, "start", connection, [self.workflow_id])
         self._refuse_above(spec.least_bytes)
         checks = Checks(f"start of workflow {spec.name!r}")
-        check_metadata(checks, metadata)
-        check_group(checks, group)
+        options.check(checks)
         if checks.problems:
             problem = ConfigurationError(checks.problems, subject=checks.subject)
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(problem))
@@ -205,9 +260,11 @@ class Start(Send[WorkflowHandle[T]]):
         except GroupError as error:
             why = f"start of workflow {spec.name!r}: {error}"
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
-        self._given_metadata = metadata or NOTHING
+        self._options = options
+        self._fingerprint = spec.fingerprint
+        self._given_metadata = options.metadata or NOTHING
         self._metadata: str | None = None
-        self._group = plain(group)
+        self._group = plain(options.group)
 
     def announced(self, schedule: str | None = None) -> Start[T]:
         """Call the middleware's `on_send`, before the first try."""
@@ -229,8 +286,8 @@ class Start(Send[WorkflowHandle[T]]):
                 "store large data elsewhere and send its address",
             )
 
-    def handle(self, written: None) -> WorkflowHandle[T]:
-        return WorkflowHandle(self.app, self.workflow_id, spec=self.spec)
+    def handle(self, written: str | None) -> WorkflowHandle[T]:
+        return WorkflowHandle(self.app, written or self.workflow_id, spec=self.spec)
 
     def statement(self) -> tuple[str, tuple[Any, ...]]:
         """SQL and values that write the run. The statement returns no row when the id exists already."""
@@ -239,11 +296,12 @@ class Start(Send[WorkflowHandle[T]]):
     def _sql(self, name: str) -> str:
         return load("horsies._pg", "workflows.sql", self.app.schema)[name].sql
 
-    async def write(self, execute: ExecuteAsync) -> None:
+    async def write(self, execute: ExecuteAsync) -> str | None:
+        """Write the run. Returns the id of the live run that holds its unique key, if there is one."""
         values, sha = self._values()
         for _ in range(_RACES):
             if await execute(self._sql("start_workflow"), *values):
-                return
+                return None
             found = await execute(self._sql("find_workflow"), self.workflow_id)
             if found:
                 if found[0][1] != sha and found[0][1] not in self.older_fingerprints():
@@ -253,7 +311,11 @@ class Start(Send[WorkflowHandle[T]]):
                         "untouched",
                         task_ids=[self.workflow_id],
                     )
-                return
+                return None
+            if (key := self._options.unique_key) is not None:
+                holder = await execute(self._sql("find_unique_workflow"), self.spec.name, key)
+                if holder:
+                    return holder[0][0]
         raise TaskSendError(
             SendErrorCode.ENQUEUE_FAILED,
             f"{self.label}: another transaction that cannot be seen from here holds its id",
@@ -268,8 +330,8 @@ class Start(Send[WorkflowHandle[T]]):
         return _sha(older)[0], _sha(_as_older_clients_wrote(older))[0] if is_shallow else None
 
     def _identity(self, left_out: frozenset[str]) -> dict[str, Any]:
-        """What makes two starts the same start: the graph without these members of its nodes, and the group."""
-        return {**_without(left_out, self.graph), **({} if self._group is None else {"group": self._group})}
+        """What makes two starts the same start: the graph without these members of its nodes, and the options."""
+        return {**_without(left_out, self.graph), **self._options.identity()}
 
     def _values(self) -> tuple[tuple[Any, ...], str]:
         made = self.graph
@@ -278,10 +340,13 @@ class Start(Send[WorkflowHandle[T]]):
         sha = _sha(self._identity(_REGISTERED | _KIND))[0]
         self._refuse_above(_sha(made)[1])
         ids = new_ids(2 * len(nodes))
-        first = [not node["dependencies"] and node["kind"] == "task" for node in nodes]
+        first = [
+            not node["dependencies"] and node["kind"] == "task" and node.get("when_index") is None for node in nodes
+        ]
         run = {
             **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
             "metadata": None if self._metadata is None else json.loads(self._metadata), "group_key": self._group,
+            **self._options.columns(), "release": self.app.config.release, "fingerprint": self._fingerprint,
             "nodes": [
                 {
                     **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,

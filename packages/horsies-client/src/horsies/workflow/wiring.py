@@ -4,24 +4,29 @@ A problem that is not found here would only show at run time, as a workflow that
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sequence as AbstractSequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
 
 from horsies._checks import Checks
 from horsies._text import plural
 from horsies.codec import EncodedCall, TaskCodec
+from horsies.codec.adapter import listed_result
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
+from horsies.codec.task_codec import without_parameters
 from horsies.errors import HorsiesError, Problem
 from horsies.groups import check_group
 from horsies.new_tasks import Plan, checked_plan
-from horsies.options import SendOptions, check_name
+from horsies.options import MAX_DELAY, SendOptions, check_name
 from horsies.result import TaskResult
+from horsies.workflow.compensation import Undo, undo_of
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
+from horsies.workflow.graph import ItemNode, MapWorkflowNode
 from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, MapNode, Node, TaskNode, listed, not_a_list
+from horsies.workflow.waits import SignalNode, WaitNode
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -42,6 +47,13 @@ class Wired:
     meta_parameter: str | None = None
     call: EncodedCall | None = None
     plan: Plan | None = None
+    others: Mapping[str, tuple[Node[Any], ...]] = field(default_factory=dict[str, "tuple[Node[Any], ...]"])
+    """By parameter: the further branches of `either`."""
+    decider: int | None = None
+    """The node whose value decides whether this one runs."""
+    undo: Undo | None = None
+    wait: timedelta | datetime | None = None
+    """Of a node that waits: how long, or until when."""
 
 
 class Wiring:
@@ -155,12 +167,15 @@ class Wiring:
         for why, fix in options.wrong:
             self.refuse(at, why, fix)
         sources: dict[str, tuple[Node[Any], bool]] = {}
+        others: dict[str, tuple[Node[Any], ...]] = {}
         context = meta = None
         call = settled = None
         if not isinstance(node, TaskNode):
-            if node.app is not self._app:
+            if node.app not in (self._app, None):
                 self.refuse(at, "its workflow belongs to another app", "build both with the same app")
             sources = dict(node.inputs)
+            if isinstance(node, MapWorkflowNode):
+                self._check_workflow_items(node, at)
             for name in ("workflow_ctx_from", "queue_name", "priority", "good_until"):
                 if getattr(options, name):
                     self.refuse(at, f"a workflow takes no {name}", "give it to the nodes inside")
@@ -171,6 +186,7 @@ class Wiring:
             if node.app is not self._app:
                 self.refuse(at, f"task {node.task.name!r} belongs to another app", "use tasks of this app")
             sources = self._sources(node, at)
+            others = {name: source.others for name, source in node.sources.items() if source.others and name in sources}
             annotations = {name: parameter.annotation for name, parameter in _parameters(node.definition.codec).items()}
             given = node.bound()
             context = injected_by_type(annotations, WorkflowContext)
@@ -180,12 +196,18 @@ class Wiring:
             self._check_context(node, at, context)
             call = self._encode(node, at, {*sources, context, meta} - {None})
             settled = self._plan(node, at)
-        is_map = isinstance(node, MapNode)
+        is_map = isinstance(node, MapNode | MapWorkflowNode)
         if options.max_width != MAX_WIDTH and not is_map:
             self.refuse(at, "max_width has a meaning for a map only", "leave it out, or use .map(...)")
-        dependencies = self._dependencies(node, at, [source for source, _ in sources.values()])
+        if options.partial and not is_map:
+            self.refuse(at, "partial has a meaning for a map only", "use .map_partial(...), or map_workflow")
+        taken = [source for source, _ in sources.values()]
+        dependencies = self._dependencies(node, at, [*taken, *(one for found in others.values() for one in found)])
         self._check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()))
-        return Wired(node, self._ids[node], dependencies, sources, context, meta, call, settled)
+        return Wired(
+            node, self._ids[node], dependencies, sources, context, meta, call, settled, others,
+            self._decider(node, at), self._undo(node, at), self._wait(node, at),
+        )  # fmt: skip
 
     def _sources(self, node: TaskNode[Any], at: str) -> dict[str, tuple[Node[Any], bool]]:
         parameters = _parameters(node.definition.codec)
@@ -197,10 +219,14 @@ class Wiring:
             node.definition.codec.signature.positional_only and any(isinstance(value, FromNode) for value in node.args)
         ):
             self.refuse(at, "a result can only be given to a parameter that has a name", "pass it by keyword")
-        for name, source in node.sources.items():
-            if not isinstance(cast("object", source), Node):
+        for name, given in node.sources.items():
+            wrong = next(
+                (one for one in (given.node, *given.others) if not isinstance(cast("object", one), Node)), None
+            )
+            source = given.node
+            if wrong is not None or not isinstance(cast("object", source), Node):
                 where = "items_from" if name == ITEMS else f"parameter {name!r}"
-                self.refuse(at, f"{where} takes the result of {source!r:.60}, which is not a node", "give the node")
+                self.refuse(at, f"{where} takes the result of {wrong!r:.60}, which is not a node", "give the node")
                 continue
             if name == ITEMS:
                 found[name] = (source, True)
@@ -214,13 +240,14 @@ class Wiring:
             bare = get_origin(parameter.annotation) is not TaskResult
             wanted = parameter.annotation if bare else get_args(parameter.annotation)[0]
             found[name] = (source, bare)
-            if not fits(source.result_type, wanted):
-                self.refuse(
-                    at,
-                    f"parameter {name!r} takes {type_name(parameter.annotation)}, and {source!r} returns "
-                    f"{type_name(source.result_type)}",
-                    "change one of the two types, or put a task between them that converts",
-                )
+            for one in (source, *given.others):
+                if not _edge_fits(one.result_type, wanted):
+                    self.refuse(
+                        at,
+                        f"parameter {name!r} takes {type_name(parameter.annotation)}, and {one!r} returns "
+                        f"{type_name(one.result_type)}",
+                        "change one of the two types, or put a task between them that converts",
+                    )
         return found
 
     def _check_items(self, node: TaskNode[Any], at: str) -> None:
@@ -240,8 +267,76 @@ class Wiring:
                 f"{type_name(node.items_from.result_type)}, and its task takes {type_name(wanted)}",
                 "let the upstream return a list of that type",
             )
+        self._check_width(node, at)
+
+    def _check_workflow_items(self, node: MapWorkflowNode[Any, Any], at: str) -> None:
+        if not fits(node.item.items_from.result_type, AbstractSequence[Any]) or not get_args(
+            node.item.items_from.result_type
+        ):
+            self.refuse(
+                at,
+                f"it goes through the items of {node.item.items_from!r}, which returns "
+                f"{type_name(node.item.items_from.result_type)}",
+                "let the upstream return a list with a type of its items, such as list[Order]",
+            )
+        self._check_width(node, at)
+
+    def _check_width(self, node: Node[Any], at: str) -> None:
         if type(node.options.max_width) is not int or not 1 <= node.options.max_width <= 100_000:
             self.refuse(at, f"max_width is {node.options.max_width!r:.60}", "choose 1 to 100000")
+
+    def _decider(self, node: Node[Any], at: str) -> int | None:
+        decider = node.decider
+        if decider is None:
+            return None
+        name = "when" if node.options.when is not None else "unless"
+        if decider not in self.index:
+            self.refuse(at, f"{name} names {decider!r}, which is not in this workflow", "list it in tasks")
+            return None
+        if decider is node:
+            self.refuse(at, f"{name} names the node itself", "decide on the value of a node before it")
+            return None
+        if not fits(decider.result_type, bool) or decider.result_type is Any:
+            why = f"{name} decides on the value of {decider!r}, which returns {type_name(decider.result_type)}, not a bool"
+            self.refuse(at, why, "put a task between them that returns a bool")
+        return self.index[decider]
+
+    def _undo(self, node: Node[Any], at: str) -> Undo | None:
+        if node.options.compensate is None:
+            return None
+        undo, problems = undo_of(self._app, node)
+        for why, fix in problems:
+            self.refuse(at, f"compensate: {why}", fix)
+        return undo
+
+    def _wait(self, node: Node[Any], at: str) -> timedelta | datetime | None:
+        if not isinstance(node, WaitNode):
+            return None
+        waiting = cast("WaitNode[Any]", node)
+        if isinstance(waiting, SignalNode):
+            self.check_name(at, "name of the signal", waiting.signal_name)
+            try:
+                _ = waiting.codec
+            except HorsiesError as error:
+                self.refuse(
+                    at, f"a signal cannot have this type: {error}", "use plain data: bool, str, a pydantic model"
+                )
+            if waiting.wait is None:
+                return None
+        wait = waiting.wait
+        what = "timeout" if isinstance(waiting, SignalNode) else "time"
+        if isinstance(wait, datetime) and what == "time":
+            if wait.tzinfo is None:
+                why = f"{wait.isoformat()} has no time zone"
+                self.refuse(at, why, "use datetime.now(timezone.utc) + timedelta(...)")
+            return wait
+        if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= MAX_DELAY.total_seconds():
+            return timedelta(seconds=wait)
+        if isinstance(wait, timedelta) and timedelta(0) <= wait <= MAX_DELAY:
+            return wait
+        fix = "give seconds or a timedelta, 0 to ten years" + ("" if what == "timeout" else ", or an aware datetime")
+        self.refuse(at, f"its {what} is {wait!r:.60}", fix)
+        return None
 
     def _check_context(self, node: TaskNode[Any], at: str, parameter: str | None) -> None:
         sources = node.options.workflow_ctx_from
@@ -268,7 +363,7 @@ class Wiring:
             kwargs = {name: value for name, value in node.bound().items() if not isinstance(value, FromNode)}
             args = ()
         try:
-            return _partial(node.definition.codec, frozenset(names)).encode_call(
+            return without_parameters(node.definition.codec, frozenset(names)).encode_call(
                 args, kwargs, limits=self._app.payload_limits
             )
         except HorsiesError as error:
@@ -296,7 +391,7 @@ class Wiring:
         for source in sources:
             if source in self.index:
                 found.add(self.index[source])
-            elif not self._open_ended:
+            elif not self._open_ended and not isinstance(source, ItemNode):
                 self.refuse(at, f"it takes the result of {source!r}, which is not in this workflow", "list it in tasks")
         for waited in node.options.waits_for:
             if self.has(waited):
@@ -312,9 +407,10 @@ class Wiring:
     def collect_free(self) -> None:
         """Collect the nodes outside of this workflow whose results are used in it."""
         for wired in self.wired:
-            for source, bare in wired.sources.values():
-                if source not in self.index:
-                    self.free[source] = self.free.get(source, False) or bare
+            for name, (source, bare) in wired.sources.items():
+                for one in (source, *wired.others.get(name, ())):
+                    if one not in self.index:
+                        self.free[one] = self.free.get(one, False) or bare
 
     def _check_join(self, node: Node[Any], at: str, count: int, takes_bare: bool) -> None:
         options = node.options
@@ -348,12 +444,25 @@ class Wiring:
 
     def _refuse_cycles(self) -> None:
         try:
-            TopologicalSorter({index: wired.dependencies for index, wired in enumerate(self.wired)}).prepare()
+            TopologicalSorter(
+                {
+                    index: wired.dependencies if wired.decider is None else (*wired.dependencies, wired.decider)
+                    for index, wired in enumerate(self.wired)
+                }
+            ).prepare()
         except CycleError as error:
             circle: list[int] = error.args[1][:0:-1]  # each of them waits for the next
             first = circle.index(min(circle))
             ids = [self.wired[index].node_id for index in (*circle[first:], *circle[: first + 1])]
             self.refuse(f"node {ids[0]!r}", f"it waits in a circle: {' <- '.join(ids)}", "break the circle")
+
+
+def _edge_fits(produced: Any, wanted: Any) -> bool:
+    """`fits`, and for the results of a partial map their values."""
+    given, taken = listed_result(produced), listed_result(wanted)
+    if given is not None and taken is not None:
+        return fits(get_args(given)[0], get_args(taken)[0])
+    return given is None and taken is None and fits(produced, wanted)
 
 
 def _candidates(title: str) -> Iterable[str]:
@@ -367,18 +476,3 @@ def _candidates(title: str) -> Iterable[str]:
 def _parameters(codec: TaskCodec) -> dict[str, Parameter]:
     signature = codec.signature
     return {parameter.name: parameter for parameter in (*signature.positional_or_keyword, *signature.keyword_only)}
-
-
-@lru_cache(maxsize=4096)
-def _partial(codec: TaskCodec, injected: frozenset[str]) -> TaskCodec:
-    """The codec without the parameters that the worker fills in."""
-    if not injected:
-        return codec
-    signature = codec.signature
-    return TaskCodec(
-        replace(
-            signature,
-            positional_or_keyword=tuple(p for p in signature.positional_or_keyword if p.name not in injected),
-            keyword_only=tuple(p for p in signature.keyword_only if p.name not in injected),
-        )
-    )

@@ -1,11 +1,16 @@
 """How one attempt ended: the one value that travels from the child's report, or from its death, to the task's row."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from horsies.codec import encode_error
+from horsies.errors import ContractCode
 from horsies.result import TaskError
 from horsies_worker.child.error_text import short
+
+CONTINUES: Final = '{"continue":'
+"""The beginning of the result of a task that continues as a workflow."""
 
 
 class OutcomeKind(StrEnum):
@@ -42,6 +47,16 @@ class Outcome:
     returned: object = None
     """What user code returned, and the exception that it raised: in the child alone, for middleware."""
     exception: BaseException | None = None
+
+
+def outside_of_workflows(outcome: "Outcome") -> "Outcome":
+    """The outcome of a task that is no node of a workflow: it cannot continue as one."""
+    if outcome.kind is not OutcomeKind.OK or not (outcome.result or "").startswith(CONTINUES):
+        return outcome
+    message = "the task returned Continue, and is no node of a workflow: start the workflow from the task instead"
+    code = ContractCode.RETURN_TYPE_MISMATCH
+    text = encode_error(TaskError(code, message))
+    return replace(outcome, kind=OutcomeKind.ERR, result=text, error_code=str(code), error_message=message)
 
 
 def error_outcome(code: str, message: str, data: object = None) -> Outcome:

@@ -6,7 +6,10 @@ The ids are only hints: a step reads the true state under the workflow's lock. A
 the reaper repairs a lost one after its grace.
 """
 
+import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -16,10 +19,16 @@ from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.service import BacklogService
 from horsies_worker.syncpoints import reached
-from horsies_worker.workflows.step import Work, take_step
+from horsies_worker.workflows.step import take_step
+from horsies_worker.workflows.work import Work
 
 BATCH: Final = 1_000
 """Ended tasks per round. Those that arrive during a round go into the next one, many to a step."""
+
+
+LEASE: Final = timedelta(seconds=30)
+"""When a worker that found a due workflow has died before its step, another one finds it again."""
+LONGEST_ALARM_S: Final = 86_400.0
 
 
 class Advancer(BacklogService):
@@ -27,9 +36,13 @@ class Advancer(BacklogService):
 
     def __init__(self, session: Session, config: AppConfig, bus: EventBus = SILENT) -> None:
         super().__init__(session, config.resilience)
-        self._take_step = partial(take_step, session, max_bytes=config.payload_max_bytes, bus=bus)
+        self._take_step = partial(
+            take_step, session, max_bytes=config.payload_max_bytes, bus=bus, on_clock=self.set_alarm
+        )
         self._tasks: dict[str, None] = {}
         self._workflows: dict[str, Work] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._has_rung = False
 
     # -- hints -----------------------------------------------------------------------------------
 
@@ -45,12 +58,40 @@ class Advancer(BacklogService):
         self._wake_up()
 
     def on_step(self, payload: str) -> None:
-        """A notification: `w:` and a workflow id, or `t:` and a task id."""
+        """A notification: `w:` and a workflow id, `s:` and the id of one that has a new signal, `t:` and a task id, or
+        `c:` and the seconds until a clock of a workflow comes."""
         kind, _, name = payload.partition(":")
         if kind == "w":
             self.check([name])
+        elif kind == "s":
+            self._add(name, Work(signals=True))
+            self._wake_up()
         elif kind == "t":
             self.tasks_ended([name])
+        elif kind == "c":
+            with suppress(ValueError):
+                self.set_alarm(float(name))
+
+    # -- clocks ----------------------------------------------------------------------------------
+
+    def set_alarm(self, seconds: float) -> None:
+        """A clock of a workflow comes in so many seconds: look for due workflows then."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + min(max(0.0, seconds), LONGEST_ALARM_S)
+        if self._alarm is None or when < self._alarm.when():
+            self._cancel_alarm()
+            self._alarm = loop.call_at(when, self.look_at_clocks)
+
+    def look_at_clocks(self) -> None:
+        """Look for workflows whose clocks have come. Also called by the reaper, for clocks that another worker set."""
+        self._cancel_alarm()
+        self._has_rung = True
+        self._wake_up()
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     def _add(self, workflow_id: str, work: Work) -> None:
         known = self._workflows.setdefault(workflow_id, Work())
@@ -58,6 +99,7 @@ class Advancer(BacklogService):
         known.child_ids += work.child_ids
         known.ready |= work.ready
         known.paused |= work.paused
+        known.signals |= work.signals
         known.whole |= work.whole
 
     def _wake_up(self) -> None:
@@ -67,11 +109,13 @@ class Advancer(BacklogService):
     # -- rounds ----------------------------------------------------------------------------------
 
     def has_backlog(self) -> bool:
-        return bool(self._tasks or self._workflows)
+        return bool(self._tasks or self._workflows or self._has_rung)
 
     async def run_once(self) -> None:
         """Take one step for every workflow with hints. An unexpected error of one step is raised after all others."""
         await self._find_workflows()
+        if self._has_rung:
+            await self._find_due()
         await reached("before_workflow_phase")
         unexpected: Exception | None = None
         for workflow_id in list(self._workflows):
@@ -90,6 +134,16 @@ class Advancer(BacklogService):
                 self._add(next_id, next_work)
         if unexpected is not None:
             raise unexpected
+
+    async def _find_due(self) -> None:
+        rows = await self._session.ask("due_workflows", BATCH, LEASE)
+        due = [row["id"] for row in rows if row["id"] is not None]
+        self._has_rung = len(due) == BATCH
+        for workflow_id in due:
+            self._add(workflow_id, Work(whole=True))
+        for row in rows:
+            if row["wait_s"] is not None:
+                self.set_alarm(row["wait_s"])
 
     async def _find_workflows(self) -> None:
         batch = list(self._tasks)[:BATCH]

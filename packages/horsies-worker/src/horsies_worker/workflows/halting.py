@@ -22,6 +22,7 @@ _NEVER_STARTED: Final = encode_error(
 )
 _SKIPPED: Final = encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, "its workflow failed before the node started"))
 _AROUND: Final = encode_error(TaskError(OutcomeCode.WORKFLOW_CANCELLED, "the workflow around it failed"))
+_DEADLINE: Final = TaskError(OutcomeCode.WORKFLOW_DEADLINE, "the run had not ended by its deadline")
 
 
 class BadRow(ValueError):
@@ -38,9 +39,14 @@ def is_own_fault(error: BaseException) -> bool:
     return isinstance(error, ValueError | TypeError | LookupError | ArithmeticError | RecursionError)
 
 
+def is_partial(policy: str | None) -> bool:
+    """Whether a run holds the items of a partial map, which always completes."""
+    return policy is not None and '"partial"' in policy
+
+
 def cases_of(policy: str | None) -> list[list[int]] | None:
     """The cases of a stored success policy: each is a list of node indexes."""
-    if policy is None:
+    if policy is None or is_partial(policy):
         return None
     try:
         found: Any = json.loads(policy)
@@ -119,22 +125,34 @@ async def fail_run(
     queries: Queries, connection: Any, workflow_id: str, reason: str
 ) -> tuple[str | None, list[WorkflowEnded]]:
     """End a run FAILED for this reason, and cancel the runs inside it. Returns the id of the run around it, and the
-    events to tell after the commit."""
-    error = encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, reason))
+    events to tell after the commit. Nothing is undone: its rows cannot be processed."""
+    return await _fail(queries, connection, workflow_id, TaskError(OutcomeCode.WORKFLOW_FAILED, reason), "cancelled")
+
+
+async def stop_overdue(queries: Queries, connection: Any, workflow_id: str) -> tuple[str | None, list[WorkflowEnded]]:
+    """Stop a run whose deadline has passed; what it did is undone first. See `fail_run`."""
+    return await _fail(queries, connection, workflow_id, _DEADLINE, "deadline")
+
+
+async def _fail(
+    queries: Queries, connection: Any, workflow_id: str, why: TaskError, reason: str
+) -> tuple[str | None, list[WorkflowEnded]]:
+    error = encode_error(why)
     tree = Tree(await lock_tree(connection, queries.statements, workflow_id))
     run = tree.find(workflow_id)
     if run is None:
         return None, []
-    inside = [row["id"] for row in tree.rows if row["id"] != workflow_id]
+    ids = [workflow_id, *(row["id"] for row in tree.rows if row["id"] != workflow_id)]
+    is_overdue = why is _DEADLINE
+    skipped = error if is_overdue else _SKIPPED
     failed = WorkflowStatus.FAILED.value
-    await queries.fetch(connection, "stop_workflows", [workflow_id], failed, _NEVER_STARTED, _SKIPPED, error)
-    if inside:
-        cancelled = WorkflowStatus.CANCELLED.value
-        await queries.fetch(connection, "stop_workflows", inside, cancelled, _NEVER_STARTED, _AROUND, _AROUND)
+    values = (failed, _NEVER_STARTED, skipped, error, _AROUND, reason, is_overdue)
+    await queries.fetch(connection, "stop_workflows", ids, *values)
+    stopped = {row["id"] for row in await queries.fetch(connection, "ended_workflows", ids)}
     ended = [
         WorkflowEnded(row["id"], row["name"], failed if row is run else WorkflowStatus.CANCELLED.value)
         for row in tree.rows
-        if not WorkflowStatus(row["status"]).is_terminal
+        if row["id"] in stopped and not WorkflowStatus(row["status"]).is_terminal
     ]
     return run["parent_workflow_id"], ended
 

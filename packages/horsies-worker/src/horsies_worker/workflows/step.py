@@ -5,75 +5,78 @@ tasks. A step holds its workflow's row: when two workers end two parents of a jo
 the counters of the first.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from horsies._pg.transient import is_from_driver
 from horsies.codec import encode_error
-from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
+from horsies.errors import OutcomeCode
 from horsies.events import WorkflowEnded
-from horsies.ids import new_id, new_ids
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies_worker.database.session import Session
-from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
 from horsies_worker.workflows.failures import INSIDE, LISTED, failure, inside
-from horsies_worker.workflows.halting import BadRow, cases_of, fail_run, is_own_fault, note_inside, pause, why_stuck
-from horsies_worker.workflows.refused import cannot, large_output, no_value, not_a_list, too_large, too_wide
+from horsies_worker.workflows.halting import (
+    BadRow,
+    cases_of,
+    fail_run,
+    is_own_fault,
+    is_partial,
+    note_inside,
+    pause,
+    stop_overdue,
+    why_stuck,
+)
+from horsies_worker.workflows.refused import LOST, NO_OUTPUT, NOT_TAKEN, SKIPPED, STOPPED, cannot, large_output
 from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
+from horsies_worker.workflows.starting import CHUNK, GAPS, ReadyNode, Starter, ready_node
+from horsies_worker.workflows.undoing import plan_compensations, with_failed_compensation
+from horsies_worker.workflows.waiting import Waits
+from horsies_worker.workflows.work import Work
 
-CHUNK: Final = 1_000
-"""Nodes per statement, and ready nodes per step."""
-
-SKIPPED: Final = encode_error(TaskError(OutcomeCode.UPSTREAM_SKIPPED, "a node that it waits for failed or was skipped"))
-NOT_READY: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_READY, "had not ended when this node became ready"))
-NOT_AVAILABLE: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, "it ended without a stored result"))
-LOST: Final = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, "the row of its task is gone"))
-
-
-@dataclass
-class Work:
-    """What a step checks: ended tasks and ended workflows inside; with `ready`, nodes left to be enqueued; with
-    `paused`, paused workflows inside; with `whole`, everything that is under way."""
-
-    task_ids: list[str] = field(default_factory=list[str])
-    child_ids: list[str] = field(default_factory=list[str])
-    ready: bool = False
-    paused: bool = False
-    whole: bool = False
+MAX_CONTINUES: Final = 1_000
+"""How often a run may go on in its own place."""
+MAX_DEPTH: Final = 60
+"""How deep a run may stand in others whose task continues in a run inside it."""
+UPSTREAM: Final = ("upstream", SKIPPED)
+BRANCH: Final = ("not_taken", NOT_TAKEN)
 
 
-Outcome = str | TaskError
-"""The outcome of a ready node: "enqueued", "launched", "skipped", or the error that it ends with."""
-
-
-@dataclass
-class _Node:
-    index: int
-    kind: str
-    child_id: str | None
-
-
-def _node(row: Mapping[str, Any]) -> _Node:
-    return _Node(row["task_index"], row["kind"], row["sub_workflow_id"])
+def _refusal_to_continue(workflow: Mapping[str, Any]) -> str | None:
+    """The error of a task that returns Continue in this run, if it cannot."""
+    if workflow["ends_as"] is not None:
+        return STOPPED
+    if workflow["continues"] >= MAX_CONTINUES:
+        return encode_error(cannot(f"the run has continued {MAX_CONTINUES:,} times, which is the limit"))
+    if workflow["depth"] >= MAX_DEPTH:
+        return encode_error(cannot(f"runs stand in runs {MAX_DEPTH} levels deep: continue from the output of a run"))
+    return None
 
 
 async def take_step(
-    session: Session, connection: Any, workflow_id: str, work: Work, *, max_bytes: int, bus: EventBus = SILENT
+    session: Session,
+    connection: Any,
+    workflow_id: str,
+    work: Work,
+    *,
+    max_bytes: int,
+    bus: EventBus = SILENT,
+    on_clock: Callable[[float], None] = lambda _: None,
 ) -> dict[str, Work]:
-    """Take one step; returns the workflows to step next, and what to check in each."""
+    """Take one step; returns the workflows to step next, and what to check in each. `on_clock` is told in how many
+    seconds the next clock of the run comes."""
     try:
-        return await _Step(session, connection, workflow_id, max_bytes, bus, careful=False).take(work)
+        return await _Step(session, connection, workflow_id, max_bytes, bus, on_clock, careful=False).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
     try:
         # one node cannot be enqueued: repeat the step with savepoints, so that the others can
-        return await _Step(session, connection, workflow_id, max_bytes, bus, careful=True).take(work)
+        return await _Step(session, connection, workflow_id, max_bytes, bus, on_clock, careful=True).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
@@ -99,20 +102,33 @@ async def give_up(
 
 class _Step:
     def __init__(
-        self, session: Session, connection: Any, workflow_id: str, max_bytes: int, bus: EventBus, *, careful: bool
+        self,
+        session: Session,
+        connection: Any,
+        workflow_id: str,
+        max_bytes: int,
+        bus: EventBus,
+        on_clock: Callable[[float], None],
+        *,
+        careful: bool,
     ) -> None:
         self._bus = bus
-        self._ended: WorkflowEnded | None = None
+        self._on_clock = on_clock
+        self._ended: list[WorkflowEnded] = []
         self._session = session
         self._queries = session.queries
         self._connection = connection
         self._id = workflow_id
         self._max_bytes = max_bytes
-        self._careful = careful
-        self._next: dict[str, Work] = {}
         self._has_failed = False
         self._nodes_left = 0
+        self._ended_count = 0
+        self._is_still = False
         self._rerun: list[int] = []
+        self._continued: list[int] = []
+        self._waits = Waits(session.queries, connection, workflow_id)
+        self._starter = Starter(session.queries, connection, workflow_id, max_bytes, careful=careful)
+        self._next = self._starter.following
 
     async def _fetch(self, name: str, *values: Any) -> list[Any]:
         return await self._queries.fetch(self._connection, name, self._id, *values)
@@ -123,30 +139,49 @@ class _Step:
             if not rows:
                 return {}
             await reached("workflow_locked")
+            clock = None
             await self._advance(rows[0], work)
+            is_open = not WorkflowStatus(rows[0]["status"]).is_terminal
+            if is_open and (work.whole or self._waits.have_changed):
+                clock = await self._waits.next_clock()
             await reached("before_workflow_commit")
-        if self._ended is not None:
-            self._bus.emit(self._ended)
+        for event in self._ended:
+            self._bus.emit(event)
+        if clock is not None:
+            self._on_clock(clock)
         await reached("after_workflow_commit")
         return self._next
 
     async def _advance(self, workflow: Mapping[str, Any], work: Work) -> None:
         status = WorkflowStatus(workflow["status"])
+        self._ended_count = workflow["ended_count"]
         ended: list[Any] = []
         if work.whole or work.task_ids:
-            ended = await self._settle_tasks(None if work.whole else work.task_ids, is_open=not status.is_terminal)
+            ended = await self._settle_tasks(None if work.whole else work.task_ids, workflow)
         if work.whole or work.child_ids:
-            ended += await self._settle_children(None if work.whole else work.child_ids)
+            ended += await self._settle_children(None if work.whole else work.child_ids, len(ended))
+        if work.whole or work.signals:
+            is_begun, more = await self._settle_waits(status, work, workflow, len(ended))
+            ended += more
+            if is_begun:
+                status, work = WorkflowStatus.RUNNING, replace(work, whole=True)
         await reached("workflow_settled")
         if status.is_terminal:
             return  # the run was stopped: its last tasks are recorded, and nothing follows
         self._nodes_left = workflow["nodes_left"]
-        ready = await self._settle(ended, is_whole=work.whole)
+        ready = await self._settle(ended, is_whole=work.whole and status is not WorkflowStatus.PENDING)
+        if workflow["is_overdue"]:
+            await self._stop_overdue(ready)
+            return
+        if self._continued and await self._continue(workflow, ready):
+            self._waits.have_changed = True
+            return
         if status is WorkflowStatus.PAUSED and workflow["paused_inside"]:
             # paused only for a workflow inside, which may have ended or been resumed
             status = WorkflowStatus.RUNNING if ready or not self._nodes_left else await self._note_inside(workflow)
         is_held_for_itself = status is not WorkflowStatus.RUNNING and not workflow["paused_along"]
-        if self._has_failed and workflow["on_error"] == "pause" and not is_held_for_itself:
+        pauses = workflow["on_error"] == "pause" and workflow["ends_as"] is None
+        if self._has_failed and pauses and not is_held_for_itself:
             await self._pause(workflow)
             status = WorkflowStatus.PAUSED
         if status is not WorkflowStatus.RUNNING:
@@ -157,13 +192,14 @@ class _Step:
             await self._fetch("note_paused_inside", False, WorkflowStatus.RUNNING.value, None)
         if work.whole or work.ready:
             rows = await self._fetch("ready_nodes", CHUNK)
-            ready += map(_node, rows)
+            ready += map(ready_node, rows)
             if len(rows) == CHUNK:
                 self._next[self._id] = Work(ready=True)
+        has_started = bool(ready or self._continued)
         while ready:
             # nodes that cannot start end here, which may make others ready or skip them
             ready = await self._settle(await self._start(ready))
-            if self._has_failed and workflow["on_error"] == "pause":
+            if self._has_failed and pauses:
                 await self._pause(workflow)
                 if ready:
                     await self._fetch("mark_ready", [node.index for node in ready])
@@ -171,37 +207,62 @@ class _Step:
         await reached("workflow_enqueued")
         if not self._nodes_left:
             await self._finish(workflow)
-        elif work.whole or work.paused or workflow["paused_inside"]:
-            await self._note_inside(workflow)
-            if work.whole:
+        else:
+            if work.whole or work.paused or workflow["paused_inside"]:
+                await self._note_inside(workflow)
+            if work.whole or (self._is_still and not has_started):
                 await self._unstick()
 
     # -- nodes that have ended -------------------------------------------------------------------
 
-    async def _settle_tasks(self, task_ids: list[str] | None, *, is_open: bool) -> list[Any]:
+    async def _settle_tasks(self, task_ids: list[str] | None, workflow: Mapping[str, Any]) -> list[Any]:
         """End the nodes whose tasks have ended. A node whose run was retried while its task was being stopped runs
-        again, unless the task completed."""
-        rows = await self._fetch("settle_tasks", task_ids, LOST, is_open)
+        again, unless the task completed. A node whose task returned Continue goes on as a workflow."""
+        is_open = not WorkflowStatus(workflow["status"]).is_terminal
+        refusal = _refusal_to_continue(workflow) if is_open else STOPPED
+        values = (LOST, is_open, refusal is None, refusal, self._ended_count)
+        rows = await self._fetch("settle_tasks", task_ids, *values)
         self._rerun = [row["task_index"] for row in rows if row["status"] == NodeStatus.ENQUEUED]
-        ended = [row for row in rows if row["status"] != NodeStatus.ENQUEUED]
+        self._continued = [row["task_index"] for row in rows if row["status"] == NodeStatus.RUNNING]
+        ended = [row for row in rows if row["status"] not in (NodeStatus.ENQUEUED, NodeStatus.RUNNING)]
         if kept := [row["task_id"] for row in ended if row["is_retried"]]:
             await self._queries.fetch(self._connection, "keep_tasks", kept)
         return ended
 
-    async def _settle_children(self, child_ids: list[str] | None) -> list[Any]:
+    async def _settle_waits(
+        self, status: WorkflowStatus, work: Work, workflow: Mapping[str, Any], before: int
+    ) -> tuple[bool, list[Any]]:
+        """End waits: signals have come, or their time. A signal wins over a timeout. Also whether the run begins now,
+        which was to start later. `before`: how many nodes have ended in this step."""
+        if status.is_terminal:
+            await self._waits.notice()
+            return False, []
+        if status is WorkflowStatus.PENDING:
+            is_begun = workflow["may_start"] and bool(await self._fetch("begin_run"))
+            if is_begun or work.signals:
+                await self._waits.notice()
+            return is_begun, []
+        count = self._ended_count + before
+        ended = await self._waits.consume(count)
+        if work.whole:
+            is_paused = status is WorkflowStatus.PAUSED
+            ended += await self._waits.end_due(count + len(ended), is_paused=is_paused)
+        return False, ended
+
+    async def _settle_children(self, child_ids: list[str] | None, before: int) -> list[Any]:
         """End the nodes whose workflows have ended; a failed node's error names what failed inside."""
-        rows = await self._fetch("settle_children", INSIDE, child_ids)
+        rows = await self._fetch("settle_children", INSIDE, child_ids, self._ended_count + before)
         failed = [row for row in rows if row["status"] == NodeStatus.FAILED]
         if failed:
             errors = [inside(row["inner_error"]) for row in failed]
             await self._fetch("word_errors", [row["task_index"] for row in failed], errors)
         return rows
 
-    async def _settle(self, ended: Sequence[Mapping[str, Any]], *, is_whole: bool = False) -> list[_Node]:
+    async def _settle(self, ended: Sequence[Mapping[str, Any]], *, is_whole: bool = False) -> list[ReadyNode]:
         """Count down the dependents of ended nodes and skip those that can no longer run, repeatedly. Returns the nodes
         that can run now."""
         # by index: an `any` node that is ready may be counted down again before it is enqueued
-        ready: dict[int, _Node] = {}
+        ready: dict[int, ReadyNode] = {}
         while ended or self._rerun or is_whole:
             self._has_failed |= any(row["status"] == NodeStatus.FAILED for row in ended)
             rows = await self._count_down(ended) if ended else []
@@ -211,16 +272,18 @@ class _Step:
             if is_whole:
                 rows += await self._fetch("undecided_nodes")
                 is_whole = False
-            skipped: dict[int, None] = {}
+            skipped: dict[int, tuple[str, str]] = {}
             for row in rows:
                 match readiness(join_of(row)):
                     case Readiness.RUN:
-                        ready[row["task_index"]] = _node(row)
+                        ready[row["task_index"]] = ready_node(row)
                     case Readiness.SKIP:
-                        skipped[row["task_index"]] = None
+                        skipped[row["task_index"]] = UPSTREAM
+                    case Readiness.NOT_TAKEN:
+                        skipped[row["task_index"]] = BRANCH
                     case Readiness.WAIT:
                         pass
-            ended = await self._end(list(skipped), NodeStatus.SKIPPED, SKIPPED) if skipped else []
+            ended = await self._skip(skipped) if skipped else []
         return list(ready.values())
 
     async def _count_down(self, ended: Sequence[Mapping[str, Any]]) -> list[Any]:
@@ -228,96 +291,59 @@ class _Step:
             "count_down",
             [row["task_index"] for row in ended],
             [row["status"] == NodeStatus.COMPLETED for row in ended],
+            [row.get("skip_reason") == "not_taken" for row in ended],
         )
         self._nodes_left = rows[0]["nodes_left"]
+        self._is_still = rows[0]["is_still"]
+        self._ended_count += len(ended)
         return [row for row in rows if row["task_index"] is not None]
 
-    async def _end(self, indexes: Sequence[int], status: NodeStatus, error: str) -> list[Any]:
-        count = len(indexes)
-        return await self._fetch("end_nodes", list(indexes), [status.value] * count, [error] * count)
+    async def _skip(self, reasons: Mapping[int, tuple[str, str]]) -> list[Any]:
+        """Skip nodes, each with the reason and the error that it gets."""
+        words = [reason for reason, _ in reasons.values()]
+        errors = [error for _, error in reasons.values()]
+        return await self._fetch("end_nodes", list(reasons), [NodeStatus.SKIPPED.value] * len(words), errors, words)
+
+    async def _fail_node(self, index: int, error: TaskError) -> list[Any]:
+        return await self._fetch("end_nodes", [index], [NodeStatus.FAILED.value], [encode_error(error)], [None])
 
     # -- nodes that are ready --------------------------------------------------------------------
 
-    async def _start(self, ready: Sequence[_Node]) -> list[Any]:
-        """Enqueue or launch ready nodes; returns those that ended instead."""
-        tasks = [node.index for node in ready if node.kind == "task"]
-        inner = {node.index: node for node in ready if node.kind != "task"}
-        outcomes: dict[int, Outcome] = {}
-        for at in range(0, len(tasks), CHUNK):
-            outcomes |= await self._enqueue(tasks[at : at + CHUNK])
-        # a retried node already has its workflow, with its values
-        new = [index for index, node in inner.items() if node.child_id is None]
-        for at in range(0, len(new), CHUNK):
-            rows = await self._fetch("missing_values", new[at : at + CHUNK])
-            outcomes |= {row["task_index"]: self._outcome(row) for row in rows}
-        for index, node in inner.items():
-            if index not in outcomes:
-                outcomes[index] = await self._launch(node)
+    async def _start(self, ready: Sequence[ReadyNode]) -> list[Any]:
+        """Start ready nodes; returns those that ended instead."""
+        outcomes = await self._starter.start(ready)
         ended: list[Any] = []
-        if gaps := [index for index, what in outcomes.items() if what == "skipped"]:
-            ended += await self._end(gaps, NodeStatus.SKIPPED, SKIPPED)
+        if gaps := {
+            index: UPSTREAM if what == "skipped" else BRANCH for index, what in outcomes.items() if what in GAPS
+        }:
+            ended += await self._skip(gaps)
         for index, what in outcomes.items():
             if isinstance(what, TaskError):
-                ended += await self._end([index], NodeStatus.FAILED, encode_error(what))
+                ended += await self._fail_node(index, what)
+        if waits := [index for index, what in outcomes.items() if what == "waits"]:
+            ended += await self._waits.begin(waits, self._ended_count + len(ended))
         return ended
 
-    def _outcome(self, row: Mapping[str, Any]) -> Outcome:
-        match row["outcome"]:
-            case "no value":
-                return no_value(row["missing"])
-            case "too large":
-                return too_large(self._max_bytes)
-            case what:
-                return what
-
-    async def _enqueue(self, indexes: Sequence[int]) -> dict[int, Outcome]:
-        async def write(part: Sequence[int]) -> dict[int, Outcome]:
-            values = (list(part), new_ids(len(part)), NOT_READY, self._max_bytes, NOT_AVAILABLE)
-            rows = await self._fetch("enqueue_nodes", *values)
-            return {row["task_index"]: self._outcome(row) for row in rows}
-
-        def refuse(index: int, error: Exception) -> dict[int, Outcome]:
-            return {index: cannot(f"its arguments cannot be put together: {error}")}
-
-        if not self._careful:
-            return await write(indexes)
-        parts = await write_or_split(indexes, write, refuse, transaction=self._connection)
-        return {index: what for part in parts for index, what in part.items()}
-
-    async def _launch(self, node: _Node) -> Outcome:
-        if node.child_id is not None and (rows := await self._fetch("reopen_child", node.index)):
-            # the node was retried: its workflow continues, or has ended meanwhile
-            child = rows[0]
-            is_open = child["status"] == WorkflowStatus.PENDING
-            following = {child["child_id"]: Work(ready=True)} if is_open else {self._id: Work(whole=True)}
-            self._next |= following
-            return "launched"
-        child_id = new_id()
-        name = f"launch_{node.kind}"
-        try:
-            if self._careful:
-                async with self._connection.transaction():  # a savepoint
-                    rows = await self._fetch(name, node.index, child_id)
-            else:
-                rows = await self._fetch(name, node.index, child_id)
-        except Exception as error:
-            if not self._careful or not is_data_error(error):
-                raise
-            return cannot(f"the workflow inside it cannot be made: {error}")
-        match rows[0]["outcome"] if rows else None:
-            case None:
-                return "launched"  # by another step
-            case "too wide":
-                return too_wide(rows[0]["width"], rows[0]["max_width"])
-            case "no width":
-                return cannot("its row has no pattern for the items, or the pattern has no max_width")
-            case "not a list":
-                return not_a_list()
-            case what:
-                self._next[child_id] = Work(ready=True)
-                return what
+    async def _continue(self, workflow: Mapping[str, Any], ready: Sequence[ReadyNode]) -> bool:
+        """Tasks returned Continue. True: the run itself goes on in its own place with other nodes, because its output
+        continues and nothing else is open."""
+        is_alone = self._nodes_left == 1 and not ready and len(self._continued) == 1
+        if is_alone and self._continued[0] == workflow["output_task_index"]:
+            await self._starter.continue_in_place(self._continued[0])
+            return True
+        is_paused = workflow["status"] == WorkflowStatus.PAUSED
+        await self._starter.continue_inside(self._continued, is_paused=is_paused)
+        return False
 
     # -- the workflow ----------------------------------------------------------------------------
+
+    async def _stop_overdue(self, ready: Sequence[ReadyNode]) -> None:
+        """The deadline has passed: what has not started never will, what runs is asked to stop."""
+        around, ended = await stop_overdue(self._queries, self._connection, self._id)
+        self._ended += ended
+        self._next[self._id] = Work(whole=True)  # record tasks that ended meanwhile, and undo
+        if around is not None and any(event.workflow_id == self._id for event in ended):
+            self._next[around] = Work(child_ids=[self._id])
 
     async def _pause(self, workflow: Mapping[str, Any]) -> None:
         await pause(self._queries, self._connection, self._id)
@@ -341,12 +367,20 @@ class _Step:
         if rows and all(what is Readiness.WAIT for what in decided.values()):
             waiting = f"no node is under way, and none of the {len(rows)} that wait can ever run"
             raise BadRow(f"{waiting}: {why_stuck(await self._fetch('edges'))}")
-        skipped = [index for index, what in decided.items() if what is Readiness.SKIP]
-        if ready := await self._settle(await self._end(skipped, NodeStatus.SKIPPED, SKIPPED)):
+        skipped = {index: UPSTREAM for index, what in decided.items() if what is Readiness.SKIP}
+        skipped |= {index: BRANCH for index, what in decided.items() if what is Readiness.NOT_TAKEN}
+        if ready := await self._settle(await self._skip(skipped)):
             await self._fetch("mark_ready", [node.index for node in ready])
         self._next[self._id] = Work(ready=True)
 
     async def _finish(self, workflow: Mapping[str, Any]) -> None:
+        if workflow["ends_as"] is not None:
+            (facts,) = await self._fetch("compensations")
+            if not facts["total"] and await self._undo(workflow["ends_as"], workflow["error"]):
+                return
+            status = WorkflowStatus(workflow["ends_as"])
+            await self._end_run(workflow, status, with_failed_compensation(workflow["error"], facts))
+            return
         error = None
         try:
             if not workflow["nodes_left"] and (await self._fetch("lacks_nodes"))[0]["lacks_nodes"]:
@@ -355,13 +389,29 @@ class _Step:
             named = sorted({index for case in cases or () for index in case})
             facts = await self._fetch("finish_facts", named, LISTED)
             status = outcome(cases, {row["task_index"]: row["status"] for row in facts})
+            if is_partial(workflow["success_policy"]):
+                status = WorkflowStatus.COMPLETED
             if status is not WorkflowStatus.COMPLETED:
                 error = failure(facts, await self._fetch("first_failure"), has_policy=cases is not None)
         except BadRow as bad:
             log.error("workflow %s ends FAILED: %s", self._id, bad)
             status, error = WorkflowStatus.FAILED, encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, str(bad)))
+        if status is WorkflowStatus.FAILED and await self._undo(status.value, error):
+            return
+        await self._end_run(workflow, status, error)
+
+    async def _undo(self, ends_as: str, error: str | None) -> bool:
+        """Begin to undo what the run did. False: there is nothing to undo."""
+        self._nodes_left = await plan_compensations(self._queries, self._connection, self._id, ends_as, error)
+        if self._nodes_left:
+            self._next[self._id] = Work(ready=True)
+        return bool(self._nodes_left)
+
+    async def _end_run(self, workflow: Mapping[str, Any], status: WorkflowStatus, error: str | None) -> None:
         large = encode_error(large_output(self._max_bytes))
-        for row in await self._fetch("finish_workflow", status.value, error, self._max_bytes, large):
-            self._ended = WorkflowEnded(self._id, workflow["name"], row["status"])  # FAILED for a too large output
+        for row in await self._fetch("finish_workflow", status.value, error, self._max_bytes, large, NO_OUTPUT):
+            self._ended.append(
+                WorkflowEnded(self._id, workflow["name"], row["status"])
+            )  # FAILED for a too large output
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])

@@ -16,6 +16,10 @@ SELECT id FROM horsies_start_workflow($1::text::jsonb) AS started (id);
 -- params: id
 SELECT id, enqueue_sha FROM horsies_workflows WHERE id = $1::varchar;
 
+-- name: find_unique_workflow :many
+-- params: name, unique_key
+SELECT id FROM horsies_workflows WHERE name = $1::varchar AND unique_key = $2::varchar AND completed_at IS NULL;
+
 -- name: read_ended_workflow_batch :many
 -- params: ids
 -- Reads all workflows that a process waits for.
@@ -56,11 +60,14 @@ SELECT {{node_info}}
 -- Every node of a run, without a limit: a retry follows the edges. `is_stopped`: the end of the run (its cancel, or the
 -- failure that horsies_stop_workflows was called for) skipped the node, ended the workflow in it, or asked its task to
 -- stop; a task that still runs has not stopped yet.
-SELECT n.task_index, n.node_id, n.status, n.dependencies, n.sub_workflow_id,
-       w.completed_at IS NOT NULL AND coalesce(
-           CASE WHEN n.status = 'SKIPPED' OR n.status = 'FAILED' AND n.kind <> 'task'
+SELECT n.task_index, n.node_id, n.status, n.sub_workflow_id,
+       CASE WHEN n.when_index IS NULL THEN n.dependencies ELSE n.dependencies || n.when_index END AS dependencies,
+       n.skip_reason, w.completed_at IS NOT NULL AND coalesce(
+           CASE WHEN n.status = 'SKIPPED' THEN n.skip_reason IN ('cancelled', 'deadline')
+                WHEN n.status = 'FAILED' AND n.kind <> 'task'
                      THEN n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
                        OR n.error LIKE '{"err":{"error_code":"WORKFLOW_FAILED"%'
+                       OR n.error LIKE '{"err":{"error_code":"WORKFLOW_DEADLINE"%'
                 WHEN n.status = 'FAILED' THEN t.status = 'CANCELLED' AND t.cancel_requested_at >= w.completed_at
                 ELSE n.status = 'ENQUEUED' END, false) AS is_stopped
   FROM horsies_workflow_tasks n
@@ -125,7 +132,7 @@ WITH RECURSIVE tree AS (
     UNION
     SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
 )
-SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside,
+SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside, w.ends_as,
        w.status = 'PAUSED' AND coalesce(w.error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
            'around it is paused%', false) AS paused_along
   FROM horsies_workflows w
@@ -140,7 +147,7 @@ SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_inde
 WITH paused AS (
     UPDATE horsies_workflows SET error = $2, paused_inside = false, updated_at = statement_timestamp(),
            status = 'PAUSED'
-     WHERE id = ANY ($1::text[]) AND status IN ('RUNNING', 'PAUSED')
+     WHERE id = ANY ($1::text[]) AND status IN ('RUNNING', 'PAUSED', 'PENDING')
     RETURNING id
 ), waiting AS MATERIALIZED (
     SELECT t.id FROM paused JOIN horsies_workflow_tasks n ON n.workflow_id = paused.id AND n.status = 'ENQUEUED'
@@ -156,10 +163,12 @@ SELECT id FROM paused;
 
 -- name: resume_workflows :many
 -- params: ids
--- Withdrawn tasks can be claimed again; a worker is notified to enqueue nodes that became ready meanwhile.
+-- Withdrawn tasks can be claimed again; a worker is notified to enqueue nodes that became ready meanwhile. A run that was
+-- to start later, and has not, is PENDING again until then.
 WITH resumed AS (
-    UPDATE horsies_workflows SET error = NULL, paused_inside = false, updated_at = statement_timestamp(),
-           status = 'RUNNING'
+    UPDATE horsies_workflows SET error = CASE WHEN ends_as IS NOT NULL THEN error END, paused_inside = false,
+           updated_at = statement_timestamp(), wake_at = CASE WHEN started_at IS NULL THEN start_at ELSE statement_timestamp() END,
+           status = CASE WHEN started_at IS NULL AND start_at IS NOT NULL THEN 'PENDING' ELSE 'RUNNING' END
      WHERE id = ANY ($1::text[]) AND status = 'PAUSED'
     RETURNING id
 ), waiting AS MATERIALIZED (
@@ -193,10 +202,11 @@ SELECT horsies_signal($1::text, $2::text, $3::text::jsonb, $4::text, $5::text) A
 
 -- name: stop_workflows :many
 -- edge: PENDING -> CANCELLED; CLAIMED -> CANCELLED
--- params: ids, status, task_error, node_error, run_error, reason, undoes
--- Ends runs that the caller has locked as CANCELLED or FAILED, before their nodes have ended. undoes: those with
--- compensations end when these have run.
-SELECT id FROM horsies_stop_workflows($1::text[], $2::text, $3::text, $4::text, $5::text, $6::text, $7::bool) AS stopped (id);
+-- params: ids, status, task_error, node_error, run_error, inside_error, reason, undoes
+-- Ends a run that the caller has locked as CANCELLED or FAILED, before its nodes have ended, and the runs inside it, which
+-- are the further ids. undoes: those with compensations end when these have run.
+SELECT id FROM horsies_stop_workflows($1::text[], $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::bool)
+    AS stopped (id);
 
 -- name: retry_nodes :many
 -- params: ids, indexes
@@ -206,6 +216,7 @@ SELECT id FROM horsies_stop_workflows($1::text[], $2::text, $3::text, $4::text, 
 WITH again AS MATERIALIZED (
     SELECT n.ctid AS tid, n.id, n.task_id FROM horsies_workflow_tasks n
      WHERE $2::int[] IS NULL AND n.workflow_id = ANY ($1::text[]) AND n.status IN ('FAILED', 'SKIPPED')
+       AND n.skip_reason IS DISTINCT FROM 'not_taken'
     UNION ALL
     SELECT n.tid, n.id, n.task_id FROM unnest($2::int[]) AS x (at)
      CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.id, n.task_id FROM horsies_workflow_tasks n
@@ -216,8 +227,8 @@ WITH again AS MATERIALIZED (
       FROM again WHERE t.id = again.task_id
 )
 UPDATE horsies_workflow_tasks n
-   SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL,
-       updated_at = statement_timestamp(), status = 'PENDING'
+   SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, skip_reason = NULL,
+       ended_seq = NULL, updated_at = statement_timestamp(), status = 'PENDING'
   FROM again WHERE n.ctid = again.tid
 RETURNING n.workflow_id, n.task_index, n.sub_workflow_id;
 
@@ -276,36 +287,27 @@ SELECT n.node_id FROM unnest($1::text[], $2::int[]) AS c (id, level)
 
 -- name: recount_workflows :many
 -- params: ids
--- After a retry: computes all counters anew and sets nodes READY or PENDING accordingly. One grouped pass over nodes and
--- edges without a join: with the statistics of an empty table, a join of the nodes with themselves read each node's whole
--- workflow. A workflow inside another runs if its node does; otherwise it is PENDING until the node is ready.
+-- After a retry: computes all counters anew. Nodes that wait are PENDING, and the next step decides which of them run; it
+-- comes by notification, or else by the clock of the run. One grouped pass over nodes and edges without a join: with the
+-- statistics of an empty table, a join of the nodes with themselves read each node's whole workflow. A workflow inside
+-- another runs if its node does; otherwise it is PENDING until the node is ready.
 WITH node AS MATERIALIZED (
-    SELECT n.ctid AS tid, n.workflow_id, n.task_index, n.status, n.dependents FROM horsies_workflow_tasks n
+    SELECT n.ctid AS tid, n.workflow_id, n.task_index, n.status, n.skip_reason, n.dependents FROM horsies_workflow_tasks n
      WHERE n.workflow_id = ANY ($1::text[])
 ), state AS MATERIALIZED (
-    SELECT x.workflow_id, max(x.tid) AS tid, max(x.status) AS status, sum(x.ended)::int AS ended, sum(x.ok)::int AS ok
-      FROM (SELECT workflow_id, task_index AS at, tid, status, 0 AS ended, 0 AS ok FROM node
+    SELECT x.workflow_id, max(x.tid) AS tid, max(x.status) AS status, sum(x.ended)::int AS ended, sum(x.ok)::int AS ok,
+           sum(x.void)::int AS void
+      FROM (SELECT workflow_id, task_index AS at, tid, status, 0 AS ended, 0 AS ok, 0 AS void FROM node
             UNION ALL
-            SELECT node.workflow_id, d.at, NULL, NULL, 1, (node.status = 'COMPLETED')::int
+            SELECT node.workflow_id, d.at, NULL, NULL, 1, (node.status = 'COMPLETED')::int,
+                   (node.skip_reason IS NOT DISTINCT FROM 'not_taken')::int
               FROM node CROSS JOIN LATERAL unnest(node.dependents) AS d (at)
              WHERE node.status IN ('COMPLETED', 'FAILED', 'SKIPPED')) AS x
      GROUP BY x.workflow_id, x.at
 ), counted AS (
     UPDATE horsies_workflow_tasks n
-       SET deps_left = cardinality(n.dependencies) - s.ended, deps_ok = s.ok, updated_at = statement_timestamp(),
-           status = CASE WHEN n.allow_failed_deps AND s.ended < cardinality(n.dependencies) THEN 'PENDING'
-                         WHEN n.allow_failed_deps THEN 'READY'
-                         -- a source of its context has not ended: the node waits even if its join is met
-                         WHEN s.ended < cardinality(n.dependencies) AND EXISTS (
-                              SELECT FROM unnest(n.workflow_ctx_from) AS u (node_id)
-                               CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflow_tasks c
-                                                    WHERE c.workflow_id = n.workflow_id AND c.node_id = u.node_id
-                                                    LIMIT 1) AS c
-                               WHERE c.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')) THEN 'PENDING'
-                         WHEN s.ok >= CASE n.join_type WHEN 'any' THEN least(1, cardinality(n.dependencies))
-                                                       WHEN 'quorum' THEN n.min_success
-                                                       ELSE cardinality(n.dependencies) END THEN 'READY'
-                         ELSE 'PENDING' END
+       SET deps_left = cardinality(n.dependencies) - s.ended, deps_ok = s.ok, deps_void = s.void,
+           updated_at = statement_timestamp(), status = 'PENDING'
       FROM state s WHERE n.ctid = s.tid AND s.status IN ('PENDING', 'READY')
 ), run AS MATERIALIZED (
     -- from the ids as well: a map over an empty list has no nodes
@@ -318,12 +320,84 @@ WITH node AS MATERIALIZED (
 )
 UPDATE horsies_workflows w
    SET nodes_left = run.left_, result = NULL, error = NULL, completed_at = NULL, updated_at = statement_timestamp(),
+       ends_as = NULL, unsettled = w.parent_workflow_id IS NOT NULL, wake_at = statement_timestamp(),
        status = CASE WHEN w.parent_workflow_id IS NULL OR EXISTS (
                           SELECT FROM horsies_workflow_tasks p WHERE p.workflow_id = w.parent_workflow_id
                              AND p.task_index = w.parent_task_index AND p.status = 'RUNNING') THEN 'RUNNING'
                      ELSE 'PENDING' END
   FROM run WHERE w.id = run.workflow_id
 RETURNING w.id, w.status;
+
+-- name: set_deadline :many
+-- params: id, moment, seconds
+-- The deadline of a run that is retried: a moment, or seconds from now; without both it has none.
+UPDATE horsies_workflows w SET deadline = coalesce($2::timestamptz, statement_timestamp() + make_interval(secs => $3::float8))
+ WHERE w.id = $1
+RETURNING w.id;
+
+-- name: retry_compensations :many
+-- params: id
+-- A compensation of this run failed: it and those that were skipped behind it run again, and the run ends as it had.
+WITH again AS MATERIALIZED (
+    SELECT n.ctid AS tid, n.id, n.task_id, n.status FROM horsies_workflow_tasks n
+     WHERE n.workflow_id = $1 AND n.compensates IS NOT NULL AND n.status IN ('FAILED', 'SKIPPED')
+), detached AS (
+    UPDATE horsies_tasks t SET is_workflow_task = false, former_node_id = again.id, updated_at = statement_timestamp()
+      FROM again WHERE t.id = again.task_id
+), moved AS (
+    UPDATE horsies_workflow_tasks n
+       SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, skip_reason = NULL,
+           deps_left = CASE WHEN again.status = 'FAILED' THEN 0 ELSE cardinality(n.dependencies) END,
+           deps_ok = CASE WHEN again.status = 'FAILED' THEN cardinality(n.dependencies) ELSE 0 END, deps_void = 0,
+           updated_at = statement_timestamp(), status = 'PENDING'
+      FROM again WHERE n.ctid = again.tid
+)
+UPDATE horsies_workflows w
+   SET ends_as = w.status, nodes_left = (SELECT count(*) FROM again), completed_at = NULL,
+       updated_at = statement_timestamp(), wake_at = statement_timestamp(),
+       unsettled = w.parent_workflow_id IS NOT NULL, status = 'RUNNING'
+ WHERE w.id = $1 AND w.status IN ('FAILED', 'CANCELLED') AND EXISTS (SELECT FROM again WHERE again.status = 'FAILED')
+RETURNING w.id;
+
+-- name: forget_compensations :many
+-- params: ids, tree
+-- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes.
+-- What a run did before it continued has no place in the tree, and stays undone.
+WITH undo AS MATERIALIZED (
+    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id FROM horsies_workflow_tasks u
+      JOIN horsies_workflow_tasks n ON n.id = u.compensates
+     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND n.workflow_id = ANY ($2::text[])
+), detached AS (
+    UPDATE horsies_tasks t SET is_workflow_task = false, former_node_id = x.node_id, updated_at = statement_timestamp()
+      FROM (SELECT undo.task_id, undo.node_id FROM undo
+            UNION ALL SELECT undo.former, undo.node_id FROM undo WHERE undo.status = 'COMPLETED') AS x
+     WHERE t.id = x.task_id
+), gone AS (
+    DELETE FROM horsies_workflow_tasks u USING undo WHERE u.id = undo.id
+), again AS (
+    UPDATE horsies_workflow_tasks n
+       SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, ended_seq = NULL,
+           updated_at = statement_timestamp(), status = 'PENDING'
+      FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
+    RETURNING n.workflow_id
+)
+SELECT DISTINCT workflow_id FROM again UNION SELECT DISTINCT undo.workflow_id FROM undo;
+
+-- name: reopen_around :many
+-- params: ids, tops
+-- The nodes around these runs, up to the runs `tops`, run again.
+WITH RECURSIVE up AS (
+    SELECT w.id, w.parent_workflow_id, w.parent_task_index FROM horsies_workflows w
+     WHERE w.id = ANY ($1::text[]) AND NOT w.id = ANY ($2::text[])
+    UNION
+    SELECT p.id, p.parent_workflow_id, p.parent_task_index FROM up JOIN horsies_workflows p ON p.id = up.parent_workflow_id
+     WHERE NOT p.id = ANY ($2::text[])
+)
+UPDATE horsies_workflow_tasks n
+   SET result = NULL, error = NULL, completed_at = NULL, ended_seq = NULL, updated_at = statement_timestamp(),
+       status = 'PENDING'
+  FROM up WHERE n.workflow_id = up.parent_workflow_id AND n.task_index = up.parent_task_index AND n.status = 'COMPLETED'
+RETURNING up.id, n.workflow_id;
 
 -- name: tell_step :value
 -- params: ids

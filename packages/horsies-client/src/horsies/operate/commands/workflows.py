@@ -1,4 +1,4 @@
-"""`horsies workflows [list]`, `show ID`, `pause|resume|cancel|retry ID...`."""
+"""`horsies workflows [list]`, `show ID`, `check APP`, `pause|resume|cancel|retry ID...`."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,6 +8,7 @@ from horsies._text import error_in
 from horsies.errors import BrokerError, HorsiesError
 from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, at_least_one, row_id
 from horsies.operate.commands._print import complain, one_line, say, say_json, say_table
+from horsies.operate.commands._workflow_check import add_check
 from horsies.operate.session import NEEDS_OPERATOR, is_denied
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import WorkflowControl
@@ -29,13 +30,14 @@ _VERBS: Final[dict[str, tuple[Callable[..., Awaitable[bool]], str, str, str]]] =
 
 
 def main(argv: Sequence[str]) -> int:
-    command = Command("workflows", "Runs of workflows: list, show, pause, resume, cancel and retry them.")
+    command = Command("workflows", "Runs of workflows: list, show, check, pause, resume, cancel and retry them.")
     listed = command.add("list", "list runs, live ones first (this is what `workflows` alone does)", _list)
     listed.add_argument("--status", choices=[status.value for status in WorkflowStatus], help="only runs in this state")
     listed.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
     show = command.add("show", "draw a run with the state of every node", _show)
     show.add_argument("id", metavar="ID", type=row_id)
     show.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart, for documents")
+    add_check(command)
     for name, (*_, about) in _VERBS.items():
         verb = command.add(name, about, _act)
         verb.add_argument("ids", nargs="+", metavar="ID", type=row_id)
@@ -70,6 +72,8 @@ async def _show(desk: Desk) -> int:
         say_json({"workflow": info, "nodes": nodes, "paused": paused})
         return OK
     say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
+    if info.release is not None and not options.mermaid:
+        say(f"\nrelease  {one_line(info.release)}")
     if info.metadata and not options.mermaid:
         say(f"\nmetadata  {one_line(json.dumps(info.metadata, ensure_ascii=False))}")
     if paused and not options.mermaid:

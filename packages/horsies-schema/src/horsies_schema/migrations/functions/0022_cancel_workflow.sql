@@ -30,7 +30,8 @@ BEGIN
     IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') OR root.ends_as IS NOT NULL THEN
         RETURN false;
     END IF;
-    PERFORM @schema@.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended, 'cancelled', true);
+    PERFORM @schema@.horsies_stop_workflows($1 || array_remove(tree, $1), 'CANCELLED', never_started, ended, ended, ended,
+                                           'cancelled', true);
     IF root.parent_workflow_id IS NOT NULL THEN
         PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
     END IF;

@@ -12,7 +12,10 @@ DECLARE
     deadline constant timestamptz := coalesce((run ->> 'deadline')::timestamptz,
         CASE WHEN is_later THEN start_at ELSE statement_timestamp() END
         + make_interval(secs => (run ->> 'deadline_in')::float8));
-    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END);
+    -- Rows that no client writes, in which every node waits for another: the step that comes then ends the run.
+    is_stuck constant boolean := NOT jsonb_path_exists(run -> 'nodes', '$[*] ? (@.dependencies.size() == 0)');
+    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END,
+                                          CASE WHEN is_stuck THEN statement_timestamp() END);
 BEGIN
     RETURN QUERY WITH fresh AS (
         INSERT INTO @schema@.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,

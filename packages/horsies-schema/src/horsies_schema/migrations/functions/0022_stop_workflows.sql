@@ -1,4 +1,6 @@
-CREATE OR REPLACE FUNCTION @schema@.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, reason text, undoes boolean)
+-- Ends the first of these runs with new_status and run_error, and the others, which are inside it, as CANCELLED with
+-- inside_error, before their nodes have ended. undoes: those that have something to undo end when that is done.
+CREATE OR REPLACE FUNCTION @schema@.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, inside_error text, reason text, undoes boolean)
  RETURNS SETOF text
  LANGUAGE plpgsql
  SET search_path TO 'pg_catalog', 'pg_temp'
@@ -22,11 +24,11 @@ DECLARE
 BEGIN
     WITH run AS (
         UPDATE @schema@.horsies_workflows w
-           SET error = run_error, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
+           SET error = CASE WHEN w.id = ids[1] THEN run_error ELSE inside_error END, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
                completed_at = CASE WHEN NOT w.id = ANY (undoing) THEN moment END,
-               ends_as = CASE WHEN w.id = ANY (undoing) THEN new_status END,
+               ends_as = CASE WHEN w.id = ANY (undoing) THEN CASE WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END END,
                unsettled = w.unsettled AND (w.id = ANY (undoing) OR NOT w.parent_workflow_id = ANY (ids)),
-               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' ELSE new_status END
+               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END
          WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.ends_as IS NULL
         RETURNING w.id
     ), live AS MATERIALIZED (

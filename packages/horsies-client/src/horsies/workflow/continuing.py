@@ -1,0 +1,32 @@
+"""`Continue`: what a task of a workflow stores when another workflow goes on in its place."""
+
+import json
+from typing import Any, Final
+
+from horsies.codec.errors import type_name
+from horsies.codec.fit import fits
+from horsies.errors import HorsiesError
+from horsies.workflow.graph import Graph
+from horsies.workflow.start import graph_data
+
+HEAD: Final = '{"continue":'
+"""The beginning of such a result; no other result begins like this."""
+
+
+def continue_text(workflow: Any, wanted: Any) -> tuple[str, str | None]:
+    """The text of the result, or why the task cannot continue with this workflow. `wanted`: the task's result type."""
+    if not isinstance(workflow, Graph):
+        return "", f"Continue takes a workflow, not {workflow!r:.60}: of a class, give .build() or .build_with(...)"
+    spec: Graph[Any] = workflow
+    if spec.free:
+        used = ", ".join(map(repr, spec.free))
+        return "", f"workflow {spec.name!r} uses results of {used}, which are not in it: give their values"
+    returned = spec.codec.signature.result
+    if not fits(returned, wanted):
+        why = f"workflow {spec.name!r} returns {type_name(returned)}, and the task returns {type_name(wanted)}"
+        return "", f"{why}: what continues a task returns the same type; name an output of that type"
+    try:
+        made = graph_data(spec)
+    except HorsiesError as error:
+        return "", str(error)
+    return f"{HEAD}{json.dumps(made, ensure_ascii=False, separators=(',', ':'))}}}", None
