@@ -99,6 +99,17 @@ def workflow(
     return workflow_id
 
 
+def graph(db: Database, status: str, *nodes: Mapping[str, Any], **columns: Any) -> str:
+    """Insert a run with these nodes, each by its columns; returns its id. Nodes are n0, n1, … unless they say so."""
+    workflow_id = columns.setdefault("id", new_id())
+    done = {"completed_at": NOW} if status in ("COMPLETED", "FAILED", "CANCELLED") else {}
+    insert(db, "horsies_workflows", **{"name": "w", "status": status, "started_at": ago(minutes=5), **done, **columns})
+    for index, node in enumerate(nodes):
+        plain = {"task_index": index, "node_id": f"n{index}", "task_name": "add", "status": "PENDING"}
+        insert(db, "horsies_workflow_tasks", **{"id": new_id(), "workflow_id": workflow_id, **plain, **node})
+    return workflow_id
+
+
 def heartbeat(db: Database, task_id: str, role: str = "runner", **columns: Any) -> None:
     insert(db, "horsies_heartbeats", **{"task_id": task_id, "sender_id": "worker-1", "role": role, **columns})
 

@@ -142,7 +142,8 @@ def database(*, template_name: str | None = None, options: str = "") -> Iterator
 
 def empty(db: Database) -> Database:
     db.execute(
-        "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats, horsies_queue_state, horsies_workflow_signals, horsies_workflows,"
+        "TRUNCATE horsies_tasks, horsies_task_attempts, horsies_heartbeats, horsies_queue_state,"
+        " horsies_workflow_signals, horsies_workflows,"
         " horsies_limits, horsies_rate_limits,"
         " horsies_task_sets, horsies_task_names,"
         " horsies_workflow_tasks, horsies_schedule_state, horsies_worker_states, horsies_worker_instances"

@@ -27,7 +27,7 @@ async def test_a_failed_run_names_the_node_and_the_item(db: Database) -> None:
             await go(app, pilot, "5")
             await pilot.press("enter")
             await shows(app, pilot, "WORKFLOW_FAILED: a node failed: squares/item[3]: ODD: cannot square 3")
-            await pilot.press("down")
+            await pilot.press("right")
             await shows(app, pilot, "squares: SUBWORKFLOW_FAILED: inside it, a node failed: item[3]")
             assert "\x1b" not in text_of(app)
 

@@ -67,6 +67,10 @@ async def test_every_screen(size: str, picture: SnapshotAssertion) -> None:
                 if face == "data" and place in ("tasks", "workers", "workflows"):
                     await go(app, pilot, "enter")
                     await compare(f"{place}-detail")
+                    if place == "workflows":
+                        await pilot.press("s", *"yes")
+                        await compare("signal")
+                        await pilot.press("escape")
                     await go(app, pilot, "escape")
         await go(app, pilot, "2")
         await pilot.press("space", "space", "space", "c")

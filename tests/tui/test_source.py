@@ -348,7 +348,7 @@ async def test_a_role_sees_and_may_what_its_grants_say(db: Database, roles: dict
     assert detail is not None
     assert (detail.payload is not None) == rights.sees_arguments == (name != "viewer")
     operator = name == "operator"
-    assert rights.may_cancel == rights.may_requeue == rights.may_pause_workflow == operator
+    assert rights.may_cancel == rights.may_requeue == rights.may_pause_workflow == rights.may_signal == operator
     assert rights.may_retry == rights.may_fail == rights.may_pause_queue == rights.may_run_schedule == operator
 
 

@@ -81,6 +81,7 @@ def test_app_defaults() -> None:
     assert config.payload_max_bytes == 8_388_608
     assert config.auto_migrate is True
     assert config.unknown_task_grace_ms == 300_000
+    assert config.release is None
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,13 @@ def test_app_ranges(field: str, low: int, high: int | None, others: dict[str, An
         assert getattr(app(**others, **{field: high}), field) == high
     for value in (low - 1, True, "5", 2.0, *([high + 1] if high is not None else [])):
         assert wheres(app, **others, **{field: value}) == [f"AppConfig.{field}"]
+
+
+def test_a_release_is_a_short_name() -> None:
+    for release in ("1.2.3", "4f1c2ab", "x" * 255):
+        assert app(release=release).release == release
+    for wrong in ("", " ", "x" * 256, "a\nb", "a\0b", "\ud800", 5, b"1"):
+        assert wheres(app, release=wrong) == ["AppConfig.release"]
 
 
 def test_prefetch_needs_a_lease_and_excludes_the_cluster_cap() -> None:

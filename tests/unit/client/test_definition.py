@@ -363,7 +363,7 @@ def test_a_method_of_a_class_is_no_task(app: Horsies, kind: Any) -> None:
         ("with_options", {"queue": "mail"}, r"know queue .*instead of queue use queue_name="),
         ("with_options", {"time_limit": 5}, r"use timeout_ms=.*, as an option of @app\.task"),
         ("node", {"retries": 5}, r"instead of retries use retry_policy=RetryPolicy.*, as an option of @app\.task"),
-        ("node", {"countdown": 5}, r"know countdown \(its options: node_id, .*max_width\)$"),
+        ("node", {"countdown": 5}, r"know countdown \(its options: node_id, .*compensate\)$"),
         ("node", {"node_id": "a", "nonsense": 5}, r"know nonsense \(its options"),
     ],
 )

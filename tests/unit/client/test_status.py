@@ -19,7 +19,7 @@ from horsies.status import (
 def test_the_states_are_these() -> None:
     assert list(TaskStatus) == ["PENDING", "CLAIMED", "RUNNING", "COMPLETED", "FAILED", "CANCELLED", "EXPIRED"]
     assert list(WorkflowStatus) == ["PENDING", "RUNNING", "PAUSED", "COMPLETED", "FAILED", "CANCELLED"]
-    assert list(NodeStatus) == ["PENDING", "READY", "ENQUEUED", "RUNNING", "COMPLETED", "FAILED", "SKIPPED"]
+    assert list(NodeStatus) == ["PENDING", "READY", "WAITING", "ENQUEUED", "RUNNING", "COMPLETED", "FAILED", "SKIPPED"]
 
 
 @pytest.mark.parametrize(

@@ -347,11 +347,7 @@ def test_a_refused_workflow_leaves_no_ids_behind(app: Horsies, number: Any) -> N
 def test_a_start_says_where_arguments_belong(app: Horsies, number: Any) -> None:
     flow: Any = app.workflow("sums", [number.node(node_id="one")(1)])
     for start in (flow.start, flow.start_async):
-        with pytest.raises(
-            UsageError, match=r"takes only workflow_id=, connection=, metadata=, group=; arguments belong to the "
-        ):
+        with pytest.raises(UsageError, match=r"takes only workflow_id=, .*, deadline=; arguments belong to the "):
             start(5)
-        with pytest.raises(
-            UsageError, match=r"does not know n \(its options: workflow_id, connection, metadata, group\)"
-        ):
+        with pytest.raises(UsageError, match=r"does not know n \(its options: workflow_id, .*, deadline\)"):
             start(n=5)

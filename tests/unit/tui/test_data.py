@@ -1,27 +1,29 @@
-"""Rates from counts, alerts from an overview, levels of a graph, and when to look again."""
+"""Rates from counts, alerts from an overview, steps in a graph, cards and signals, and when to look again."""
 
 import asyncio
 import math
-import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
 
 from horsies.operate.doctor import Finding, Severity
 from horsies.operate.views import QueueStatus, WorkerLiveness
-from horsies.status import NodeStatus
+from horsies.status import NodeStatus, WorkflowStatus
+from horsies.workflow.info import WorkflowNodeInfo
 from horsies_tui.data.alerts import alerts
 from horsies_tui.data.feed import Feed, Kinds
 from horsies_tui.data.filters import Query
 from horsies_tui.data.models import Ends, WorkflowNode
 from horsies_tui.data.series import Tally, id_at, moment_of
+from horsies_tui.data.signals import problem_of
 from horsies_tui.demo import DemoSource
 from horsies_tui.demo_data import World
-from horsies_tui.widgets.dag import draw, levels
+from horsies_tui.widgets.dag import picture_of, step
+from horsies_tui.widgets.node_card import node_fields, run_facts
+from tests.support import graphs
 from tests.support.waiting import eventually_async
 
 
@@ -88,154 +90,122 @@ def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:
     assert idle.text.endswith("ago")
 
 
-def node(index: int, *waits: int) -> WorkflowNode:
-    return WorkflowNode(index, f"n{index}", "t", list(waits), "all", False, None, None, NodeStatus.PENDING, None, None)
+def node(index: int, *waits: int, **columns: Any) -> WorkflowNode:
+    plain = {field.name: getattr(graphs.node(index, *waits), field.name) for field in fields(WorkflowNodeInfo)}
+    return WorkflowNode(**{**plain, **columns})
 
 
-def test_a_graph_is_laid_out_by_levels() -> None:
-    found = levels([node(0), node(1, 0), node(2, 0), node(3, 1, 2), node(4)])
-    assert [[one.task_index for one in level] for level in found] == [[0, 4], [1, 2], [3]]
+def test_an_arrow_key_moves_along_an_edge_or_to_the_nearest_node() -> None:
+    picture = picture_of([node(0), node(1, 0), node(2, 0), node(3, 0), node(4, 1, 3), node(5), node(6, 0)])
+    at = {one: picture.places[one].column for one in picture.places}
+    assert at[1] < at[2] < at[3]
+
+    def go(start: int, *ways: str) -> int | None:
+        found: int | None = start
+        for way in ways:
+            assert found is not None
+            found = step(picture, found, way)
+        return found
+
+    assert go(0, "left") is None
+    assert go(0, "right") == 5
+    assert go(1, "right", "right", "left") == 2
+    assert go(1, "down") == 4
+    assert go(4, "up") in (1, 3)
+    assert go(2, "down") == 4, "no node waits for it: the nearest in the next layer"
+    assert go(2, "up") == 0
+    assert go(4, "down") is None
+    assert go(5, "up") is None
 
 
-def test_a_graph_that_no_run_has_is_drawn_all_the_same() -> None:
-    assert levels([node(0, 1), node(1, 0)])
-    assert levels([node(0, 99)])
-    wide = draw([node(0), *(node(index, 0) for index in range(1, 1_000))], 80)
-    assert "more" in wide.plain
-    assert max(len(line) for line in wide.plain.splitlines()) <= 90
+def test_an_arrow_key_prefers_what_is_near_over_the_end_of_a_long_edge() -> None:
+    picture = picture_of([node(0), node(1, 0), node(2, 1), node(3, 0, 2)])
+    assert [step(picture, at, "down") for at in range(4)] == [1, 2, 3, None]
+    assert [step(picture, at, "up") for at in range(4)] == [None, 0, 1, 2]
 
 
-PICTURES = {
-    "a chain": (
-        [node(0), node(1, 0), node(2, 1)],
-        """
-   ○ n0
-   │
-   ○ n1
-   │
-   ○ n2
-""",
-    ),
-    "a fan": (
-        [node(0), node(1, 0), node(2, 0), node(3, 0)],
-        """
-   ○ n0
-   ├──────┬──────┐
-   ○ n1   ○ n2   ○ n3
-""",
-    ),
-    "a join": (
-        [node(0), node(1), node(2), node(3, 0, 1, 2)],
-        """
-   ○ n0   ○ n1   ○ n2
-   ├──────┴──────┘
-   ○ n3
-""",
-    ),
-    "a diamond": (
-        [node(0), node(1, 0), node(2, 0), node(3, 1, 2)],
-        """
-   ○ n0
-   ├──────┐
-   ○ n1   ○ n2
-   ├──────┘
-   ○ n3
-""",
-    ),
-    "two chains": (
-        [node(0), node(1), node(2, 0), node(3, 1)],
-        """
-   ○ n0   ○ n1
-   │      │
-   ○ n2   ○ n3
-""",
-    ),
-    "an edge past a level": (
-        [node(0), node(1, 0), node(2, 1), node(3, 0, 2)],
-        """
-   ○ n0
-   ├──────┐
-   ○ n1   │
-   │      │
-   ○ n2   │
-   ├──────┘
-   ○ n3
-""",
-    ),
-    "each two of three": (
-        [node(0), node(1), node(2), node(3, 0, 1), node(4, 1, 2), node(5, 0, 2)],
-        """
-   ○ n0   ○ n1   ○ n2
-   ├──────│┐┌────┤
-   │┌─────┴││────│┐
-   ○ n3   ○ n5   ○ n4
-""",
-    ),
-    "more than there is room for": (
-        [node(0), *(node(index, 0) for index in range(1, 40)), node(40, *range(1, 40))],
-        """
-   ○ n0
-   ├──────┬──────┬──────┬──────┬──────┬──────┐
-   ○ n1   ○ n2   ○ n3   ○ n4   ○ n5   ○ n6   … 33 more
-   ├──────┴──────┴──────┴──────┴──────┴──────┘
-   ○ n40
-""",
-    ),
-}
+def test_the_label_of_a_node_cannot_break_the_picture() -> None:
+    wide, evil = "注" * 40, "a\x1b[2J\n\u202eb"
+    picture = picture_of([node(0, node_id=wide), node(1, node_id=evil), node(2, 0, 1, is_compensation=True)])
+    text = "\n".join(picture.lines())
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == picture.height
+    assert "○ ↩ n2" in text
+    assert picture.places[0].column + picture.places[0].width < picture.places[1].column
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_a_graph_is_drawn_with_its_edges(name: str) -> None:
-    nodes, picture = PICTURES[name]
-    assert draw(nodes, 60).plain.splitlines() == picture.strip("\n").splitlines()
+NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 
 
-def edges_of(picture: str) -> set[tuple[int, int]]:
-    """Follows the lines of a drawing whose nodes are called n0, n1, … from each node down."""
-    ways = {"│": "ud", "─": "lr", "┌": "dr", "┐": "dl", "└": "ur", "┘": "ul", "├": "udr", "┤": "udl", "┬": "lrd",
-            "┴": "lru", "┼": "udlr"}  # fmt: skip
-    step = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
-    back = {"u": "d", "d": "u", "l": "r", "r": "l"}
-    rows = picture.splitlines()
-    labels = {
-        (row, column): int(found[1])
-        for row, line in enumerate(rows)
-        for found in re.finditer(r"○ n(\d+)", line)
-        for column in range(found.start(), found.end() + 1)
-    }
-    found: set[tuple[int, int]] = set()
-    for (row, column), source in labels.items():
-        if rows[row][column : column + 1] != "○":
-            continue
-        open_ends, seen = [(row + 1, column, "d")], set[tuple[int, int, str]]()
-        while open_ends:
-            end = open_ends.pop()
-            if end in seen:
-                continue
-            seen.add(end)
-            at, over, came = end
-            if (at, over) in labels and came == "d":
-                found.add((source, labels[at, over]))
-                continue
-            sign = rows[at][over] if at < len(rows) and over < len(rows[at]) else " "
-            if sign == "│" and came in "lr":  # crossed: the line goes on behind it
-                open_ends.append((at, over + step[came][1], came))
-            elif back[came] in ways.get(sign, ""):
-                open_ends += [(at + step[way][0], over + step[way][1], way) for way in ways[sign]
-                              if way not in (back[came], "u")]  # fmt: skip
-    return found
+def card(one: WorkflowNode) -> dict[str, str]:
+    return {
+        name: str(value) for name, value in node_fields(one, {0: "check", 1: "mine"}, NOW) if value is not None
+    }  # fmt: skip
 
 
-@given(st.lists(st.sets(st.integers(0, 8), max_size=3), min_size=1, max_size=9))
-def test_the_lines_of_a_drawing_are_the_edges_of_the_graph(waits: list[set[int]]) -> None:
-    nodes = [node(index, *sorted(one for one in of if one < index)) for index, of in enumerate(waits)]
-    wanted = {(source, one.task_index) for one in nodes for source in one.dependencies}
-    assert edges_of(draw(nodes, 400).plain) == wanted
+def test_the_card_of_a_node_says_what_it_waits_for_and_until_when() -> None:
+    waiting = node(1, 0, status=NodeStatus.WAITING, kind="signal", signal_name="go", wake_at=NOW + timedelta(minutes=9))
+    found = card(replace(waiting, when_index=0, when_value=False))
+    assert found["waits for"] == "signal go"
+    assert found["until"] == "2026-03-04 12:09:00 UTC (in 9m00)"
+    assert found["only if"] == "check is no"
+    assert "WAITING" in found["status"]
+    assert "without a time limit" in card(replace(waiting, wake_at=None))["until"]
+    assert card(replace(waiting, wake_at=NOW - timedelta(minutes=2)))["until"].endswith("(2m00 ago)")
+    asleep = node(1, status=NodeStatus.WAITING, kind="sleep", wake_at=NOW + timedelta(days=2))
+    assert (card(asleep)["waits for"], card(asleep)["until"]) == ("sleep", "2026-03-06 12:00:00 UTC (in 2d00h)")
 
 
-def test_a_large_graph_is_drawn_within_its_width() -> None:
-    nodes = [node(index, *{index // 2, index // 3} - {index}) for index in range(1_000)]
-    assert max(len(line) for line in draw(nodes, 100).plain.splitlines()) <= 110
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("upstream", "a node before it failed or was skipped"),
+        ("not_taken", "this branch was not taken"),
+        ("cancelled", "the run was cancelled"),
+        ("deadline", "the run's deadline passed"),
+    ],
+)
+def test_the_card_of_a_skipped_node_says_why(reason: str, said: str) -> None:
+    assert card(node(1, 0, status=NodeStatus.SKIPPED, skip_reason=reason))["skipped"] == said
+
+
+def test_a_run_tells_its_deadline_start_end_and_continuations() -> None:
+    (first, *_) = World(began=NOW.timestamp()).flows.runs()
+    plain = replace(first.run, deadline=None, continues=0)
+    assert plain.now == NOW
+    assert run_facts(plain) == []
+    later = NOW + timedelta(hours=2)
+    assert run_facts(replace(plain, deadline=later, continues=2)) == [
+        "deadline 2026-03-04 14:00:00 UTC (in 2h00)", "continued 2 times",
+    ]  # fmt: skip
+    undoing = replace(plain, ends_as=WorkflowStatus.FAILED)
+    assert run_facts(undoing) == ["undoing, will end FAILED"]
+    assert run_facts(replace(undoing, status=WorkflowStatus.FAILED)) == []
+    due = replace(plain, status=WorkflowStatus.PENDING, started_at=None, start_at=later)
+    assert run_facts(due) == ["starts 2026-03-04 14:00:00 UTC (in 2h00)"]
+
+
+@pytest.mark.parametrize("text", ["true", "null", '"yes"', '{"by": "ann", "n": [1, 2.5]}', ' "\\\\u0000"'])
+def test_json_can_be_sent_as_a_signal(text: str) -> None:
+    assert problem_of("approve", text) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("", "true", "a signal needs a name"),
+        ("n" * 256, "true", "a signal needs a name"),
+        ("go", "  ", "a value is needed"),
+        ("go", "yes", "not JSON: expecting value at character 1"),
+        ("go", '{"a": }', "not JSON: expecting value at character 7"),
+        ("go", "NaN", "NaN is no value of JSON"),
+        ("go", "[" * 100_000, "not JSON"),
+        ("go", '"\\u0000"', "does not store the character"),
+        ("go", '"\\ud800"', "does not store half of a surrogate pair"),
+    ],
+)
+def test_a_signal_that_cannot_be_sent_says_why(name: str, text: str, said: str) -> None:
+    assert said in (problem_of(name, text) or "")
 
 
 class Hints(DemoSource):

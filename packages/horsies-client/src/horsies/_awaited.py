@@ -6,6 +6,7 @@ asyncio is imported where it is used: ssl, sockets and subprocesses take 30 ms, 
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from horsies._blocking import warn_of_wait
 from horsies._checks import shown
 from horsies._hints import HANDLE, known_options, missing
 from horsies._loading import load_verbs
@@ -70,6 +71,7 @@ class Awaited(Generic[T_co]):
             return self._result
         if self._app.stand_in is not None:
             return self._ended(self._app.stand_in.look(self._id, is_workflow=self._is_workflow), timeout_ms)
+        self.warn_of_wait(timeout_ms)
         return self._app.run_sync("get", lambda: self.get_async(timeout_ms))
 
     async def get_async(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
@@ -81,6 +83,7 @@ class Awaited(Generic[T_co]):
             return err(self._not_found, f"{shown(self._id)} cannot be the id of a {self._kind}")
         if self._app.stand_in is not None:
             return self._ended(self._app.stand_in.look(self._id, is_workflow=self._is_workflow), timeout_ms)
+        self.warn_of_wait(timeout_ms)
         import asyncio
 
         waiters = self._app.database.here().waiters
@@ -96,6 +99,11 @@ class Awaited(Generic[T_co]):
                 return self._broker_error(waiters.last_error)
             return self._not_ended(timeout_ms)
         return self._ended(seen, timeout_ms)
+
+    def warn_of_wait(self, timeout_ms: int | None) -> None:
+        """Log a warning when a task is about to wait for this result."""
+        if self._result is None and timeout_ms != 0 and self._app.stand_in is None:
+            warn_of_wait(f"{self._kind} {self._id}")
 
     def keep(self, seen: "Seen") -> None:
         """For `horsies.testing`: keep the result that a stand-in has, which is gone with it."""

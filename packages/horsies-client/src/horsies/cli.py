@@ -124,7 +124,7 @@ _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
     "queues": (_command("queues"), "list queues with their waiting tasks; pause, resume, and limit their groups"),
     "limits": (_command("limits"), "the limits that queues share: list, override, unset"),
     "schedules": (_command("schedules"), "list schedules, run one now, pause and resume"),
-    "workflows": (_command("workflows"), "runs of workflows: list, show, pause, resume, cancel, retry"),
+    "workflows": (_command("workflows"), "runs of workflows: list, show, check, pause, resume, cancel, retry"),
     "version": (_version, "print the versions of the installed packages"),
 }
 

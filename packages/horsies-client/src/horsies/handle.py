@@ -109,6 +109,8 @@ def gather(handles: Iterable[TaskHandle[T]], *, timeout_ms: int | None = None) -
     many = _listed("gather", handles)
     if not many:
         return []
+    for handle in many:
+        handle.warn_of_wait(timeout_ms)
     return _app_of(many).run_sync("gather", lambda: gather_async(many, timeout_ms=timeout_ms))
 
 
@@ -156,6 +158,8 @@ def _as_completed(
     refuse_on_a_loop("as_completed")
     if not handles:
         return
+    for handle in handles:
+        handle.warn_of_wait(timeout_ms)
     app = _app_of(handles)
     pairs = _as_completed_async(handles, timeout_ms)
     try:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from horsies.errors import BUILT_IN_CODES, BuiltInCode, HorsiesError
-
-if TYPE_CHECKING:
-    from horsies.workflow.graph import Graph
 
 T_co = TypeVar("T_co", covariant=True)
 E_co = TypeVar("E_co", covariant=True)
@@ -149,16 +147,33 @@ class TaskResult(Generic[T_co, E_co]):
         return hash((self.is_ok(), self._err))
 
 
+@dataclass(frozen=True)
+class Continued(Generic[T_co]):
+    """What a task stores that continues as a workflow, or why it cannot."""
+
+    text: str
+    refusal: str | None = None
+
+
+class Continuable(Protocol[T_co]):
+    """The part of a workflow that `Continue` needs."""
+
+    def continued(self, wanted: Any, /) -> Continued[T_co]: ...
+
+
 class Continue(TaskResult[T_co, TaskError]):
-    """Returned by a task of a workflow in place of a value: this workflow goes on in the task's place, and its output is
-    the task's value. For loops (`return Continue(poll(attempt + 1))`) and for graphs that depend on data.
+    """Returned by a task of a workflow in place of a value: this workflow goes on in the task's place, and its output
+    is the task's value. For loops (`return Continue(poll(attempt + 1))`) and for graphs that depend on data.
 
     If the task is the output of its run and nothing else of the run is open, the run itself goes on with the new
     nodes, under the same id."""
 
     __slots__ = ("workflow",)
 
-    def __init__(self, workflow: Graph[T_co]) -> None:
+    def __init__(self, workflow: Continuable[T_co]) -> None:
+        if not hasattr(workflow, "continued"):
+            fix = "of a class, give .build() or .build_with(...)"
+            raise TypeError(f"Continue takes a workflow, not {workflow!r:.60}: {fix}")
         super().__init__(ok=cast("Any", None))
         self.workflow = workflow
 

@@ -93,6 +93,16 @@ ACTIONS: Final = (
         "may_pause_workflow", _RUN_SCREENS, frozenset({"FAILED", "CANCELLED"}),
     ),
     Action(
+        "retry_node", "N", "Retry node", "node", "Retry", "set going again",
+        "This node, and what was skipped for it, runs again. Completed nodes keep their results.",
+        "may_pause_workflow", frozenset({"workflow"}), frozenset({"FAILED", "SKIPPED", "PAUSED"}),
+    ),
+    Action(
+        "signal", "s", "Signal", "signal", "Send", "delivered",
+        "A node that waits for this name gets the value; without one, it is kept for the next that will.",
+        "may_signal", frozenset({"workflow"}), frozenset({"PENDING", "RUNNING", "PAUSED"}),
+    ),
+    Action(
         "run_schedule", "n", "Run now", "schedule", "Run", "run",
         "One run beside its slots, made by the next scheduler that looks. A paused one runs too.",
         "may_run_schedule", frozenset({"schedules"}), frozenset({"active", "paused"}),

@@ -25,8 +25,9 @@ from horsies_tui.data.facets import FIELDS, SHOWN
 from horsies_tui.data.filters import IN_FLIGHT, Query
 from horsies_tui.data.series import NOW_SPAN, SLOTS, Tally
 from horsies_tui.data.source import OnHint, OnLive, Target
-from horsies_tui.demo_data import PAYLOAD_ERROR, PROCESSES, RETRY_S, DemoTask, World
+from horsies_tui.demo_data import PAYLOAD_ERROR, PROCESSES, World
 from horsies_tui.demo_limits import DemoPolicies
+from horsies_tui.demo_tasks import RETRY_S, DemoTask
 
 FAILED: Final = (TaskStatus.FAILED, TaskStatus.EXPIRED)
 
@@ -301,7 +302,7 @@ class DemoSource:
         self, query: Query, *, since: timedelta | None, after: models.Place | None, limit: int
     ) -> models.WorkflowList:
         rows = [
-            row for row in (detail.run for detail in self.world.runs())
+            row for row in (detail.run for detail in self.world.flows.runs())
             if query.name in row.name and row.id.startswith(query.id)
             and (row.took is None or since is None or query.id or row.age <= since)
         ]  # fmt: skip
@@ -309,7 +310,7 @@ class DemoSource:
         return models.WorkflowList(tuple(row for row in rows if row.status in query.workflows), counts=counts)
 
     async def workflow(self, workflow_id: str) -> models.WorkflowDetail | None:
-        return next((detail for detail in self.world.runs() if detail.run.id == workflow_id), None)
+        return next((detail for detail in self.world.flows.runs() if detail.run.id == workflow_id), None)
 
     async def schedules(self) -> tuple[models.ScheduleRow, ...]:
         return self.world.schedules(self.now)
@@ -338,7 +339,11 @@ class DemoSource:
         elif action.endswith("_workflow"):
             paused = WorkflowStatus.RUNNING if target.expected == "PAUSED" else WorkflowStatus.PAUSED
             moved = {"cancel_workflow": WorkflowStatus.CANCELLED, "retry_workflow": WorkflowStatus.RUNNING}
-            world.moved_workflows[target.id] = moved.get(action, paused)
+            world.flows.moved[target.id] = moved.get(action, paused)
+        elif action == "retry_node":
+            world.flows.moved[target.id] = WorkflowStatus.RUNNING
+        elif action == "signal":
+            world.flows.signals.add((target.id, target.part))
         elif (task := world.tasks.get(target.id)) is None:
             return GONE
         elif task.status != target.expected:

@@ -6,105 +6,31 @@ Every count, list and average of a screen is computed from these rows, so that t
 import json
 import math
 import random
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from horsies.operate.doctor import Finding, Severity
 from horsies.operate.views import WorkerLiveness, WorkerStatus
-from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
-from horsies_tui.data.models import ScheduleRow, TableFacts, WorkflowDetail, WorkflowNode, WorkflowRow
+from horsies.status import TaskStatus
+from horsies_tui.data.models import ScheduleRow, TableFacts
+from horsies_tui.demo_runs import DemoRuns
+from horsies_tui.demo_tasks import ERRORS, NAMES, TENANTS, DemoTask
 
-NAMES: Final = {
-    "send_receipt": "mail", "send_newsletter": "mail", "charge_card": "payments", "refund": "payments",
-    "resize_image": "media", "transcode_video": "media", "rebuild_index": "default", "sync_inventory": "default",
-}  # fmt: skip
 ENDED: Final = 2_600
 """The number of tasks that ended in the last hour."""
-ERRORS: Final = {
-    "mail": ("SMTP_DOWN", "connection refused by mx1"),
-    "payments": ("CARD_DECLINED", "the bank declined the card"),
-    "media": ("TASK_TIMEOUT", "it ran for longer than 30,000 ms"),
-    "default": ("UNHANDLED_EXCEPTION", "KeyError: 'warehouse'"),
-}
-MESSAGES: Final = {
-    **dict(ERRORS.values()), "WORKER_CRASHED": "its worker was judged dead", "TASK_EXPIRED": "not started in time",
-    "TASK_CANCELLED": "cancelled",
-}  # fmt: skip
 TRACEBACK: Final = (
     'Traceback (most recent call last):\n  File "shop/mail.py", line 41, in send_receipt\n'
     '    smtp.send(message)\n  File "shop/smtp.py", line 12, in send\n'
     '    raise SmtpDown("connection refused by mx1")\nshop.smtp.SmtpDown: connection refused by mx1\n'
 )
-TENANTS: Final = ("acme", "globex", "initech")
-GROUPED: Final = ("mail", "payments")
-"""The queues whose tasks have the tenant as their group."""
 PROCESSES: Final = 4
-RETRY_S: Final = 12.0
-"""The seconds from one attempt to the next."""
 _RECOVERY: Final = {"claimed_stale_threshold_ms": 120_000, "running_stale_threshold_ms": 300_000}
 _COMMON: Final = ["default", "mail", "payments"]
-_GRAPHS: Final[dict[str, tuple[tuple[str, tuple[int, ...]], ...]]] = {
-    "fulfil_orders": (
-        ("fetch_orders", ()), ("validate", (0,)), ("reserve_stock", (1,)), ("charge_cards", (1,)),
-        ("print_labels", (2, 3)), ("send_receipts", (3,)), ("close_orders", (4, 5)),
-    ),
-    "nightly_report": (
-        ("read_sales", ()), ("read_returns", ()), ("join_both", (0, 1)), ("render_report", (2,)), ("mail_report", (3,)),
-    ),
-}  # fmt: skip
-_FAILS_AT: Final = 3
-"""The node at which a failed run failed: the cards, or the rendering."""
 _PLAN: Final = (
     ("hourly_sync", "sync_inventory", 3_600, 300, 2_160), ("nightly_rebuild", "rebuild_index", 86_400, 7_200, 90),
     ("poll_carrier", "sync_inventory", 120, 47, 64_800), ("weekly_newsletter", "send_newsletter", 604_800, 381_600, 13),
 )  # fmt: skip
 """Schedule, task, seconds between two runs, and their offset from the epoch; runs so far."""
-
-
-@dataclass(slots=True)
-class DemoTask:
-    """One task of the demo; ages are seconds before now."""
-
-    id: str
-    name: str
-    status: TaskStatus
-    enqueued: float
-    started: float | None = None
-    ended: float | None = None
-    worker: str | None = None
-    error: str | None = None
-    retries: int = 0
-    max_retries: int = 0
-    silence: float = 4.0
-    workflow: str | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    @property
-    def queue(self) -> str:
-        return NAMES.get(self.name, "default")
-
-    @property
-    def group(self) -> str | None:
-        """Its tenant, in the queues that have groups."""
-        return self.metadata.get("tenant") if self.queue in GROUPED else None
-
-    @property
-    def claimed(self) -> float | None:
-        """When it was claimed, a moment before its start."""
-        if self.started is not None:
-            return self.started + 0.01
-        return self.enqueued - 1 if self.status is TaskStatus.CLAIMED else None
-
-    @property
-    def sent(self) -> float:
-        """When it was sent, before its first attempt."""
-        return self.enqueued + self.retries * RETRY_S
-
-    @property
-    def message(self) -> str | None:
-        return MESSAGES.get(self.error or "")
 
 
 class World:
@@ -120,14 +46,13 @@ class World:
         """A silent worker that was not declared dead yet and still holds its tasks."""
         self.lost = self.new_id()
         """A worker that died earlier; other workers have ended its tasks."""
-        self.moved_workflows: dict[str, WorkflowStatus] = {}
         self.paused_schedules = {"weekly_newsletter"}
         self.asked: set[str] = set()
-        self._nodes: dict[tuple[str, int], str] = {}
         self._runs: dict[str, str] = {}
         self._fill_ended()
-        self._fill_runs()
+        self.flows = DemoRuns(self.tasks, self._add, self.workers, began)
         self._fill_live()
+        self.flows.fill_waiting()
 
     @property
     def everyone(self) -> list[str]:
@@ -252,68 +177,6 @@ class World:
             holds_running=running,
         )  # fmt: skip
 
-    # -- workflows -------------------------------------------------------------------------------
-
-    def _run(self, number: int) -> tuple[str, str, WorkflowStatus, float]:
-        """The id, name, state and age of a run; from the start of a live run, from the end of another."""
-        status = (WorkflowStatus.RUNNING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED, WorkflowStatus.COMPLETED,
-                  WorkflowStatus.FAILED)[min(number, 3 if number % 4 else 4)]  # fmt: skip
-        name = "fulfil_orders" if number % 3 else "nightly_report"
-        return f"0193f0a0-{number:04x}-7000-8000-{number:012x}", name, status, 20.0 + number * 240
-
-    def _fill_runs(self) -> None:
-        """Add the tasks of started nodes; a node takes three seconds."""
-        for number in range(14):
-            run_id, name, status, age = self._run(number)
-            graph = _GRAPHS[name]
-            for index, (node, _) in enumerate(graph):
-                state = _node_status(status, index, _ended(status, len(graph)))
-                if state not in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.RUNNING):
-                    continue
-                is_live = status in (WorkflowStatus.RUNNING, WorkflowStatus.PAUSED)
-                begins = age - 3.0 * index if is_live else age + 3.0 * (len(graph) - index)
-                runs = state is NodeStatus.RUNNING
-                self._nodes[run_id, index] = self._add(
-                    TaskStatus(state.value), node, enqueued=begins + 0.2, started=begins,
-                    ended=None if runs else begins - 2.8,
-                    worker=self.workers[number % 2], workflow=run_id,
-                    error=None if state is not NodeStatus.FAILED else ERRORS["payments"][0] if name == "fulfil_orders"
-                    else ERRORS["default"][0],
-                ).id  # fmt: skip
-
-    def runs(self) -> list[WorkflowDetail]:
-        found: list[WorkflowDetail] = []
-        for number in range(14):
-            run_id, name, first, age = self._run(number)
-            status = self.moved_workflows.get(run_id, first)
-            graph = _GRAPHS[name]
-            ended = _ended(first, len(graph))
-            nodes: list[WorkflowNode] = []
-            for index, (node, waits) in enumerate(graph):
-                task = self.tasks.get(self._nodes.get((run_id, index), ""))
-                state = _node_status(first, index, ended)
-                if status is WorkflowStatus.CANCELLED and state is NodeStatus.PENDING:
-                    state = NodeStatus.SKIPPED
-                took = timedelta(seconds=2.8) if task is not None and task.ended is not None else None
-                nodes.append(
-                    WorkflowNode(
-                        index, node, node, list(waits), "all", False, None, task.id if task else None, state, None,
-                        None, error_code=task.error if task else None, took=took,
-                    )
-                )  # fmt: skip
-            is_over = status in (WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED)
-            over = sum(one.status in (NodeStatus.COMPLETED, NodeStatus.FAILED, NodeStatus.SKIPPED) for one in nodes)
-            at = datetime.fromtimestamp(self.began - age, UTC)
-            run = WorkflowRow(
-                id=run_id, name=name, status=status, on_error="fail", definition_key=None, parent_workflow_id=None,
-                depth=0, nodes_left=len(graph) - over, sent_at=at, created_at=at, started_at=at,
-                completed_at=at if is_over else None, updated_at=at, metadata=None, age=timedelta(seconds=age),
-                took=timedelta(seconds=3.0 * len(graph)) if is_over else None, nodes=len(graph), ended=over,
-                failed=sum(one.status is NodeStatus.FAILED for one in nodes),
-            )  # fmt: skip
-            found.append(WorkflowDetail(run, tuple(nodes)))
-        return found
-
     # -- schedules and tables --------------------------------------------------------------------
 
     def schedules(self, now: datetime) -> tuple[ScheduleRow, ...]:
@@ -337,7 +200,7 @@ class World:
 
     def tables(self) -> tuple[TableFacts, ...]:
         tasks = len(self.tasks)
-        nodes = sum(len(detail.nodes) for detail in self.runs())
+        nodes = sum(len(detail.nodes) for detail in self.flows.runs())
         attempts = sum(task.retries + 1 for task in self.tasks.values() if task.ended is not None and task.started)
         return tuple(
             TableFacts(f"horsies_{name}", max(16_384, rows * width), max(16_384, rows * width // 3), rows, dead,
@@ -345,7 +208,8 @@ class World:
             for name, rows, width, dead in (
                 ("tasks", tasks, 900, DEAD_ROWS), ("worker_states", 21_600, 400, 240),
                 ("task_attempts", attempts, 180, 0),
-                ("heartbeats", 6_120, 90, 310), ("workflow_tasks", nodes, 400, 12), ("workflows", 14, 400, 9),
+                ("heartbeats", 6_120, 90, 310), ("workflow_tasks", nodes, 400, 12),
+                ("workflows", len(self.flows.runs()), 400, 9),
                 ("queue_state", 4, 60, 0), ("schedule_state", len(_PLAN), 120, 4), ("worker_instances", 5, 120, 2),
             )
         )  # fmt: skip
@@ -368,7 +232,7 @@ class World:
             Finding("vacuum", Severity.WARN, f"horsies_tasks has {DEAD_ROWS:,} dead rows",
                     "every claim walks past them", "look for an old transaction, or vacuum it: VACUUM horsies_tasks"),
             Finding("server", Severity.OK, "PostgreSQL 18.1, UTF8"),
-            Finding("schema", Severity.OK, "at revision 0021"),
+            Finding("schema", Severity.OK, "at revision 0022"),
             Finding("notify", Severity.OK, "a notification takes 1.2 ms"),
             Finding("connections", Severity.OK, "41 of 300 in use"),
             Finding("workers", Severity.OK,
@@ -379,19 +243,6 @@ class World:
 
 
 DEAD_ROWS: Final = 12_480
-
-
-def _ended(status: WorkflowStatus, nodes: int) -> int:
-    """How many nodes of a run have ended by themselves."""
-    return {WorkflowStatus.COMPLETED: nodes, WorkflowStatus.FAILED: _FAILS_AT, WorkflowStatus.PAUSED: 2}.get(status, 3)
-
-
-def _node_status(run: WorkflowStatus, index: int, ended: int) -> NodeStatus:
-    if index < ended:
-        return NodeStatus.COMPLETED
-    if run is WorkflowStatus.FAILED:
-        return NodeStatus.FAILED if index == ended else NodeStatus.SKIPPED
-    return NodeStatus.RUNNING if run is WorkflowStatus.RUNNING and index == ended else NodeStatus.PENDING
 
 
 PAYLOAD_ERROR: Final = json.dumps(

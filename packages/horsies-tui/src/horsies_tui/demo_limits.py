@@ -11,7 +11,7 @@ from horsies.status import TaskStatus
 from horsies_tui.data.filters import IN_FLIGHT
 from horsies_tui.data.models import QueueDetail
 from horsies_tui.data.policies import Subject, parse
-from horsies_tui.demo_data import DemoTask
+from horsies_tui.demo_tasks import DemoTask
 
 _RATE: Final = {"limit": 100, "per_seconds": 60.0, "burst": 10}
 _DECLARED: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -6,7 +6,7 @@ from textual.theme import Theme
 
 GLYPHS: Final = {
     "PENDING": "○", "CLAIMED": "◔", "RUNNING": "▶", "COMPLETED": "✓", "FAILED": "✗", "CANCELLED": "⊘",
-    "EXPIRED": "◌", "READY": "◦", "ENQUEUED": "◔", "SKIPPED": "–", "PAUSED": "‖",
+    "EXPIRED": "◌", "READY": "◦", "WAITING": "◷", "ENQUEUED": "◔", "SKIPPED": "–", "PAUSED": "‖",
     "alive": "●", "late": "◐", "dead": "✗", "stopped": "○",
     "ok": "✓", "warn": "▲", "problem": "✗", "hidden": "◌",
     "WORKER_FAILURE": "☠",
@@ -22,8 +22,9 @@ _LIGHT: Final = {
 }  # fmt: skip
 
 _ALIASES: Final = {name.upper(): name for name in _DARK} | {
-    "READY": "claimed", "ENQUEUED": "claimed", "PAUSED": "expired", "alive": "completed", "late": "claimed",
-    "dead": "failed", "ok": "completed", "warn": "claimed", "problem": "failed", "WORKER_FAILURE": "failed",
+    "READY": "claimed", "ENQUEUED": "claimed", "WAITING": "claimed", "PAUSED": "expired", "alive": "completed",
+    "late": "claimed", "dead": "failed", "ok": "completed", "warn": "claimed", "problem": "failed",
+    "WORKER_FAILURE": "failed",
 }  # fmt: skip
 MUTED: Final = "muted"
 """Passes for a state where a text is less important than its neighbours."""

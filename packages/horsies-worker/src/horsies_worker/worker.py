@@ -212,7 +212,10 @@ class Worker:
             self.queries, self.app.registry, tasks_ended, self.bus, on_recovered=self.claimers.on_recovered
         )
         checks = sessions.heartbeat
-        self.reaper = Reaper(sessions.reaper, config, recovery, checks=checks, check_workflows=self.advancer.check)
+        self.reaper = Reaper(
+            sessions.reaper, config, recovery, checks=checks, check_workflows=self.advancer.check,
+            look_at_clocks=self.advancer.look_at_clocks,
+        )  # fmt: skip
         self.names = TaskNames(sessions.reaper, config, checks=checks, tasks_ended=tasks_ended)
         self.dead_workers = DeadWorkers(
             sessions.reaper, config, recovery, checks=checks,

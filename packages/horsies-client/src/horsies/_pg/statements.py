@@ -28,8 +28,8 @@ from typing import Final
 
 _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
-    "queue_state", "limits", "rate_limits", "task_sets", "task_names", "workflows", "workflow_tasks", "workflow_signals",
-    "alembic_version",
+    "queue_state", "limits", "rate_limits", "task_sets", "task_names", "workflows", "workflow_tasks",
+    "workflow_signals", "alembic_version",
 )  # fmt: skip
 TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
 FUNCTIONS: Final = (

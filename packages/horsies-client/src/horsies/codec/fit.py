@@ -44,7 +44,7 @@ def fits(produced: Any, wanted: Any) -> bool:
         return _is_json(produced)
     if (produced, wanted) == (int, float) or _subclass_fits(produced, wanted) or _containers_fit(produced, wanted):
         return True
-    return _described(produced) == _described(wanted) is not None
+    return described(produced) == described(wanted) is not None
 
 
 def _is_json(produced: Any, inside: tuple[Any, ...] = ()) -> bool:
@@ -153,7 +153,8 @@ def _is_subclass(one: type, other: type | tuple[type, ...]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _described(annotation: Any) -> str | None:
+def described(annotation: Any) -> str | None:
+    """The JSON form of a type, or None when pydantic cannot describe it."""
     try:
         adapter = TypeAdapter[Any](annotation)
         described: Any = adapter.json_schema()

@@ -7,6 +7,8 @@ are not written: the worker's default applies. A result is `{"ok": value}` or `{
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Final, NoReturn, cast
 
 from pydantic.fields import FieldInfo
@@ -175,9 +177,8 @@ class TaskCodec:
 
     def _encode_continue(self, returned: Continue[Any], limits: PayloadLimits) -> str:
         """The text of a task that continues as a workflow: the whole graph, which a step of the run turns into rows."""
-        from horsies.workflow.continuing import continue_text
-
-        text, why = continue_text(returned.workflow, self.signature.result)
+        continued = returned.workflow.continued(self.signature.result)
+        text, why = continued.text, continued.refusal
         if why is None and len(text.encode()) > limits.max_bytes:
             why = f"the workflow to continue with is larger than {limits.max_bytes:,} bytes"
         if why is not None:
@@ -208,6 +209,21 @@ class TaskCodec:
                 if error.reason not in {Reason.MISSING, Reason.UNEXPECTED}:
                     raise
         return decode_untyped_result(text, task_name=name)
+
+
+@lru_cache(maxsize=4096)
+def without_parameters(codec: TaskCodec, names: frozenset[str]) -> TaskCodec:
+    """The codec of calls without these parameters, such as those that a worker fills in later."""
+    if not names:
+        return codec
+    signature = codec.signature
+    return TaskCodec(
+        replace(
+            signature,
+            positional_or_keyword=tuple(p for p in signature.positional_or_keyword if p.name not in names),
+            keyword_only=tuple(p for p in signature.keyword_only if p.name not in names),
+        )
+    )
 
 
 def _reserved(returned: object) -> TaskError | None:

@@ -13,6 +13,7 @@ from horsies.config.resilience import ResilienceConfig
 from horsies.errors import BUILT_IN_CODES, OperationalErrorCode
 from horsies.metadata import RESERVED
 from horsies.middleware import Middleware, check_middleware
+from horsies.options import check_name
 from horsies.schedule import ScheduleConfig
 
 _HOUR_MS = 3_600_000
@@ -79,6 +80,9 @@ class AppConfig:
     propagate_metadata: Sequence[str] = ()
     """The keys of metadata that a task sent from inside a task inherits, such as `tenant`."""
 
+    release: str | None = None
+    """The release of your code, such as a version or a commit; a run of a workflow keeps that of its start."""
+
     auto_migrate: bool = True
     """Whether a worker upgrades the schema when it starts. The client never runs DDL."""
 
@@ -117,6 +121,8 @@ class AppConfig:
             if not isinstance(key, str) or not key or key.startswith(RESERVED):
                 checks.add("propagate_metadata", f"{shown(key)} is not a key of your metadata", "name your own keys")
         object.__setattr__(self, "propagate_metadata", tuple(keys or ()))
+        if cast("object", self.release) is not None:
+            check_name(checks, "release", self.release)
         checks.boolean("auto_migrate", self.auto_migrate)
         checks.integer("unknown_task_grace_ms", self.unknown_task_grace_ms, 0, _DAY_MS, unit="ms")
         checks.finish()

@@ -4,7 +4,7 @@ Every method is a coroutine; `TaskHandle` and the command line offer the same wi
 changes rows returns how many it changed, or the outcome for each.
 """
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, cast
 
@@ -12,7 +12,7 @@ from horsies._checks import Checks, queue_name_problem
 from horsies._pg.transient import sqlstate
 from horsies.errors import BrokerError, ConfigurationError, OperationalErrorCode, UsageError
 from horsies.operate import reading
-from horsies.operate.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
+from horsies.operate.filters import TaskCursor, TaskFilter
 from horsies.operate.reading import COUNT_BOUND, QUEUE_BOUND
 from horsies.operate.session import UNIQUE_VIOLATION, Fetch, OperatorSession
 from horsies.operate.stale import LISTED, SEEN_WITHIN, StaleRules, Verdict
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from horsies.operate.cluster import ClusterFigures
     from horsies.operate.doctor import Finding, Limits
     from horsies.operate.policy_control import PolicyControl
+    from horsies.operate.workflow_check import WorkflowCheck
+    from horsies.registry import Registry
     from horsies.workflow.control import WorkflowControl
 
 PURGE_TIMEOUT_MS: Final = 15_000
@@ -191,6 +193,18 @@ class PostgresBroker:
 
         return await examine(self._config, limits=limits, names=names)
 
+    async def check_workflows(
+        self, tasks: "Registry", fingerprints: Mapping[str, Collection[str]] | None = None, limit: int = 10_000
+    ) -> "WorkflowCheck":
+        """Live runs, the oldest first, that need a task or a signature which `tasks` (`app.registry`) does not have.
+
+        `fingerprints` (`app.workflows.fingerprints()`): runs whose definition has not changed need not be compared node
+        by node. Needs the operator role, because it reads arguments and results.
+        """
+        from horsies.operate.workflow_check import check_runs
+
+        return await check_runs(self._session, tasks, fingerprints or {}, limit)
+
     # -- cancelling, retrying, requeueing --------------------------------------------------------
 
     async def cancel(self, task_id: str) -> CancelResult:
@@ -247,7 +261,7 @@ class PostgresBroker:
             done = [one for one in sorted(left) if await self._retry_batch([one], ended_before) == [one]]
         left.difference_update(done)
         states = await self.get_task_states(left) if left else {}
-        refused = {task_id: _not_retried(states.get(task_id)) for task_id in sorted(left)}
+        refused = {task_id: reading.not_retried(states.get(task_id)) for task_id in sorted(left)}
         return dict.fromkeys(done, RetryResult.RETRIED) | refused
 
     async def _retry_batch(self, task_ids: Iterable[str], ended_before: datetime | None) -> list[str] | BrokerError:
@@ -354,20 +368,6 @@ class PostgresBroker:
     async def resume_schedule(self, name: str) -> bool:
         """It runs again from its next slot on; False when there is no such schedule."""
         return bool(await self._session.rows("resume_schedule", _encodable(name)))
-
-
-def _not_retried(state: TaskState | None) -> RetryResult:
-    if state is None:
-        return RetryResult.NOT_FOUND
-    if state.status is TaskStatus.COMPLETED:
-        return RetryResult.SUCCEEDED
-    if state.status not in RETRYABLE_STATES:
-        return RetryResult.NOT_ENDED
-    if state.is_replaced:
-        return RetryResult.REPLACED
-    if state.is_workflow_task:
-        return RetryResult.IN_WORKFLOW
-    return RetryResult.KEY_TAKEN if state.key_is_taken else RetryResult.CHANGED
 
 
 def _ids(task_ids: Iterable[str] | None) -> list[str] | None:

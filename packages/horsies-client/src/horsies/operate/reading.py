@@ -11,11 +11,12 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from horsies.config.recovery import RecoveryConfig
-from horsies.operate.filters import TaskCursor, TaskFilter
+from horsies.operate.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.operate.session import Fetch
 from horsies.operate.stale import StaleRules, Verdict
 from horsies.operate.views import (
     QueueStatus,
+    RetryResult,
     ScheduleInfo,
     StaleTask,
     TaskDetail,
@@ -25,6 +26,7 @@ from horsies.operate.views import (
     WorkerLiveness,
     WorkerStatus,
 )
+from horsies.status import TaskStatus
 
 Row = Mapping[str, Any]
 S = TypeVar("S", bound=ScheduleInfo)
@@ -200,3 +202,18 @@ async def queues(
 async def schedules(fetch: Fetch, view: type[S], limit: int | None = None) -> list[S]:
     """The state of every schedule that a scheduler has ever served, by name."""
     return [view.from_row(row) for row in await fetch("list_schedules", limit)]
+
+
+def not_retried(state: TaskState | None) -> RetryResult:
+    """Why a task was not retried."""
+    if state is None:
+        return RetryResult.NOT_FOUND
+    if state.status is TaskStatus.COMPLETED:
+        return RetryResult.SUCCEEDED
+    if state.status not in RETRYABLE_STATES:
+        return RetryResult.NOT_ENDED
+    if state.is_replaced:
+        return RetryResult.REPLACED
+    if state.is_workflow_task:
+        return RetryResult.IN_WORKFLOW
+    return RetryResult.KEY_TAKEN if state.key_is_taken else RetryResult.CHANGED

@@ -31,6 +31,7 @@ _FILES: Final = (
     "operate.sql",
     "schedules.sql",
     "policies.sql",
+    "workflow_check.sql",
 )
 
 

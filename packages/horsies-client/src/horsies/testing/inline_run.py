@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from horsies.status import NodeStatus, WorkflowStatus
-from horsies_worker.workflows.step import NOT_AVAILABLE, NOT_READY
+from horsies_worker.workflows.refused import NOT_AVAILABLE, NOT_READY
 
 if TYPE_CHECKING:
     from horsies.testing.store import TaskRow

@@ -9,12 +9,9 @@ from horsies.result import TaskError
 from horsies.status import NodeStatus
 from horsies.testing.inline_run import InlineNode, InlineRun
 from horsies_worker.workflows.halting import is_partial
-from horsies_worker.workflows.refused import no_value
+from horsies_worker.workflows.refused import NO_OUTPUT, no_value
 from horsies_worker.workflows.resolve import Join
-from horsies_worker.workflows.step import NO_OUTPUT
-
-_GAPS = ("skipped", "not taken")
-"""Why a bare value does not exist; the first that is found wins."""
+from horsies_worker.workflows.starting import GAPS
 
 
 def join_of(run: InlineRun, node: InlineNode) -> Join:
@@ -71,7 +68,7 @@ def gap_of(run: InlineRun, node: InlineNode) -> TaskError | str | None:
             gaps.add("skipped")
         elif found.result is None:
             missing.append(found.node_id)
-    for gap in _GAPS:
+    for gap in GAPS:  # the first that is found wins
         if gap in gaps:
             return gap
     return no_value(min(missing)) if missing else None

@@ -27,9 +27,9 @@ from horsies.testing.store import RunRow, Store, TaskRow, moment_of
 from horsies.testing.undo_nodes import undo_nodes
 from horsies.workflow.continuing import HEAD
 from horsies_worker.workflows.failures import inside, told_first
-from horsies_worker.workflows.refused import cannot, large_output, not_a_list, too_wide
+from horsies_worker.workflows.refused import STOPPED, cannot, large_output, not_a_list, too_wide
 from horsies_worker.workflows.resolve import Readiness, readiness
-from horsies_worker.workflows.step import BRANCH, GAPS, MAX_CONTINUES, MAX_DEPTH, STOPPED, UPSTREAM
+from horsies_worker.workflows.step import BRANCH, MAX_CONTINUES, MAX_DEPTH, UPSTREAM
 from horsies_worker.workflows.undoing import with_failed_compensation
 from horsies_worker.workflows.waiting import TIMED_OUT, WAITS
 
@@ -259,7 +259,7 @@ class Runs:
         if problem is None:
             return False
         if isinstance(problem, str):
-            node.skip(*GAPS[problem])
+            node.skip(*(UPSTREAM if problem == "skipped" else BRANCH))
         else:
             node.end(NodeStatus.FAILED, error=encode_error(problem))
         return True

@@ -56,7 +56,9 @@ def undo_of(app: AppRuntime, node: Node[Any]) -> tuple[Undo | None, list[tuple[s
     given = _by_name(node.task) if isinstance(node, TaskNode) else {}
     value = next(iter(parameters), None)
     if value is None:
-        problems.append((f"task {undo.name!r} takes no parameter for the value to undo", "let it take the node's value"))
+        problems.append(
+            (f"task {undo.name!r} takes no parameter for the value to undo", "let it take the node's value")
+        )
     elif not fits(returned := _value_type(node), parameters[value].annotation):
         wanted = type_name(parameters[value].annotation)
         problems.append(

@@ -13,11 +13,8 @@ HEAD: Final = '{"continue":'
 """The beginning of such a result; no other result begins like this."""
 
 
-def continue_text(workflow: Any, wanted: Any) -> tuple[str, str | None]:
+def continue_text(spec: Graph[Any], wanted: Any) -> tuple[str, str | None]:
     """The text of the result, or why the task cannot continue with this workflow. `wanted`: the task's result type."""
-    if not isinstance(workflow, Graph):
-        return "", f"Continue takes a workflow, not {workflow!r:.60}: of a class, give .build() or .build_with(...)"
-    spec: Graph[Any] = workflow
     if spec.free:
         used = ", ".join(map(repr, spec.free))
         return "", f"workflow {spec.name!r} uses results of {used}, which are not in it: give their values"

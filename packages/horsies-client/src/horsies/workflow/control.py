@@ -10,14 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from horsies._checks import Checks
 from horsies._pg.statements import Statement, load
 from horsies._pg.transient import sqlstate
 from horsies.errors import BrokerError, OutcomeCode, RetrievalCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
+from horsies.workflow.paths import Place, locate
 from horsies.workflow.retrying import STOPPED, Row, Tree, missing_node, with_skipped
-from horsies.workflow.run_options import Moment, seconds_of
+from horsies.workflow.run_options import Moment, check_moment, seconds_of
 
 R = TypeVar("R")
 Run = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
@@ -55,6 +57,23 @@ class WorkflowControl:
         """The nodes of one run."""
         rows = await self._rows("read_nodes", workflow_id, _MAX_NODES)
         return [WorkflowNodeInfo.from_row(row) for row in rows]
+
+    async def locate(self, workflow_id: str, path: str) -> list[Place]:
+        """The nodes along a path such as `orders/item[3]`, the outermost first. Raises `UsageError`."""
+
+        async def find(run: str, node_id: str) -> Sequence[Mapping[str, Any]]:
+            return await self._rows("find_node", run, node_id)
+
+        return await locate(find, workflow_id, path)
+
+    async def run_at(self, workflow_id: str, path: str | None) -> str:
+        """The id of the run in the node at this path; without a path, of the run itself."""
+        if path is None or not path.strip("/"):
+            return workflow_id
+        last = (await self.locate(workflow_id, path))[-1]
+        if last.child_id is None:
+            raise UsageError(f"there is no workflow in node {path!r} of workflow {workflow_id}, or it has not started")
+        return last.child_id
 
     async def paused(self, workflow_id: str) -> list[PausedRun]:
         """Where a run is paused: itself, or workflows inside it, with the nodes that failed there."""
@@ -121,6 +140,10 @@ class WorkflowControl:
 
     async def retry(self, workflow_id: str, node_id: str | None = None, deadline: Moment | None = None) -> bool:
         """See `WorkflowHandle.retry`."""
+        checks = Checks(f"retry of workflow {workflow_id}")
+        check_moment(checks, "deadline", deadline)
+        if checks.problems:
+            raise UsageError(str(checks.problems[0]))
         seconds = None if deadline is None or isinstance(deadline, datetime) else seconds_of(deadline)
         moment = deadline if isinstance(deadline, datetime) else None
 
@@ -139,9 +162,46 @@ class WorkflowControl:
                     await self._fetch(connection, "tell_step", [workflow_id])
                     return True
                 return await self._retry(connection, tree, workflow_id, run, tree.failed_runs(workflow_id), None)
-            return await self._retry_node(connection, tree, run, node_id)
+            return await self._retry_path(connection, tree, run, node_id)
 
         return await self._locked(workflow_id, act)
+
+    async def _retry_path(self, connection: Any, tree: Tree, run: Row, path: str) -> bool:
+        """Retry one node: of this run, or of a workflow inside it."""
+
+        async def find(workflow_id: str, node_id: str) -> Sequence[Mapping[str, Any]]:
+            return await self._fetch(connection, "find_node", workflow_id, node_id)
+
+        try:
+            places = await locate(find, run["id"], path)
+        except UsageError:
+            return await self._retry_node(connection, tree, run, path)  # says which nodes there are
+        *around, last = places
+        inner = tree.find(last.workflow_id)
+        if inner is None or not around:
+            return await self._retry_node(connection, tree, run, last.node_id)
+        if not WorkflowStatus(inner["status"]).is_terminal:
+            return await self._retry_node(connection, tree, inner, last.node_id)
+        if inner["status"] == WorkflowStatus.COMPLETED:
+            return False
+        # the nodes around it failed with it, and run again up to a run that goes on
+        for place in reversed(around):
+            outer = tree.find(place.workflow_id)
+            if outer is None or outer["status"] == WorkflowStatus.COMPLETED:
+                return False
+        moved: list[Row] = []
+        reopened: list[str] = []
+        for place in reversed(places):
+            nodes = await self._fetch(connection, "read_graph", place.workflow_id)
+            start = next(row for row in nodes if row["node_id"] == place.node_id)
+            if start["status"] == NodeStatus.RUNNING:
+                break  # this run goes on, and its node with it
+            if start["status"] != NodeStatus.FAILED and not start["is_stopped"]:
+                return False
+            moved += await self._fetch(connection, "retry_nodes", [place.workflow_id], with_skipped(nodes, start))
+            reopened.append(place.workflow_id)
+        moved += [{"workflow_id": one} for one in await self._run_undone_again(connection, tree, reopened)]
+        return await self._go_on(connection, tree, run["id"], None, reopened, moved)
 
     async def _retry_node(self, connection: Any, tree: Tree, run: Row, node_id: str) -> bool:
         nodes = await self._fetch(connection, "read_graph", run["id"])
@@ -172,8 +232,6 @@ class WorkflowControl:
     ) -> bool:
         """Run the failed nodes of these runs again; with `indexes`, these nodes of the only run. The run `reopened`
         goes on even if none of its nodes failed (its output was too large, or its rows could not be processed)."""
-        from horsies.codec import encode_error
-
         undone = await self._run_undone_again(connection, tree, runs)
         moved = list(await self._fetch(connection, "retry_nodes", list(runs), indexes)) if runs else []
         if indexes is not None:  # the workflows in these nodes continue where they stopped
@@ -181,9 +239,18 @@ class WorkflowControl:
             if stopped:
                 moved += await self._fetch(connection, "retry_nodes", stopped, None)
             runs = [*runs, *stopped]
+        moved += [{"workflow_id": one} for one in undone]
+        return await self._go_on(connection, tree, top, reopened, runs, moved)
+
+    async def _go_on(
+        self, connection: Any, tree: Tree, top: str, reopened: Row | None, runs: Sequence[str], moved: list[Row]
+    ) -> bool:
+        """Let runs go on whose nodes have been moved back."""
+        from horsies.codec import encode_error
+
         if stopping := [row["id"] for row in tree.rows if _has_stopped_in(row, runs)]:
             moved += await self._fetch(connection, "retry_stopped_tasks", stopping)
-        touched = {row["workflow_id"] for row in moved} | undone
+        touched = {row["workflow_id"] for row in moved}
         if reopened is not None and WorkflowStatus(reopened["status"]) in STOPPED:
             touched.add(reopened["id"])
         if not touched:
@@ -206,7 +273,9 @@ class WorkflowControl:
             return set()
         rows = await self._fetch(connection, "forget_compensations", stopped, _ids(tree.rows))
         homes = {row["workflow_id"] for row in rows}
-        around = await self._fetch(connection, "reopen_around", sorted(homes), stopped) if homes else []
+        if not homes:
+            return set()
+        around = await self._fetch(connection, "reopen_around", sorted(homes), stopped)
         return homes | {row["id"] for row in around} | {row["workflow_id"] for row in around}
 
     async def _refuse_takers(

@@ -79,6 +79,10 @@ class Workflows:
         """The workflow of this name with the shape that the run was started with."""
         return self._shapes.get(name, {}).get(definition_key or "")
 
+    def fingerprints(self) -> dict[str, frozenset[str]]:
+        """By name: the fingerprints of the workflows that this process knows."""
+        return {name: frozenset(spec.fingerprint for spec in made.values()) for name, made in self._shapes.items()}
+
     def is_rebuilt(self, name: str) -> bool:
         """True if `app.workflow` has made different workflows of this name."""
         return name in self._rebuilt

@@ -8,11 +8,21 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 from horsies._checks import shown
 from horsies.errors import ConfigurationError, UsageError
-from horsies.workflow.nodes import ITEMS, FromNode, Node, list_codec, listed, node_options, not_a_list, result_codec
+from horsies.workflow.nodes import (
+    ITEMS,
+    FromNode,
+    ItemNode,
+    Node,
+    list_codec,
+    listed,
+    node_options,
+    not_a_list,
+    result_codec,
+)
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -20,7 +30,6 @@ if TYPE_CHECKING:
     from horsies.workflow.wiring import Wired, Wiring
 
 T_co = TypeVar("T_co", covariant=True)
-Item = TypeVar("Item")
 MAX_LEVELS: Final = 64
 """How deep workflows may be nested. Each level that starts writes the graphs of the levels below it again."""
 MAX_NODES: Final = 100_000
@@ -76,31 +85,10 @@ class SubWorkflowNode(Node[T_co]):
         return self.spec
 
 
-class ItemNode(Node[T_co]):
-    """Stands for the item in a workflow that a map runs for each item of a list."""
-
-    def __init__(self, items_from: Node[Sequence[T_co]]) -> None:
-        super().__init__(node_options("ItemNode", {}))
-        self.items_from = items_from
-
-    @property
-    def app(self) -> AppRuntime | None:
-        return None
-
-    @property
-    def title(self) -> str:
-        return "item"
-
-    @property
-    def codec(self) -> TaskCodec:
-        listed_type = self.items_from.result_type
-        return result_codec("item", next(iter(get_args(listed_type)), Any))
-
-
-class MapWorkflowNode(Node[T_co], Generic[Item, T_co]):
+class MapWorkflowNode(Node[T_co]):
     """One run of a workflow per item of a list that another node returns; see `map_workflow`."""
 
-    def __init__(self, spec: Graph[Any], item: ItemNode[Item], **options: Any) -> None:
+    def __init__(self, spec: Graph[Any], item: ItemNode[Any], **options: Any) -> None:
         super().__init__(node_options(type(self).__name__, options))
         self.spec = spec
         self.item = item
@@ -126,8 +114,12 @@ class MapWorkflowNode(Node[T_co], Generic[Item, T_co]):
     def inner(self) -> Graph[Any]:
         return self.spec
 
+    @property
+    def is_map(self) -> bool:
+        return True
 
-def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: Any) -> MapWorkflowNode[Any, Any]:
+
+def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: Any) -> MapWorkflowNode[Any]:
     """Build the workflow of the items once, with a placeholder for the item."""
     source = items_from.node if isinstance(items_from, FromNode) else items_from
     if not isinstance(source, Node):
@@ -140,7 +132,9 @@ def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: A
     item = ItemNode[Any](cast("Node[Any]", source))
     spec: object = build(FromNode(item))
     if not isinstance(spec, Graph):
-        raise UsageError(f"the function of map_workflow returned {shown(spec)}, not a workflow: of a class, give .build()")
+        raise UsageError(
+            f"the function of map_workflow returned {shown(spec)}, not a workflow: of a class, give .build()"
+        )
     return MapWorkflowNode(cast("Graph[Any]", spec), item, **options)
 
 
@@ -190,6 +184,7 @@ class Graph(Generic[T_co]):
         self.shape = self._shape()
         """Equal for graphs that differ only in arguments. Shapes of nested workflows are shared, not copied."""
         self.definition_key = hashlib.sha256(json.dumps(self.shape).encode()).hexdigest()
+        self._fingerprint: str | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}, {len(self.wired)} nodes>"
@@ -205,6 +200,16 @@ class Graph(Generic[T_co]):
     @property
     def location(self) -> str:
         return self.place.location
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the definition and of the signatures of its tasks; the arguments of its nodes do not change it."""
+        if self._fingerprint is None:
+            from horsies.workflow.signatures import fingerprint
+
+            inner = [spec.fingerprint for w in self.wired if (spec := w.node.inner) is not None]
+            self._fingerprint = fingerprint(self._traits(), [w.node for w in self.wired], inner)
+        return self._fingerprint
 
     def same_definition(self, other: Graph[Any]) -> bool:
         """True if the two differ at most in the arguments of their nodes."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.workflow.graph import Graph
     from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
+    from horsies.workflow.run_options import Moment
     from horsies.workflow.signals import Signal, SignalReceipt
     from horsies.workflow.waits import SignalNode
 
@@ -74,13 +75,15 @@ class WorkflowHandle(Awaited[T_co]):
         """See `info`."""
         return await self._app.get_broker().workflows.info(self.workflow_id)
 
-    def tasks(self) -> list[WorkflowNodeInfo]:
-        """The run's nodes, in the order of their definition."""
-        return self._app.run_sync("tasks", self.tasks_async)
+    def tasks(self, path: str | None = None) -> list[WorkflowNodeInfo]:
+        """The run's nodes, in the order of their definition. `path`: those of a workflow inside it, by the nodes that
+        lead there: `"outer/inner"`, `"orders/item[3]"`."""
+        return self._app.run_sync("tasks", lambda: self.tasks_async(path))
 
-    async def tasks_async(self) -> list[WorkflowNodeInfo]:
+    async def tasks_async(self, path: str | None = None) -> list[WorkflowNodeInfo]:
         """See `tasks`."""
-        return await self._app.get_broker().workflows.nodes(self.workflow_id)
+        control = self._app.get_broker().workflows
+        return await control.nodes(await control.run_at(self.workflow_id, path))
 
     def paused(self) -> list[PausedRun]:
         """The paused runs of the tree: the run itself or workflows nested in it, each with its failed nodes, or marked
@@ -111,14 +114,24 @@ class WorkflowHandle(Awaited[T_co]):
                 found[node_id] = err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
         return found
 
-    def result_for(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
+    @overload
+    def result_for(self, node: str) -> TaskResult[Any, TaskError]: ...
+    @overload
+    def result_for(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]: ...
+    def result_for(self, node: Any) -> TaskResult[Any, TaskError]:
         """The typed result of one node; err RESULT_NOT_READY until it has ended, RESULT_NOT_AVAILABLE when it ended
-        without a stored result."""
+        without a stored result. By a path, such as `"orders/item[3]"`, the result of a node inside, as plain JSON."""
         return self._app.run_sync("result_for", lambda: self.result_for_async(node))
 
-    async def result_for_async(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
+    @overload
+    async def result_for_async(self, node: str) -> TaskResult[Any, TaskError]: ...
+    @overload
+    async def result_for_async(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]: ...
+    async def result_for_async(self, node: Any) -> TaskResult[Any, TaskError]:
         """See `result_for`."""
-        key = key_of(node)
+        if isinstance(node, str):
+            return await self._result_at(node)
+        key: NodeKey[Any] = key_of(node)
         texts = await self._texts([key.node_id])
         if key.node_id not in texts:
             message = f"workflow {self.workflow_id} has no node {key.node_id!r}, or does not exist"
@@ -127,6 +140,16 @@ class WorkflowHandle(Awaited[T_co]):
         if text is None:
             return err(RetrievalCode.RESULT_NOT_READY, f"node {key.node_id!r} has not ended")
         return key.decode(text)
+
+    async def _result_at(self, path: str) -> TaskResult[Any, TaskError]:
+        from horsies.codec import decode_untyped_result
+
+        control = self._app.get_broker().workflows
+        last = (await control.locate(self.workflow_id, path))[-1]
+        text = (await control.results(last.workflow_id, [last.node_id]))[last.node_id]
+        if text is None:
+            return err(RetrievalCode.RESULT_NOT_READY, f"node {path!r} has not ended")
+        return decode_untyped_result(text)
 
     async def _texts(self, node_ids: Sequence[str] | None) -> Mapping[str, str | None]:
         if self._app.stand_in is not None:
@@ -226,23 +249,28 @@ class WorkflowHandle(Awaited[T_co]):
         """See `cancel`."""
         return await self._app.get_broker().workflows.cancel(self.workflow_id)
 
-    def retry(self, node: HasKey[Any] | NodeKey[Any] | str | None = None) -> bool:
+    def retry(self, node: HasKey[Any] | NodeKey[Any] | str | None = None, *, deadline: Moment | None = None) -> bool:
         """Run failed nodes again, and the nodes that were skipped because of them; completed nodes keep their results.
         Works on a run that failed, was cancelled or is paused, and on paused workflows nested in it, which are resumed.
 
         With a node, in any run that has not completed: retry only this node and the nodes that were skipped because of
         it; if it is a paused workflow, the failed nodes in that. Nodes that depend on it and have not started wait for
-        its new end.
+        its new end. A path names a node inside: `"orders/item[3]"`.
+
+        A run that has undone what it did runs those nodes again. If a compensation failed, the run goes on undoing from
+        there. `deadline`: a new one for a run that has ended; without it, the run has none any more.
 
         In a cancelled run, either form also runs the nodes again that the cancel skipped or stopped; a task of such a
         node that is still running is waited for. False when there is nothing to retry. Raises `UsageError` when the run
         has no such node."""
-        return self._app.run_sync("retry", lambda: self.retry_async(node))
+        return self._app.run_sync("retry", lambda: self.retry_async(node, deadline=deadline))
 
-    async def retry_async(self, node: HasKey[Any] | NodeKey[Any] | str | None = None) -> bool:
+    async def retry_async(
+        self, node: HasKey[Any] | NodeKey[Any] | str | None = None, *, deadline: Moment | None = None
+    ) -> bool:
         """See `retry`."""
         name = node if isinstance(node, str | None) else key_of(node).node_id
-        done = await self._app.get_broker().workflows.retry(self.workflow_id, name)
+        done = await self._app.get_broker().workflows.retry(self.workflow_id, name, deadline)
         if done:
             self._result = None
         return done

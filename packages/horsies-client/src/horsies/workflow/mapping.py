@@ -27,7 +27,7 @@ def map_workflow(
     group: str | None = None,
     when: Node[bool] | None = None,
     unless: Node[bool] | None = None,
-) -> MapWorkflowNode[Item, list[T]]: ...
+) -> MapWorkflowNode[list[T]]: ...
 @overload
 def map_workflow(
     items_from: Node[Sequence[Item]],
@@ -43,7 +43,7 @@ def map_workflow(
     group: str | None = None,
     when: Node[bool] | None = None,
     unless: Node[bool] | None = None,
-) -> MapWorkflowNode[Item, list[TaskResult[T, TaskError]]]: ...
+) -> MapWorkflowNode[list[TaskResult[T, TaskError]]]: ...
 def map_workflow(
     items_from: Node[Any],
     build: Callable[[Any], WorkflowSpec[Any]],
@@ -58,7 +58,7 @@ def map_workflow(
     group: str | None = None,
     when: Node[bool] | None = None,
     unless: Node[bool] | None = None,
-) -> MapWorkflowNode[Any, Any]:
+) -> MapWorkflowNode[Any]:
     """A node that runs a workflow for each item of the list that `items_from` returns, all in parallel.
 
     `build` is called once, while the workflow is defined, with a placeholder for the item that may be handed on to

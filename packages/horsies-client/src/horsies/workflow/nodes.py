@@ -10,7 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NoReturn, ParamSpec, Protocol, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+)
 
 from horsies._checks import shown
 from horsies.errors import UsageError
@@ -22,7 +34,6 @@ if TYPE_CHECKING:
     from horsies.codec import TaskCodec
     from horsies.handle import TaskHandle
     from horsies.registry import TaskDefinition
-    from horsies.workflow.graph import Graph
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -57,6 +68,9 @@ class FromNode:
     node: Node[Any]
     others: tuple[Node[Any], ...] = ()
     """Of `either`: the further branches."""
+
+    def __repr__(self) -> str:
+        return f"FromNode(node={self.node!r})" if not self.others else f"either({self.node!r}, ...)"
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UsageError(
@@ -129,7 +143,9 @@ class NodeOptions:
             if isinstance(given, FromNode) and not given.others:
                 object.__setattr__(self, name, given.node)
             elif given is not None and not isinstance(given, Node):
-                self.wrong.append((f"{name} is {shown(given)}, not a node", f"give a node that returns a bool: {name}=check"))
+                self.wrong.append(
+                    (f"{name} is {shown(given)}, not a node", f"give a node that returns a bool: {name}=check")
+                )
                 object.__setattr__(self, name, None)
         if self.when is not None and self.unless is not None:
             self.wrong.append(("when and unless are both given", "give one of them"))
@@ -200,16 +216,21 @@ class Node(Generic[T_co]):
         return self.codec.signature.result
 
     @property
-    def inner(self) -> Graph[Any] | None:
-        """The workflow in this node."""
+    def inner(self) -> Any:
+        """The workflow in this node, if there is one."""
         return None
+
+    @property
+    def is_map(self) -> bool:
+        """True if it runs something for each item of a list."""
+        return False
 
     @property
     def levels(self) -> int:
         """How many levels of nested runs it adds."""
         if self.inner is None:
             return 0
-        return self.inner.levels + (ITEMS in self.inputs)  # the items' runs are in a run of their own
+        return self.inner.levels + self.is_map  # the items' runs are in a run of their own
 
     @property
     def decider(self) -> Node[bool] | None:
@@ -308,6 +329,10 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
         self.surplus = len(args) - len(names[1:])
 
     @property
+    def is_map(self) -> bool:
+        return True
+
+    @property
     def codec(self) -> TaskCodec:
         return list_codec(self.definition.codec, self.options.partial)
 
@@ -317,6 +342,27 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
 
     def bound(self) -> dict[str, Any]:
         return dict(self.kwargs)
+
+
+class ItemNode(Node[T_co]):
+    """Stands for the item in a workflow that a map runs for each item of a list."""
+
+    def __init__(self, items_from: Node[Sequence[T_co]]) -> None:
+        super().__init__(NodeOptions())
+        self.items_from = items_from
+
+    @property
+    def app(self) -> AppRuntime | None:
+        return None
+
+    @property
+    def title(self) -> str:
+        return "item"
+
+    @property
+    def codec(self) -> TaskCodec:
+        listed_type = self.items_from.result_type
+        return result_codec("item", next(iter(get_args(listed_type)), Any))
 
 
 ITEMS = "*"
@@ -354,7 +400,7 @@ def list_codec(codec: TaskCodec, partial: bool = False) -> TaskCodec:
     """Decodes the result of a map over the task or workflow of this codec."""
     signature = codec.signature
     item = TaskResult[signature.result, TaskError] if partial else signature.result
-    return result_codec(f"{signature.task_name}[]", list[item], signature.location)  # type: ignore[valid-type]
+    return result_codec(f"{signature.task_name}[]", list[item], signature.location)
 
 
 def result_codec(name: str, result: Any, location: str | None = None) -> TaskCodec:

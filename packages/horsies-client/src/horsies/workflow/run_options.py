@@ -28,9 +28,8 @@ class RunOptions:
         check_metadata(checks, self.metadata)
         check_group(checks, self.group)
         checks.integer("priority", self.priority, 1, 100, optional=True)
-        key: object = self.unique_key
-        if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= _MAX_KEY or "\x00" in key):
-            checks.add("unique_key", f"is {key!r:.60}", f"give a text of 1 to {_MAX_KEY} characters")
+        if not is_short_text(self.unique_key, _MAX_KEY):
+            checks.add("unique_key", f"is {self.unique_key!r:.60}", f"give a text of 1 to {_MAX_KEY} characters")
         for name in _TIMES:
             check_moment(checks, name, getattr(self, name))
 
@@ -50,6 +49,11 @@ class RunOptions:
         named it."""
         found = {name: value for name, value in self.columns().items() if value is not None}
         return found if self.group is None else {**found, "group": plain(self.group)}
+
+
+def is_short_text(value: object, longest: int) -> bool:
+    """None, or a text of 1 to so many characters that the database can store."""
+    return value is None or (isinstance(value, str) and 1 <= len(value) <= longest and "\x00" not in value)
 
 
 def seconds_of(value: float | timedelta) -> float:

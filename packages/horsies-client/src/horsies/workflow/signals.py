@@ -1,5 +1,5 @@
-"""Signals: values from outside that nodes of a run wait for. A signal is stored by one statement, on the same connections
-as a send of tasks; a step of the run gives it to a node."""
+"""Signals: values from outside that nodes of a run wait for. A signal is stored by one statement, on the same
+connections as a send of tasks; a step of the run gives it to a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from horsies._pg.statements import load
 from horsies._text import short
 from horsies.errors import HorsiesError, OutcomeCode, RetrievalCode, SendErrorCode, TaskSendError, UsageError
 from horsies.ids import new_id
+from horsies.result import TaskError, TaskResult
 from horsies.send import Send
+from horsies.workflow.run_options import is_short_text
 from horsies.workflow.waits import SignalNode
 
 if TYPE_CHECKING:
@@ -57,9 +59,8 @@ class Signal(Send[SignalReceipt]):
         connection: Any = None,
     ) -> None:
         for what, text in (("name", name), ("signal_id", signal_id)):
-            given: object = text
-            if given is not None and (not isinstance(given, str) or not 1 <= len(given) <= MAX_LENGTH or "\x00" in given):
-                why = f"{what} is {given!r:.60}: give a text of 1 to {MAX_LENGTH} characters"
+            if not is_short_text(text, MAX_LENGTH) or (text is None and what == "name"):
+                why = f"{what} is {text!r:.60}: give a text of 1 to {MAX_LENGTH} characters"
                 raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"signal: {why}")
         self._is_own_id = signal_id is None
         super().__init__(app, "signal", connection, [signal_id or new_id()])
@@ -95,7 +96,9 @@ class Signal(Send[SignalReceipt]):
                 raise UsageError(f"{self.label}: there is no workflow at the path {short(self.path or '')!r}")
 
 
-def encode_signal(node: SignalNode[Any] | str, value: Any, spec: Graph[Any] | None, path: str | None) -> tuple[str, str]:
+def encode_signal(
+    node: SignalNode[Any] | str, value: Any, spec: Graph[Any] | None, path: str | None
+) -> tuple[str, str]:
     """The name and the JSON text of a signal, checked by the type of the node that waits for it where that is known."""
     from horsies.codec import EncodeError
 
@@ -108,9 +111,8 @@ def encode_signal(node: SignalNode[Any] | str, value: Any, spec: Graph[Any] | No
         raise UsageError(f"{node!r:.80} waits for no signal: give a node of wait_for_signal(...), or the signal's name")
     try:
         # the same text as a result that a task returns: {"ok":...}
-        from horsies.result import TaskResult
-
-        return node.signal_name, node.codec.encode_result(TaskResult(ok=value))[len('{"ok":') : -1]
+        result: TaskResult[Any, TaskError] = TaskResult(ok=value)
+        return node.signal_name, node.codec.encode_result(result)[len('{"ok":') : -1]
     except (EncodeError, HorsiesError) as error:
         why = f"signal {node.signal_name!r}: the value does not fit its type: {error}"
         raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
@@ -121,7 +123,8 @@ def _waiting(spec: Graph[Any] | None, name: str) -> SignalNode[Any] | None:
     others only; a run that continues may wait for it later, so that a workflow without any takes every name."""
     if spec is None:
         return None
-    nodes = {wired.node.signal_name: wired.node for wired in spec.wired if isinstance(wired.node, SignalNode)}
+    waits = [wired.node for wired in spec.wired if isinstance(wired.node, SignalNode)]
+    nodes = {node.signal_name: node for node in waits}
     if nodes and name not in nodes and (close := get_close_matches(name, nodes, 1)):
         raise UsageError(f"workflow {spec.name!r} waits for no signal {short(name)!r}: did you mean {close[0]!r}?")
     return nodes.get(name)

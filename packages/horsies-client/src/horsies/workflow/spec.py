@@ -10,6 +10,7 @@ from horsies.workflow.graph import Graph, SubWorkflowNode
 from horsies.workflow.nodes import listed
 
 if TYPE_CHECKING:
+    from horsies.result import Continued
     from horsies.workflow.handle import WorkflowHandle
     from horsies.workflow.nodes import Join, Node, Task
     from horsies.workflow.run_options import Moment
@@ -62,10 +63,12 @@ class WorkflowSpec(Graph[T_co]):
         """Start a run. `workflow_id`: an id of your own, for a start that you may repeat: a UUID. `connection`: your
         own connection or session; the run exists if and only if your transaction commits. `metadata`: small JSON values
         that every task of the run inherits. `group`: the group of all nodes that have none of their own, by `group=` or
-        by the `group_by` of their task, also in nested workflows. `priority`: of all nodes that have none of their own. `unique_key`: one live run of this
-        workflow per key; a further start returns the handle of the live one. `start_at`: start later (seconds, a
-        timedelta or an aware datetime). `deadline`: when the run has not ended by then, it is stopped and fails with
-        WORKFLOW_DEADLINE; seconds and a timedelta count from its start. Raises `TaskSendError`."""
+        by the `group_by` of their task, also in nested workflows.
+
+        `priority`: of all nodes that have none of their own. `unique_key`: one live run of this workflow per key; a
+        further start returns the handle of the live one. `start_at`: start later (seconds, a timedelta or an aware
+        datetime). `deadline`: when the run has not ended by then, it is stopped and fails with WORKFLOW_DEADLINE;
+        seconds and a timedelta count from its start. Raises `TaskSendError`."""
         from horsies.workflow.run_options import RunOptions
         from horsies.workflow.start import Start
 
@@ -91,6 +94,13 @@ class WorkflowSpec(Graph[T_co]):
 
         options = RunOptions(metadata, group, priority, unique_key, start_at, deadline)
         return await Start(self, workflow_id, connection, options).announced().send_async()
+
+    def continued(self, wanted: Any, /) -> Continued[T_co]:
+        """For `Continue`: the text that a task of this result type stores to go on as this workflow."""
+        from horsies.result import Continued
+        from horsies.workflow.continuing import continue_text
+
+        return Continued(*continue_text(self, wanted))
 
     def prepared_start(self, workflow_id: str, group: str | None = None) -> Start[T_co]:
         """The start of a run for the scheduler, which executes its statement in a transaction of its own."""

@@ -19,9 +19,9 @@ from horsies.groups import GroupError, plain
 from horsies.ids import ID_FIX, id_problem, new_id, new_ids
 from horsies.metadata import NOTHING
 from horsies.send import Send, outgoing
-from horsies.workflow.graph import Graph, ItemNode, MapWorkflowNode, SubWorkflowNode
+from horsies.workflow.graph import Graph, MapWorkflowNode, SubWorkflowNode
 from horsies.workflow.handle import WorkflowHandle
-from horsies.workflow.nodes import ITEMS, MapNode, Node, TaskNode
+from horsies.workflow.nodes import ITEMS, ItemNode, MapNode, Node, TaskNode
 from horsies.workflow.run_options import RunOptions
 from horsies.workflow.waits import SignalNode, WaitNode
 
@@ -87,9 +87,7 @@ def _node(
         "dependencies": list(wired.dependencies),
         "dependents": dependents,
         "args_from": sources or None,
-        "ctx_from": [
-            here.wired[here.index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)
-        ]
+        "ctx_from": [here.wired[here.index[source]].node_id for source in dict.fromkeys(options.workflow_ctx_from)]
         or None,
         "join_type": options.join,
         "min_success": options.min_success,
@@ -112,7 +110,8 @@ def _node(
     elif isinstance(node, MapNode):
         # the worker makes a nested workflow of the items' tasks once the list exists; this is the pattern of its nodes
         kept = {name: source for name, source in sources.items() if name != ITEMS}
-        pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter, **_width(node)}
+        width = _width(cast("Node[Any]", node))
+        pattern = {**made, "args_from": _from_inside(kept), "parameter": node.item_parameter, **width}
         made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]", "kind": "map"}
         made.pop("compensate", None)  # each item is undone
     elif isinstance(node, MapWorkflowNode):
@@ -263,6 +262,7 @@ class Start(Send[WorkflowHandle[T]]):
             why = f"start of workflow {spec.name!r}: {error}"
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
         self._options = options
+        self._fingerprint = spec.fingerprint
         self._given_metadata = options.metadata or NOTHING
         self._metadata: str | None = None
         self._group = plain(options.group)
@@ -347,7 +347,7 @@ class Start(Send[WorkflowHandle[T]]):
         run = {
             **made, "id": self.workflow_id, "enqueue_sha": sha, "sent_at": datetime.now(UTC).isoformat(),
             "metadata": None if self._metadata is None else json.loads(self._metadata), "group_key": self._group,
-            **self._options.columns(),
+            **self._options.columns(), "release": self.app.config.release, "fingerprint": self._fingerprint,
             "nodes": [
                 {
                     **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,

@@ -43,8 +43,9 @@ class SleepNode(WaitNode[None]):
         return result_codec("sleep", type(None))
 
 
-class SignalNode(WaitNode[T_co]):
-    """Completes with the value of a signal; see `wait_for_signal`."""
+class SignalNode(WaitNode[T]):
+    """Completes with the value of a signal; see `wait_for_signal`. Not covariant as other nodes are: a signal with a
+    value of another type is a type error."""
 
     kind = "signal"
 

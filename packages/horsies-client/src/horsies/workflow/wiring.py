@@ -3,35 +3,30 @@
 A problem that is not found here would only show at run time, as a workflow that hangs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Sequence as AbstractSequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
 from horsies._checks import Checks
-from horsies._text import plural
-from horsies.codec import EncodedCall, TaskCodec
+from horsies.codec import EncodedCall
 from horsies.codec.adapter import listed_result
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
-from horsies.codec.signature import Parameter
+from horsies.codec.task_codec import without_parameters
 from horsies.errors import HorsiesError, Problem
 from horsies.groups import check_group
 from horsies.new_tasks import Plan, checked_plan
-from horsies.options import MAX_DELAY, SendOptions, check_name
+from horsies.options import SendOptions, check_name
 from horsies.result import TaskResult
 from horsies.workflow.compensation import Undo, undo_of
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
-from horsies.workflow.graph import ItemNode, MapWorkflowNode
-from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, MapNode, Node, TaskNode, listed, not_a_list
-from horsies.workflow.waits import SignalNode, WaitNode
+from horsies.workflow.node_checks import check_items, check_join, check_workflow_items, parameters_of, wait_of
+from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, ItemNode, MapNode, Node, TaskNode, listed, not_a_list
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
-
-JOINS: Final = ("all", "any", "quorum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +169,8 @@ class Wiring:
             if node.app not in (self._app, None):
                 self.refuse(at, "its workflow belongs to another app", "build both with the same app")
             sources = dict(node.inputs)
-            if isinstance(node, MapWorkflowNode):
-                self._check_workflow_items(node, at)
+            if node.is_map:
+                check_workflow_items(node, at, self.refuse)
             for name in ("workflow_ctx_from", "queue_name", "priority", "good_until"):
                 if getattr(options, name):
                     self.refuse(at, f"a workflow takes no {name}", "give it to the nodes inside")
@@ -187,7 +182,9 @@ class Wiring:
                 self.refuse(at, f"task {node.task.name!r} belongs to another app", "use tasks of this app")
             sources = self._sources(node, at)
             others = {name: source.others for name, source in node.sources.items() if source.others and name in sources}
-            annotations = {name: parameter.annotation for name, parameter in _parameters(node.definition.codec).items()}
+            annotations = {
+                name: parameter.annotation for name, parameter in parameters_of(node.definition.codec).items()
+            }
             given = node.bound()
             context = injected_by_type(annotations, WorkflowContext)
             context = None if context in given else context
@@ -196,21 +193,21 @@ class Wiring:
             self._check_context(node, at, context)
             call = self._encode(node, at, {*sources, context, meta} - {None})
             settled = self._plan(node, at)
-        is_map = isinstance(node, MapNode | MapWorkflowNode)
+        is_map = node.is_map
         if options.max_width != MAX_WIDTH and not is_map:
             self.refuse(at, "max_width has a meaning for a map only", "leave it out, or use .map(...)")
         if options.partial and not is_map:
             self.refuse(at, "partial has a meaning for a map only", "use .map_partial(...), or map_workflow")
         taken = [source for source, _ in sources.values()]
         dependencies = self._dependencies(node, at, [*taken, *(one for found in others.values() for one in found)])
-        self._check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()))
+        check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()), self.refuse)
         return Wired(
             node, self._ids[node], dependencies, sources, context, meta, call, settled, others,
-            self._decider(node, at), self._undo(node, at), self._wait(node, at),
+            self._decider(node, at), self._undo(node, at), wait_of(node, at, self.refuse),
         )  # fmt: skip
 
     def _sources(self, node: TaskNode[Any], at: str) -> dict[str, tuple[Node[Any], bool]]:
-        parameters = _parameters(node.definition.codec)
+        parameters = parameters_of(node.definition.codec)
         extras = node.definition.codec.signature.var_keyword
         found: dict[str, tuple[Node[Any], bool]] = {}
         for name in node.doubled:
@@ -220,7 +217,9 @@ class Wiring:
         ):
             self.refuse(at, "a result can only be given to a parameter that has a name", "pass it by keyword")
         for name, given in node.sources.items():
-            wrong = next((one for one in (given.node, *given.others) if not isinstance(cast("object", one), Node)), None)
+            wrong = next(
+                (one for one in (given.node, *given.others) if not isinstance(cast("object", one), Node)), None
+            )
             source = given.node
             if wrong is not None or not isinstance(cast("object", source), Node):
                 where = "items_from" if name == ITEMS else f"parameter {name!r}"
@@ -228,7 +227,7 @@ class Wiring:
                 continue
             if name == ITEMS:
                 found[name] = (source, True)
-                self._check_items(node, at)
+                check_items(cast("MapNode[Any, Any]", node), at, self.refuse)
                 continue
             parameter = parameters.get(name, extras)
             if parameter is None:
@@ -248,41 +247,6 @@ class Wiring:
                     )
         return found
 
-    def _check_items(self, node: TaskNode[Any], at: str) -> None:
-        assert isinstance(node, MapNode)
-        if node.item_parameter is None:
-            self.refuse(at, f"task {node.task.name!r} has no named parameter for the item", "give it one")
-            return
-        if node.item_parameter in node.kwargs:
-            self.refuse(at, f"parameter {node.item_parameter!r} takes the item, and is given as well", "leave it out")
-        if node.surplus > 0:
-            self.refuse(at, f"{node.surplus} positional arguments too many", f"task {node.task.name!r} takes fewer")
-        wanted = _parameters(node.definition.codec)[node.item_parameter].annotation
-        if not fits(node.items_from.result_type, AbstractSequence[wanted]):
-            self.refuse(
-                at,
-                f"it goes through the items of {node.items_from!r}, which returns "
-                f"{type_name(node.items_from.result_type)}, and its task takes {type_name(wanted)}",
-                "let the upstream return a list of that type",
-            )
-        self._check_width(node, at)
-
-    def _check_workflow_items(self, node: MapWorkflowNode[Any, Any], at: str) -> None:
-        if not fits(node.item.items_from.result_type, AbstractSequence[Any]) or not get_args(
-            node.item.items_from.result_type
-        ):
-            self.refuse(
-                at,
-                f"it goes through the items of {node.item.items_from!r}, which returns "
-                f"{type_name(node.item.items_from.result_type)}",
-                "let the upstream return a list with a type of its items, such as list[Order]",
-            )
-        self._check_width(node, at)
-
-    def _check_width(self, node: Node[Any], at: str) -> None:
-        if type(node.options.max_width) is not int or not 1 <= node.options.max_width <= 100_000:
-            self.refuse(at, f"max_width is {node.options.max_width!r:.60}", "choose 1 to 100000")
-
     def _decider(self, node: Node[Any], at: str) -> int | None:
         decider = node.decider
         if decider is None:
@@ -295,7 +259,8 @@ class Wiring:
             self.refuse(at, f"{name} names the node itself", "decide on the value of a node before it")
             return None
         if not fits(decider.result_type, bool) or decider.result_type is Any:
-            why = f"{name} decides on the value of {decider!r}, which returns {type_name(decider.result_type)}, not a bool"
+            found = type_name(decider.result_type)
+            why = f"{name} decides on the value of {decider!r}, which returns {found}, not a bool"
             self.refuse(at, why, "put a task between them that returns a bool")
         return self.index[decider]
 
@@ -307,33 +272,6 @@ class Wiring:
             self.refuse(at, f"compensate: {why}", fix)
         return undo
 
-    def _wait(self, node: Node[Any], at: str) -> timedelta | datetime | None:
-        if not isinstance(node, WaitNode):
-            return None
-        waiting = cast("WaitNode[Any]", node)
-        if isinstance(waiting, SignalNode):
-            self.check_name(at, "name of the signal", waiting.signal_name)
-            try:
-                _ = waiting.codec
-            except HorsiesError as error:
-                self.refuse(at, f"a signal cannot have this type: {error}", "use plain data: bool, str, a pydantic model")
-            if waiting.wait is None:
-                return None
-        wait = waiting.wait
-        what = "timeout" if isinstance(waiting, SignalNode) else "time"
-        if isinstance(wait, datetime) and what == "time":
-            if wait.tzinfo is None:
-                why = f"{wait.isoformat()} has no time zone"
-                self.refuse(at, why, "use datetime.now(timezone.utc) + timedelta(...)")
-            return wait
-        if isinstance(wait, int | float) and not isinstance(wait, bool) and 0 <= wait <= MAX_DELAY.total_seconds():
-            return timedelta(seconds=wait)
-        if isinstance(wait, timedelta) and timedelta(0) <= wait <= MAX_DELAY:
-            return wait
-        fix = "give seconds or a timedelta, 0 to ten years" + ("" if what == "timeout" else ", or an aware datetime")
-        self.refuse(at, f"its {what} is {wait!r:.60}", fix)
-        return None
-
     def _check_context(self, node: TaskNode[Any], at: str, parameter: str | None) -> None:
         sources = node.options.workflow_ctx_from
         if sources and isinstance(node, MapNode):
@@ -341,7 +279,7 @@ class Wiring:
         elif sources and parameter is None:
             why = f"workflow_ctx_from is given, and task {node.task.name!r} has no parameter of type WorkflowContext"
             self.refuse(at, why, "add one, such as ctx: WorkflowContext")
-        elif parameter is not None and not sources and _parameters(node.definition.codec)[parameter].required:
+        elif parameter is not None and not sources and parameters_of(node.definition.codec)[parameter].required:
             self.refuse(at, f"parameter {parameter!r} is a WorkflowContext", "say from which nodes: workflow_ctx_from")
         for source in sources:
             if not self.has(source):
@@ -359,7 +297,7 @@ class Wiring:
             kwargs = {name: value for name, value in node.bound().items() if not isinstance(value, FromNode)}
             args = ()
         try:
-            return _partial(node.definition.codec, frozenset(names)).encode_call(
+            return without_parameters(node.definition.codec, frozenset(names)).encode_call(
                 args, kwargs, limits=self._app.payload_limits
             )
         except HorsiesError as error:
@@ -408,36 +346,6 @@ class Wiring:
                     if one not in self.index:
                         self.free[one] = self.free.get(one, False) or bare
 
-    def _check_join(self, node: Node[Any], at: str, count: int, takes_bare: bool) -> None:
-        options = node.options
-        if options.join not in JOINS:
-            self.refuse(at, f"join={options.join!r} is unknown", f"use one of: {', '.join(JOINS)}")
-            return
-        if not isinstance(cast("object", options.allow_failed_deps), bool):
-            self.refuse(at, f"allow_failed_deps is {options.allow_failed_deps!r:.60}", "give True or False")
-        if options.join == "quorum":
-            among = plural(count, "dependency", "dependencies")
-            if options.min_success is None and count:
-                self.refuse(at, f'join="quorum" needs min_success, how many of its {among} must complete',
-                            f"give min_success=1 to {count}")  # fmt: skip
-            elif count and (type(options.min_success) is not int or not 1 <= options.min_success <= count):
-                why = f"a quorum of {options.min_success!r:.60} among {among} cannot be met"
-                self.refuse(at, why, f"min_success is 1 to {count}")
-        elif options.min_success is not None:
-            self.refuse(at, f"min_success has no meaning with join={options.join!r}", 'use join="quorum"')
-        if options.join != "all":
-            if not count:
-                self.refuse(at, f"join={options.join!r} without any dependency", "let it wait for something")
-            if options.allow_failed_deps:
-                why = f"allow_failed_deps waits for all, join={options.join!r} does not"
-                self.refuse(at, why, "choose one of the two")
-            if takes_bare:
-                self.refuse(
-                    at,
-                    f"with join={options.join!r} an upstream may have failed or not ended, there may be no value",
-                    "take a TaskResult instead of the bare value",
-                )
-
     def _refuse_cycles(self) -> None:
         try:
             TopologicalSorter(
@@ -467,23 +375,3 @@ def _candidates(title: str) -> Iterable[str]:
     while True:
         yield f"{title[:240]}-{number}"
         number += 1
-
-
-def _parameters(codec: TaskCodec) -> dict[str, Parameter]:
-    signature = codec.signature
-    return {parameter.name: parameter for parameter in (*signature.positional_or_keyword, *signature.keyword_only)}
-
-
-@lru_cache(maxsize=4096)
-def _partial(codec: TaskCodec, injected: frozenset[str]) -> TaskCodec:
-    """The codec without the parameters that the worker fills in."""
-    if not injected:
-        return codec
-    signature = codec.signature
-    return TaskCodec(
-        replace(
-            signature,
-            positional_or_keyword=tuple(p for p in signature.positional_or_keyword if p.name not in injected),
-            keyword_only=tuple(p for p in signature.keyword_only if p.name not in injected),
-        )
-    )

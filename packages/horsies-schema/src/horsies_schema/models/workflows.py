@@ -73,9 +73,7 @@ class Workflow(base.Base):
         ),
         base.partial("ix_horsies_workflows_wake_at", "wake_at", where="wake_at IS NOT NULL"),
         base.partial("ix_horsies_workflows_finishing", "updated_at", where="status = 'RUNNING' AND nodes_left = 0"),
-        base.partial(
-            "ix_horsies_workflows_unsettled", "completed_at", where="unsettled AND completed_at IS NOT NULL"
-        ),
+        base.partial("ix_horsies_workflows_unsettled", "completed_at", where="unsettled AND completed_at IS NOT NULL"),
         base.partial(
             "uq_horsies_workflows_unique_key",
             "name",
@@ -181,9 +179,7 @@ class WorkflowTask(base.Base):
             "status",
             where="status IN ('READY', 'ENQUEUED', 'RUNNING')",
         ),
-        base.partial(
-            "ix_horsies_workflow_tasks_open", "status", "updated_at", where="status IN ('READY', 'ENQUEUED')"
-        ),
+        base.partial("ix_horsies_workflow_tasks_open", "status", "updated_at", where="status IN ('READY', 'ENQUEUED')"),
         base.partial("ix_horsies_workflow_tasks_waiting", "workflow_id", where="status = 'WAITING'"),
         base.partial("ix_horsies_workflow_tasks_compensate", "workflow_id", where="compensate IS NOT NULL"),
         base.partial("uq_horsies_workflow_tasks_compensates", "compensates", where="compensates IS NOT NULL"),

@@ -13,17 +13,33 @@ from horsies.operate import actions
 from horsies.operate.actions import Outcome
 from horsies.operate.broker import PostgresBroker
 from horsies.operate.policy_control import PolicyControl
+from horsies.status import NodeStatus, WorkflowStatus
+from horsies.workflow.control import WorkflowControl
+from horsies.workflow.info import WorkflowNodeInfo
+from horsies.workflow.retrying import why_not
 from horsies_tui.data.policies import Subject, parse, state_of
 from horsies_tui.data.source import Target
 
 CHANGED: Final = "changed meanwhile"
 GONE: Final = "is gone"
+NOTHING_TO_RETRY: Final = "there is nothing to retry"
+DELIVERED: Final = "DELIVERED"
+UNDELIVERED: Final = {
+    "REPEATED": "it was delivered before",
+    "WORKFLOW_ENDED": "the workflow has ended, or undoes what it did",
+    "WORKFLOW_NOT_FOUND": "the workflow is gone",
+    "NODE_NOT_FOUND": "the workflow has no such node",
+    "NOT_STARTED": "the workflow in this node has not started",
+}
+"""The outcomes of a signal that was not stored."""
 
 Left = list[tuple[str, str]]
 
 
 async def act(broker: PostgresBroker, action: str, targets: Sequence[Target]) -> Outcome:
     """Carry out an action of `horsies_tui.actions`."""
+    if action in ("retry_node", "signal"):
+        return await (_retry_nodes if action == "retry_node" else _signal)(broker.workflows, targets)
     if action.endswith("_workflow"):
         return await _act_on_workflows(broker, action, targets)
     if action.endswith("_schedule"):
@@ -86,6 +102,34 @@ async def _act_on_workflows(broker: PostgresBroker, action: str, targets: Sequen
     states = {info.id: info.status for info in infos if info is not None}
     change = {"cancel_workflow": control.cancel, "retry_workflow": control.retry}.get(action)
     return await _each(targets, states, change or control.pause, change or control.resume)
+
+
+def node_state(node: WorkflowNodeInfo) -> str:
+    """The state of a node for a retry: a running one whose workflow is paused is PAUSED."""
+    is_paused = node.status is NodeStatus.RUNNING and node.sub_workflow_status is WorkflowStatus.PAUSED
+    return str(WorkflowStatus.PAUSED if is_paused else node.status)
+
+
+async def _retry_nodes(control: WorkflowControl, targets: Sequence[Target]) -> Outcome:
+    """Retry one node of each run, if it is in the state in which the operator saw it."""
+    left: Left = []
+    for target in targets:
+        nodes = await control.nodes(target.id)
+        state = next((node_state(node) for node in nodes if node.node_id == target.part), None)
+        _, moved = _unmoved([target], {} if state is None else {target.id: state})
+        if moved:
+            left += moved
+        elif not await control.retry(target.id, target.part):
+            left.append((target.id, why_not(nodes, target.part) or NOTHING_TO_RETRY))
+    return Outcome(len(targets) - len(left), not_done=tuple(left))
+
+
+async def _signal(control: WorkflowControl, targets: Sequence[Target]) -> Outcome:
+    """Send one signal to each run. The state that the operator saw does not matter: a signal is kept for a node that
+    will wait for it, and the database refuses it for a run that has ended."""
+    told = [(target.id, await control.signal(target.id, target.part, target.change)) for target in targets]
+    left = tuple((one, UNDELIVERED.get(outcome, outcome)) for one, outcome in told if outcome != DELIVERED)
+    return Outcome(len(told) - len(left), not_done=left)
 
 
 def _unmoved(targets: Sequence[Target], states: Mapping[str, str]) -> tuple[list[Target], Left]:

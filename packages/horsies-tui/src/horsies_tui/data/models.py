@@ -33,6 +33,7 @@ class Rights:
     may_pause_queue: bool = True
     may_set_policy: bool = True
     may_pause_workflow: bool = True
+    may_signal: bool = True
     may_run_schedule: bool = True
 
     @classmethod
@@ -286,6 +287,11 @@ class WorkflowRow(WorkflowInfo):
         """`3/7`, with a `+` when the run has more nodes than were counted."""
         return f"{self.ended:,}/{self.nodes:,}{'+' if self.nodes >= NODES_COUNTED else ''}"
 
+    @property
+    def now(self) -> datetime:
+        """The database's time when the row was read."""
+        return (self.completed_at or self.started_at or self.created_at) + self.age
+
 
 @dataclass(frozen=True, slots=True)
 class WorkflowList(Page[WorkflowRow]):
@@ -308,6 +314,11 @@ class WorkflowDetail:
     nodes: tuple[WorkflowNode, ...]
     error: str | None = None
     """Why the run failed or is paused, in one line: the node, its error code and its message."""
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The names of the nodes by their index."""
+        return {node.task_index: node.node_id for node in self.nodes}
 
 
 @dataclass(frozen=True, slots=True)

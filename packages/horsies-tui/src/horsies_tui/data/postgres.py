@@ -45,6 +45,8 @@ GROUPS_SHOWN: Final = 50
 MOMENTS: Final = 60
 """The number of snapshots of a worker's past, for any window."""
 
+_CANCEL: Final = "horsies_cancel_tasks(text[])"
+_SIGNAL: Final = "horsies_signal(text, text, jsonb, text, text)"
 _FILES: Final = (
     "tasks.sql", "facets.sql", "overview.sql", "workers.sql", "stale.sql", "workflows.sql", "session.sql",
 )  # fmt: skip
@@ -82,7 +84,8 @@ class PostgresSource:
             for name in ("tasks", "task_attempts", "queue_state", "workflows", "schedule_state")
         ]
 
-        (row,) = await self._rows("session", *tables, qualify("horsies_cancel_tasks(text[])", self._schema))
+        functions = [qualify(name, self._schema) for name in (_CANCEL, _SIGNAL)]
+        (row,) = await self._rows("session", *tables, *functions)
         rights = models.Rights(**{field.name: row[field.name] for field in fields(models.Rights)})
         return models.Session(row["database"], row["role"], models.Rights.none() if row["is_standby"] else rights)
 

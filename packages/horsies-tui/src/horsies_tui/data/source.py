@@ -31,7 +31,9 @@ class Target:
     guard_ms: int = 0
     """For a stale task, how long it must have been silent when the action is carried out."""
     change: str = ""
-    """For a policy, the fields to override, as they are typed."""
+    """For a policy, the fields to override, as they are typed; for a signal, its value as JSON."""
+    part: str = ""
+    """Of a workflow: the node to retry, or the name of the signal to send."""
 
 
 class ReadPage(Protocol[P]):

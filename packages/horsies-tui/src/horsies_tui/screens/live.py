@@ -78,6 +78,10 @@ class LiveScreen(Screen[None], Generic[T]):
         """What the screen's actions can apply to, such as the rows of its table."""
         return ()
 
+    def targets_of(self, action: Action) -> Iterable[Target]:
+        """What this action can apply to, if not all actions of the screen have the same targets."""
+        return self.targets()
+
     def copied(self) -> str | None:
         """The text that `y` copies to the clipboard."""
         return "\n".join(map(inert, self.table.chosen)) if self.TABLE else None
@@ -164,7 +168,7 @@ class LiveScreen(Screen[None], Generic[T]):
 
     def _chosen(self, action: Action) -> tuple[Target, ...]:
         """The marked rows, or the row under the cursor, in the states that the action applies to."""
-        found = {target.id: target for target in self.targets() if target.expected in action.states}
+        found = {target.id: target for target in self.targets_of(action) if target.expected in action.states}
         return tuple(found[key] for key in (self.table.chosen if self.TABLE else found) if key in found)
 
     async def action_act(self, name: str) -> None:

@@ -77,11 +77,14 @@ class Reaper(Service):
         *,
         checks: Session | None = None,
         check_workflows: Callable[[Sequence[str]], None] = lambda _: None,
+        look_at_clocks: Callable[[], None] = lambda: None,
     ) -> None:
-        """`checks`: a session whose connection is open anyway, for the first look of a sweep."""
+        """`checks`: a session whose connection is open anyway, for the first look of a sweep. `look_at_clocks`: after
+        each sweep of the active reaper, for clocks of workflows that a worker set which has died."""
         super().__init__(session, config.resilience, config.recovery.check_interval_ms / 1000)
         self._checks = Checks(checks, session)
         self._check_workflows = check_workflows
+        self._look_at_clocks = look_at_clocks
         self._settings = config.recovery
         self._recovery = recovery
         self._watch = LockWatch("reaper", REAPER_LOCK, session)
@@ -109,6 +112,7 @@ class Reaper(Service):
             raise
         if self._is_active:
             self._watch.obtained()
+            self._look_at_clocks()
         else:
             await self._watch.refused()
 

@@ -19,7 +19,8 @@ from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.service import BacklogService
 from horsies_worker.syncpoints import reached
-from horsies_worker.workflows.step import Work, take_step
+from horsies_worker.workflows.step import take_step
+from horsies_worker.workflows.work import Work
 
 BATCH: Final = 1_000
 """Ended tasks per round. Those that arrive during a round go into the next one, many to a step."""

@@ -129,9 +129,7 @@ async def fail_run(
     return await _fail(queries, connection, workflow_id, TaskError(OutcomeCode.WORKFLOW_FAILED, reason), "cancelled")
 
 
-async def stop_overdue(
-    queries: Queries, connection: Any, workflow_id: str
-) -> tuple[str | None, list[WorkflowEnded]]:
+async def stop_overdue(queries: Queries, connection: Any, workflow_id: str) -> tuple[str | None, list[WorkflowEnded]]:
     """Stop a run whose deadline has passed; what it did is undone first. See `fail_run`."""
     return await _fail(queries, connection, workflow_id, _DEADLINE, "deadline")
 

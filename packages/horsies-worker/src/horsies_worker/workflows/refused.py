@@ -1,9 +1,22 @@
 """The errors of nodes that end without a start: a value is missing, or what they would run cannot be made. Pure."""
 
-from typing import Any
+from typing import Any, Final
 
-from horsies.errors import OperationalErrorCode, RetrievalCode
+from horsies.codec import encode_error
+from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
 from horsies.result import TaskError
+
+SKIPPED: Final = encode_error(TaskError(OutcomeCode.UPSTREAM_SKIPPED, "a node that it waits for failed or was skipped"))
+NOT_TAKEN: Final = encode_error(TaskError(OutcomeCode.BRANCH_NOT_TAKEN, "it is in a branch that was not taken"))
+NO_OUTPUT: Final = encode_error(
+    TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, "the output of the run is in a branch that was not taken")
+)
+STOPPED: Final = encode_error(
+    TaskError(OutcomeCode.WORKFLOW_CANCELLED, "the run was stopped before the task could continue")
+)
+NOT_READY: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_READY, "had not ended when this node became ready"))
+NOT_AVAILABLE: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, "it ended without a stored result"))
+LOST: Final = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, "the row of its task is gone"))
 
 
 def cannot(why: str) -> TaskError:

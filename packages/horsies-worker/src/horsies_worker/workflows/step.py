@@ -6,19 +6,16 @@ the counters of the first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from horsies._pg.transient import is_from_driver
 from horsies.codec import encode_error
-from horsies.errors import OperationalErrorCode, OutcomeCode, RetrievalCode
+from horsies.errors import OutcomeCode
 from horsies.events import WorkflowEnded
-from horsies.ids import new_id, new_ids
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
-from horsies.workflow.retrying import PAUSED_ALONG
 from horsies_worker.database.session import Session
-from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
@@ -34,64 +31,19 @@ from horsies_worker.workflows.halting import (
     stop_overdue,
     why_stuck,
 )
-from horsies_worker.workflows.refused import cannot, large_output, no_value, not_a_list, too_large, too_wide
+from horsies_worker.workflows.refused import LOST, NO_OUTPUT, NOT_TAKEN, SKIPPED, STOPPED, cannot, large_output
 from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
+from horsies_worker.workflows.starting import CHUNK, GAPS, ReadyNode, Starter, ready_node
 from horsies_worker.workflows.undoing import plan_compensations, with_failed_compensation
-from horsies_worker.workflows.waiting import WAITS, Waits
+from horsies_worker.workflows.waiting import Waits
+from horsies_worker.workflows.work import Work
 
-CHUNK: Final = 1_000
-"""Nodes per statement, and ready nodes per step."""
-
-SKIPPED: Final = encode_error(TaskError(OutcomeCode.UPSTREAM_SKIPPED, "a node that it waits for failed or was skipped"))
-NOT_TAKEN: Final = encode_error(TaskError(OutcomeCode.BRANCH_NOT_TAKEN, "it is in a branch that was not taken"))
-NO_OUTPUT: Final = encode_error(
-    TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, "the output of the run is in a branch that was not taken")
-)
-STOPPED: Final = encode_error(
-    TaskError(OutcomeCode.WORKFLOW_CANCELLED, "the run was stopped before the task could continue")
-)
 MAX_CONTINUES: Final = 1_000
 """How often a run may go on in its own place."""
 MAX_DEPTH: Final = 60
 """How deep a run may stand in others whose task continues in a run inside it."""
-NOT_READY: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_READY, "had not ended when this node became ready"))
-NOT_AVAILABLE: Final = encode_error(TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, "it ended without a stored result"))
-LOST: Final = encode_error(TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, "the row of its task is gone"))
-
-
-@dataclass
-class Work:
-    """What a step checks: ended tasks and ended workflows inside; with `ready`, nodes left to be enqueued; with
-    `paused`, paused workflows inside; with `signals`, new signals; with `whole`, everything that is under way, and
-    clocks that have come."""
-
-    task_ids: list[str] = field(default_factory=list[str])
-    child_ids: list[str] = field(default_factory=list[str])
-    ready: bool = False
-    paused: bool = False
-    signals: bool = False
-    whole: bool = False
-
-
-Outcome = str | TaskError
-"""The outcome of a ready node: "enqueued", "launched", "skipped", or the error that it ends with."""
-
-
 UPSTREAM: Final = ("upstream", SKIPPED)
 BRANCH: Final = ("not_taken", NOT_TAKEN)
-GAPS: Final = {"skipped": UPSTREAM, "not taken": BRANCH}
-"""Why a ready node is skipped that takes a value which does not exist."""
-
-
-@dataclass
-class _Node:
-    index: int
-    kind: str
-    child_id: str | None
-
-
-def _node(row: Mapping[str, Any]) -> _Node:
-    return _Node(row["task_index"], row["kind"], row["sub_workflow_id"])
 
 
 def _refusal_to_continue(workflow: Mapping[str, Any]) -> str | None:
@@ -168,8 +120,6 @@ class _Step:
         self._connection = connection
         self._id = workflow_id
         self._max_bytes = max_bytes
-        self._careful = careful
-        self._next: dict[str, Work] = {}
         self._has_failed = False
         self._nodes_left = 0
         self._ended_count = 0
@@ -177,6 +127,8 @@ class _Step:
         self._rerun: list[int] = []
         self._continued: list[int] = []
         self._waits = Waits(session.queries, connection, workflow_id)
+        self._starter = Starter(session.queries, connection, workflow_id, max_bytes, careful=careful)
+        self._next = self._starter.following
 
     async def _fetch(self, name: str, *values: Any) -> list[Any]:
         return await self._queries.fetch(self._connection, name, self._id, *values)
@@ -222,6 +174,7 @@ class _Step:
             await self._stop_overdue(ready)
             return
         if self._continued and await self._continue(workflow, ready):
+            self._waits.have_changed = True
             return
         if status is WorkflowStatus.PAUSED and workflow["paused_inside"]:
             # paused only for a workflow inside, which may have ended or been resumed
@@ -239,7 +192,7 @@ class _Step:
             await self._fetch("note_paused_inside", False, WorkflowStatus.RUNNING.value, None)
         if work.whole or work.ready:
             rows = await self._fetch("ready_nodes", CHUNK)
-            ready += map(_node, rows)
+            ready += map(ready_node, rows)
             if len(rows) == CHUNK:
                 self._next[self._id] = Work(ready=True)
         has_started = bool(ready or self._continued)
@@ -305,11 +258,11 @@ class _Step:
             await self._fetch("word_errors", [row["task_index"] for row in failed], errors)
         return rows
 
-    async def _settle(self, ended: Sequence[Mapping[str, Any]], *, is_whole: bool = False) -> list[_Node]:
+    async def _settle(self, ended: Sequence[Mapping[str, Any]], *, is_whole: bool = False) -> list[ReadyNode]:
         """Count down the dependents of ended nodes and skip those that can no longer run, repeatedly. Returns the nodes
         that can run now."""
         # by index: an `any` node that is ready may be counted down again before it is enqueued
-        ready: dict[int, _Node] = {}
+        ready: dict[int, ReadyNode] = {}
         while ended or self._rerun or is_whole:
             self._has_failed |= any(row["status"] == NodeStatus.FAILED for row in ended)
             rows = await self._count_down(ended) if ended else []
@@ -323,7 +276,7 @@ class _Step:
             for row in rows:
                 match readiness(join_of(row)):
                     case Readiness.RUN:
-                        ready[row["task_index"]] = _node(row)
+                        ready[row["task_index"]] = ready_node(row)
                     case Readiness.SKIP:
                         skipped[row["task_index"]] = UPSTREAM
                     case Readiness.NOT_TAKEN:
@@ -356,112 +309,35 @@ class _Step:
 
     # -- nodes that are ready --------------------------------------------------------------------
 
-    async def _start(self, ready: Sequence[_Node]) -> list[Any]:
-        """Enqueue or launch ready nodes; returns those that ended instead."""
-        waits = [node.index for node in ready if node.kind in WAITS]
-        # a task that continued as a workflow and is retried has that workflow
-        tasks = [node.index for node in ready if node.kind == "task" and node.child_id is None]
-        inner = {node.index: node for node in ready if node.kind in ("workflow", "map") or node.child_id is not None}
-        outcomes: dict[int, Outcome] = {}
-        for at in range(0, len(tasks), CHUNK):
-            outcomes |= await self._enqueue(tasks[at : at + CHUNK])
-        # a retried node already has its workflow, with its values
-        new = [index for index, node in inner.items() if node.child_id is None]
-        for at in range(0, len(new), CHUNK):
-            rows = await self._fetch("missing_values", new[at : at + CHUNK])
-            outcomes |= {row["task_index"]: self._outcome(row) for row in rows}
-        for index, node in inner.items():
-            if index not in outcomes:
-                outcomes[index] = await self._launch(node)
+    async def _start(self, ready: Sequence[ReadyNode]) -> list[Any]:
+        """Start ready nodes; returns those that ended instead."""
+        outcomes = await self._starter.start(ready)
         ended: list[Any] = []
-        if gaps := {index: GAPS[what] for index, what in outcomes.items() if isinstance(what, str) and what in GAPS}:
+        if gaps := {
+            index: UPSTREAM if what == "skipped" else BRANCH for index, what in outcomes.items() if what in GAPS
+        }:
             ended += await self._skip(gaps)
         for index, what in outcomes.items():
             if isinstance(what, TaskError):
                 ended += await self._fail_node(index, what)
-        if waits:
+        if waits := [index for index, what in outcomes.items() if what == "waits"]:
             ended += await self._waits.begin(waits, self._ended_count + len(ended))
         return ended
 
-    def _outcome(self, row: Mapping[str, Any]) -> Outcome:
-        match row["outcome"]:
-            case "no value":
-                return no_value(row["missing"])
-            case "too large":
-                return too_large(self._max_bytes)
-            case what:
-                return what
-
-    async def _enqueue(self, indexes: Sequence[int]) -> dict[int, Outcome]:
-        async def write(part: Sequence[int]) -> dict[int, Outcome]:
-            values = (list(part), new_ids(len(part)), NOT_READY, self._max_bytes, NOT_AVAILABLE)
-            rows = await self._fetch("enqueue_nodes", *values)
-            return {row["task_index"]: self._outcome(row) for row in rows}
-
-        def refuse(index: int, error: Exception) -> dict[int, Outcome]:
-            return {index: cannot(f"its arguments cannot be put together: {error}")}
-
-        if not self._careful:
-            return await write(indexes)
-        parts = await write_or_split(indexes, write, refuse, transaction=self._connection)
-        return {index: what for part in parts for index, what in part.items()}
-
-    async def _launch(self, node: _Node) -> Outcome:
-        if node.child_id is not None and (rows := await self._fetch("reopen_child", node.index)):
-            # the node was retried: its workflow continues, or has ended meanwhile
-            child = rows[0]
-            is_open = child["status"] == WorkflowStatus.PENDING
-            following = {child["child_id"]: Work(whole=True)} if is_open else {self._id: Work(whole=True)}
-            self._next |= following
-            return "launched"
-        child_id = new_id()
-        name = f"launch_{node.kind}"
-        values = (node.index, child_id) if node.kind == "map" else (node.index, child_id, None)
-        try:
-            if self._careful:
-                async with self._connection.transaction():  # a savepoint
-                    rows = await self._fetch(name, *values)
-            else:
-                rows = await self._fetch(name, *values)
-        except Exception as error:
-            if not self._careful or not is_data_error(error):
-                raise
-            return cannot(f"the workflow inside it cannot be made: {error}")
-        match rows[0]["outcome"] if rows else None:
-            case None:
-                return "launched"  # by another step
-            case "too wide":
-                return too_wide(rows[0]["width"], rows[0]["max_width"])
-            case "no width":
-                return cannot("its row has no pattern for the items, or the pattern has no max_width")
-            case "not a list":
-                return not_a_list()
-            case what:
-                self._next[child_id] = Work(ready=True)
-                return what
-
-    async def _continue(self, workflow: Mapping[str, Any], ready: Sequence[_Node]) -> bool:
-        """Tasks returned Continue: each goes on as a workflow in its node. True: the run itself goes on in its own place
-        with other nodes, because its output continues and nothing else is open."""
+    async def _continue(self, workflow: Mapping[str, Any], ready: Sequence[ReadyNode]) -> bool:
+        """Tasks returned Continue. True: the run itself goes on in its own place with other nodes, because its output
+        continues and nothing else is open."""
         is_alone = self._nodes_left == 1 and not ready and len(self._continued) == 1
         if is_alone and self._continued[0] == workflow["output_task_index"]:
-            archive_id = new_id()
-            await self._fetch("archive_run", self._continued[0], archive_id)
-            await self._fetch("move_to_archive", archive_id)
-            await self._fetch("continue_run", archive_id)
-            self._waits.have_changed = True
-            self._next[self._id] = Work(ready=True)
+            await self._starter.continue_in_place(self._continued[0])
             return True
         is_paused = workflow["status"] == WorkflowStatus.PAUSED
-        for index in self._continued:
-            child_id = new_id()
-            await self._fetch("launch_continued", index, child_id, PAUSED_ALONG if is_paused else None)
-            self._next[child_id] = Work(ready=True)
+        await self._starter.continue_inside(self._continued, is_paused=is_paused)
         return False
 
     # -- the workflow ----------------------------------------------------------------------------
 
-    async def _stop_overdue(self, ready: Sequence[_Node]) -> None:
+    async def _stop_overdue(self, ready: Sequence[ReadyNode]) -> None:
         """The deadline has passed: what has not started never will, what runs is asked to stop."""
         around, ended = await stop_overdue(self._queries, self._connection, self._id)
         self._ended += ended
@@ -534,6 +410,8 @@ class _Step:
     async def _end_run(self, workflow: Mapping[str, Any], status: WorkflowStatus, error: str | None) -> None:
         large = encode_error(large_output(self._max_bytes))
         for row in await self._fetch("finish_workflow", status.value, error, self._max_bytes, large, NO_OUTPUT):
-            self._ended.append(WorkflowEnded(self._id, workflow["name"], row["status"]))  # FAILED for a too large output
+            self._ended.append(
+                WorkflowEnded(self._id, workflow["name"], row["status"])
+            )  # FAILED for a too large output
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])

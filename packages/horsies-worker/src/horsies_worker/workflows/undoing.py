@@ -3,7 +3,7 @@ its own, behind the one before it, so that a step runs them as any other nodes."
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.errors import OutcomeCode
@@ -30,7 +30,8 @@ def with_failed_compensation(error: str | None, facts: Mapping[str, Any]) -> str
         "error_code": str(OutcomeCode.COMPENSATION_FAILED), "node_id": facts["failed"],
         "cause": None if cause is None else {"error_code": str(cause.error_code), "message": cause.message},
     }  # fmt: skip
-    data: dict[str, Any] = original.data if isinstance(original.data, dict) else {"data": original.data}
+    known: Any = original.data
+    data = cast("dict[str, Any]", known) if isinstance(known, dict) else {"data": known}
     message = f"{original.message}; its compensation {facts['failed']!r} failed, and those behind it have not run"
     return encode_error(TaskError(original.error_code, message, {**data, "compensation": failed}))
 

@@ -48,6 +48,11 @@ SELECT *, NULL::jsonb AS metadata FROM (
       ORDER BY w.completed_at DESC LIMIT $2)) AS found
  ORDER BY completed_at IS NOT NULL, coalesce(completed_at, created_at) DESC LIMIT $2;
 
+-- name: find_node :many
+-- params: id, node_id
+SELECT n.task_index, n.node_id, n.status, n.sub_workflow_id FROM horsies_workflow_tasks n
+ WHERE n.workflow_id = $1 AND n.node_id = $2::varchar;
+
 -- name: read_nodes :many
 -- params: id, row_limit
 SELECT {{node_info}}

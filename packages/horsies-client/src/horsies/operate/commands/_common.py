@@ -107,11 +107,11 @@ class Command:
         else:
             _add_common(self.parser, work)
 
-    def add(self, name: str, description: str, work: Work) -> argparse.ArgumentParser:
-        """Add a verb; the caller adds its own arguments."""
+    def add(self, name: str, description: str, work: Work, *, app: str | None = None) -> argparse.ArgumentParser:
+        """Add a verb; the caller adds its own arguments. `app`: an argument in place of `--app`."""
         verb = self._verbs.add_parser(name, help=description, description=description, epilog=_EPILOG)
         self._verbs.metavar = "|".join(self._verbs.choices)
-        _add_common(verb, work)
+        _add_common(verb, work, app)
         return verb
 
     def run(self, argv: Sequence[str], *, default: str | None = None) -> int:
@@ -122,21 +122,23 @@ class Command:
         return _run(self.parser.parse_args(arguments))
 
 
-def _add_common(to: argparse.ArgumentParser, work: Work) -> None:
+def _add_common(to: argparse.ArgumentParser, work: Work, app: str | None = None) -> None:
     """Add the options of the database, and `--json`."""
     to.set_defaults(work=work)
-    add_database_options(to)
+    add_database_options(to, app)
     to.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_database_options(to: argparse.ArgumentParser) -> None:
-    """Add `--database-url`, `--app` and `--schema`, for `chosen_app`."""
+def add_database_options(to: argparse.ArgumentParser, app: str | None = None) -> None:
+    """Add `--database-url`, `--app` and `--schema`, for `chosen_app`. `app`: an argument in place of `--app`."""
     group = to.add_argument_group("database")
     where = group.add_mutually_exclusive_group()
-    where.add_argument(
-        "--database-url", metavar="URL", help=f"postgresql://... (default: the environment's {DATABASE_URL_VARIABLE})"
-    )
-    where.add_argument("--app", metavar="MODULE:APP", help="the database of this app, with its settings")
+    default = f"the environment's {DATABASE_URL_VARIABLE}" if app is None else f"that of {app}"
+    where.add_argument("--database-url", metavar="URL", help=f"postgresql://... (default: {default})")
+    if app is None:
+        where.add_argument("--app", metavar="MODULE:APP", help="the database of this app, with its settings")
+    else:
+        to.add_argument("app", metavar=app, help="module:attribute, such as shop.tasks:app")
     group.add_argument("--schema", help="the PostgreSQL schema that horsies lives in (default: by search_path)")
 
 
@@ -220,6 +222,7 @@ def chosen_app(
     given: Horsies | None = None
     if options.app is not None:
         given = load_app(options.app)
+    if given is not None and not options.database_url:
         config = given.config
         broker = replace(config.broker, application_name=application_name, pool_min_size=0, pool_max_size=2)
     else:

@@ -1,13 +1,14 @@
-"""`horsies workflows [list]`, `show ID`, `pause|resume|cancel|retry ID...`."""
+"""`horsies workflows [list]`, `show ID`, `check APP`, `signal ID NAME JSON`, `pause|resume|cancel|retry ID...`."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from horsies._text import error_in
-from horsies.errors import BrokerError, HorsiesError
+from horsies.errors import BrokerError, HorsiesError, UsageError
 from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, at_least_one, row_id
 from horsies.operate.commands._print import complain, one_line, say, say_json, say_table
+from horsies.operate.commands._workflow_check import add_check
 from horsies.operate.session import NEEDS_OPERATOR, is_denied
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.control import WorkflowControl
@@ -28,19 +29,36 @@ _VERBS: Final[dict[str, tuple[Callable[..., Awaitable[bool]], str, str, str]]] =
 """For each verb: its work, its past tense, the reason when it does nothing, and its help."""
 
 
+_REFUSED: Final = {
+    "WORKFLOW_ENDED": "the run has ended",
+    "WORKFLOW_NOT_FOUND": "there is no such run",
+    "NODE_NOT_FOUND": "there is no such path",
+    "NOT_STARTED": "the workflow at the path has not started",
+}
+"""Why a signal was not sent."""
+
+
 def main(argv: Sequence[str]) -> int:
-    command = Command("workflows", "Runs of workflows: list, show, pause, resume, cancel and retry them.")
+    command = Command("workflows", "Runs of workflows: list, show, check, signal, pause, resume, cancel, retry them.")
     listed = command.add("list", "list runs, live ones first (this is what `workflows` alone does)", _list)
     listed.add_argument("--status", choices=[status.value for status in WorkflowStatus], help="only runs in this state")
     listed.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
     show = command.add("show", "draw a run with the state of every node", _show)
     show.add_argument("id", metavar="ID", type=row_id)
+    show.add_argument("--path", help="the workflow inside the run at this path, such as outer/inner or orders/item[3]")
     show.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart, for documents")
+    add_check(command)
+    signal = command.add("signal", "send a signal to a run: an approval, for example", _signal)
+    signal.add_argument("id", metavar="ID", type=row_id)
+    signal.add_argument("name", metavar="NAME")
+    signal.add_argument("value", metavar="JSON", nargs="?", default="null", help="its value as JSON (default null)")
+    signal.add_argument("--signal-id", help="an id of your own: a second signal with it is ignored")
+    signal.add_argument("--path", help="to the workflow inside the run at this path")
     for name, (*_, about) in _VERBS.items():
         verb = command.add(name, about, _act)
         verb.add_argument("ids", nargs="+", metavar="ID", type=row_id)
         if name == "retry":
-            verb.add_argument("--node", help="only this failed node, and what was skipped for it")
+            verb.add_argument("--node", help="only this failed node (or path), and what was skipped for it")
     return command.run(argv, default="list")
 
 
@@ -64,12 +82,21 @@ async def _show(desk: Desk) -> int:
     if info is None:
         complain(f"there is no workflow {options.id}")
         return PROBLEMS
+    if options.path is not None:
+        try:
+            options.id = await control.run_at(options.id, options.path)
+        except UsageError as error:
+            complain(str(error))
+            return PROBLEMS
+        info = await control.info(options.id) or info
     nodes = await control.nodes(options.id)
     paused = [] if info.status.is_terminal else await control.paused(options.id)
     if options.json:
         say_json({"workflow": info, "nodes": nodes, "paused": paused})
         return OK
     say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
+    if info.release is not None and not options.mermaid:
+        say(f"\nrelease  {one_line(info.release)}")
     if info.metadata and not options.mermaid:
         say(f"\nmetadata  {one_line(json.dumps(info.metadata, ensure_ascii=False))}")
     if paused and not options.mermaid:
@@ -89,6 +116,32 @@ async def _show(desk: Desk) -> int:
             for node_id, text in errors.items():
                 say(f"\n{one_line(node_id)}: {text}")
     return OK
+
+
+async def _signal(desk: Desk) -> int:
+    control, options = desk.broker.workflows, desk.options
+    try:
+        json.loads(options.value)
+    except ValueError as error:
+        complain(f"{options.value!r:.80} is not JSON ({error}); nothing was sent. A text has quotes: '\"yes\"'")
+        return PROBLEMS
+    values = {"signal_id": options.signal_id, "path": options.path}
+    told = await control.signal(options.id, options.name, options.value, **values)
+    if options.json:
+        say_json({"workflow_id": options.id, "name": options.name, "outcome": told})
+        return OK if told in ("DELIVERED", "REPEATED") else PROBLEMS
+    target = f"workflow {options.id}" + (f", {options.path}" if options.path else "")
+    if told == "DELIVERED":
+        run = await control.run_at(options.id, options.path)
+        waits = [node.signal_name for node in await control.nodes(run) if node.kind == "signal"]
+        kept = "" if options.name in waits else f"; no node of it waits for {options.name!r}, it is kept until one does"
+        say(f"sent {options.name!r} to {target}{kept}")
+        return OK
+    if told == "REPEATED":
+        say(f"a signal with the id {options.signal_id!r} was sent before; this one is ignored")
+        return OK
+    complain(f"{target}: {_REFUSED[told]}; nothing was sent")
+    return PROBLEMS
 
 
 async def _errors(control: WorkflowControl, workflow_id: str, node_ids: Sequence[str]) -> dict[str, str]:

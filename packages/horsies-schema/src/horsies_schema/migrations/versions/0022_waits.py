@@ -9,7 +9,6 @@ looked at, so a run that waits costs nothing. What recovery looks for is told by
 enqueued or settled, runs without open nodes, ends that the run around has not heard of, signals that no step has seen.
 """
 
-import re
 from importlib.resources import files
 
 from alembic import op
@@ -51,7 +50,8 @@ NODE_COLUMNS = {
     "compensates": "varchar(36)",
 }
 INDEXES = {
-    "ix_horsies_workflow_tasks_open": "horsies_workflow_tasks (status, updated_at) WHERE status IN ('READY', 'ENQUEUED')",
+    "ix_horsies_workflow_tasks_open": "horsies_workflow_tasks (status, updated_at)"
+    " WHERE status IN ('READY', 'ENQUEUED')",
     "ix_horsies_workflow_tasks_waiting": "horsies_workflow_tasks (workflow_id) WHERE status = 'WAITING'",
     "ix_horsies_workflow_tasks_compensate": "horsies_workflow_tasks (workflow_id) WHERE compensate IS NOT NULL",
     "ix_horsies_workflows_wake_at": "horsies_workflows (wake_at) WHERE wake_at IS NOT NULL",
@@ -144,7 +144,8 @@ def downgrade() -> None:
     op.execute(
         """DO $do$ BEGIN
                IF EXISTS (SELECT FROM horsies_workflow_tasks WHERE kind IN ('signal', 'sleep') OR status = 'WAITING')
-                  OR EXISTS (SELECT FROM horsies_workflows WHERE ends_as IS NOT NULL OR status = 'PENDING' AND depth = 0)
+                  OR EXISTS (SELECT FROM horsies_workflows
+                              WHERE ends_as IS NOT NULL OR status = 'PENDING' AND depth = 0)
                THEN RAISE 'there are workflows that wait for signals or times, or undo what they did: let them end and '
                           'delete their rows before this downgrade';
                END IF;

@@ -1,7 +1,7 @@
 -- The role behind the connection and its rights; table sizes.
 
 -- name: session :one
--- params: tasks, attempts, queue_state, workflows, schedule_state, cancel
+-- params: tasks, attempts, queue_state, workflows, schedule_state, cancel, signal
 -- The dashboard hides an action from a role without its right. A standby allows no action.
 SELECT current_database() AS database, current_user AS role, pg_is_in_recovery() AS is_standby,
        has_column_privilege($1::text, 'kwargs', 'SELECT') AS sees_arguments,
@@ -16,6 +16,7 @@ SELECT current_database() AS database, current_user AS role, pg_is_in_recovery()
        has_column_privilege($3::text, 'override', 'INSERT') AND has_column_privilege($3::text, 'override', 'UPDATE') AS may_set_policy,
        has_column_privilege($4::text, 'status', 'UPDATE')
            AND has_column_privilege($1::text, 'withdrawn', 'UPDATE') AS may_pause_workflow,
+       has_function_privilege($7::text, 'EXECUTE') AS may_signal,
        has_column_privilege($5::text, 'run_requested_at', 'UPDATE') AS may_run_schedule;
 
 -- name: table_facts_shown :many

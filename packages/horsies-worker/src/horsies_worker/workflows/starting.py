@@ -1,0 +1,149 @@
+"""Starts ready nodes: tasks are enqueued, workflows and maps become runs inside. In the step's transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from horsies.ids import new_id, new_ids
+from horsies.result import TaskError
+from horsies.status import WorkflowStatus
+from horsies.workflow.retrying import PAUSED_ALONG
+from horsies_worker.database.queries import Queries
+from horsies_worker.database.split_batch import is_data_error, write_or_split
+from horsies_worker.workflows.refused import (
+    NOT_AVAILABLE,
+    NOT_READY,
+    cannot,
+    no_value,
+    not_a_list,
+    too_large,
+    too_wide,
+)
+from horsies_worker.workflows.waiting import WAITS
+from horsies_worker.workflows.work import Work
+
+CHUNK: Final = 1_000
+"""Nodes per statement, and ready nodes per step."""
+GAPS: Final = ("skipped", "not taken")
+"""Why a ready node is skipped that takes a value which does not exist."""
+
+Outcome = str | TaskError
+"""The outcome of a ready node: "enqueued", "launched", "waits", a gap, or the error that it ends with."""
+
+
+@dataclass
+class ReadyNode:
+    index: int
+    kind: str
+    child_id: str | None
+    """The run inside it, of a node that is retried."""
+
+
+def ready_node(row: Mapping[str, Any]) -> ReadyNode:
+    return ReadyNode(row["task_index"], row["kind"], row["sub_workflow_id"])
+
+
+class Starter:
+    """Starts nodes of one run, in one step. `careful`: with savepoints, because one of them cannot be started."""
+
+    def __init__(self, queries: Queries, connection: Any, workflow_id: str, max_bytes: int, *, careful: bool) -> None:
+        self._queries = queries
+        self._connection = connection
+        self._id = workflow_id
+        self._max_bytes = max_bytes
+        self._careful = careful
+        self.following: dict[str, Work] = {}
+        """The runs to step next."""
+
+    async def _fetch(self, name: str, *values: Any) -> list[Any]:
+        return await self._queries.fetch(self._connection, name, self._id, *values)
+
+    async def start(self, ready: Sequence[ReadyNode]) -> dict[int, Outcome]:
+        """Enqueue or launch these nodes; those that wait are left to the caller."""
+        # a task that continued as a workflow and is retried has that workflow
+        tasks = [node.index for node in ready if node.kind == "task" and node.child_id is None]
+        inner = {node.index: node for node in ready if node.kind in ("workflow", "map") or node.child_id is not None}
+        outcomes: dict[int, Outcome] = {}
+        for at in range(0, len(tasks), CHUNK):
+            outcomes |= await self._enqueue(tasks[at : at + CHUNK])
+        # a retried node already has its workflow, with its values
+        new = [index for index, node in inner.items() if node.child_id is None]
+        for at in range(0, len(new), CHUNK):
+            rows = await self._fetch("missing_values", new[at : at + CHUNK])
+            outcomes |= {row["task_index"]: self._outcome(row) for row in rows}
+        for index, node in inner.items():
+            if index not in outcomes:
+                outcomes[index] = await self._launch(node)
+        return outcomes | {node.index: "waits" for node in ready if node.kind in WAITS}
+
+    def _outcome(self, row: Mapping[str, Any]) -> Outcome:
+        match row["outcome"]:
+            case "no value":
+                return no_value(row["missing"])
+            case "too large":
+                return too_large(self._max_bytes)
+            case what:
+                return what
+
+    async def _enqueue(self, indexes: Sequence[int]) -> dict[int, Outcome]:
+        async def write(part: Sequence[int]) -> dict[int, Outcome]:
+            values = (list(part), new_ids(len(part)), NOT_READY, self._max_bytes, NOT_AVAILABLE)
+            rows = await self._fetch("enqueue_nodes", *values)
+            return {row["task_index"]: self._outcome(row) for row in rows}
+
+        def refuse(index: int, error: Exception) -> dict[int, Outcome]:
+            return {index: cannot(f"its arguments cannot be put together: {error}")}
+
+        if not self._careful:
+            return await write(indexes)
+        parts = await write_or_split(indexes, write, refuse, transaction=self._connection)
+        return {index: what for part in parts for index, what in part.items()}
+
+    async def _launch(self, node: ReadyNode) -> Outcome:
+        if node.child_id is not None and (rows := await self._fetch("reopen_child", node.index)):
+            # the node was retried: its workflow continues, or has ended meanwhile
+            child = rows[0]
+            is_open = child["status"] == WorkflowStatus.PENDING
+            following = {child["child_id"]: Work(whole=True)} if is_open else {self._id: Work(whole=True)}
+            self.following |= following
+            return "launched"
+        child_id = new_id()
+        name = f"launch_{node.kind}"
+        values = (node.index, child_id) if node.kind == "map" else (node.index, child_id, None)
+        try:
+            if self._careful:
+                async with self._connection.transaction():  # a savepoint
+                    rows = await self._fetch(name, *values)
+            else:
+                rows = await self._fetch(name, *values)
+        except Exception as error:
+            if not self._careful or not is_data_error(error):
+                raise
+            return cannot(f"the workflow inside it cannot be made: {error}")
+        match rows[0]["outcome"] if rows else None:
+            case None:
+                return "launched"  # by another step
+            case "too wide":
+                return too_wide(rows[0]["width"], rows[0]["max_width"])
+            case "no width":
+                return cannot("its row has no pattern for the items, or the pattern has no max_width")
+            case "not a list":
+                return not_a_list()
+            case what:
+                self.following[child_id] = Work(ready=True)
+                return what
+
+    async def continue_in_place(self, index: int) -> None:
+        """The task of the output returned Continue, and nothing else is open: the run goes on with other nodes."""
+        archive_id = new_id()
+        await self._fetch("archive_run", index, archive_id)
+        await self._fetch("move_to_archive", archive_id)
+        await self._fetch("continue_run", archive_id)
+        self.following[self._id] = Work(ready=True)
+
+    async def continue_inside(self, indexes: Sequence[int], *, is_paused: bool) -> None:
+        """The tasks of these nodes returned Continue: each goes on as a workflow in its node."""
+        for index in indexes:
+            child_id = new_id()
+            await self._fetch("launch_continued", index, child_id, PAUSED_ALONG if is_paused else None)
+            self.following[child_id] = Work(ready=True)
