@@ -878,7 +878,7 @@ CREATE FUNCTION public.horsies_signal(workflow_id text, name text, value jsonb D
 DECLARE
     run_id text := $1;
     part text;
-    run record;
+    found record;
 BEGIN
     IF $2 IS NULL OR $2 = '' OR length($2) > 255 THEN
         RAISE 'a signal needs a name of 1 to 255 characters, not %', coalesce(quote_literal(left($2, 60)), 'NULL')
@@ -888,22 +888,22 @@ BEGIN
     END IF;
     FOREACH part IN ARRAY string_to_array(coalesce($5, ''), '/') LOOP
         CONTINUE WHEN part = '';
-        SELECT n.sub_workflow_id INTO run FROM public.horsies_workflow_tasks n
+        SELECT n.sub_workflow_id INTO found FROM public.horsies_workflow_tasks n
          WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
         IF NOT FOUND THEN
             EXIT WHEN NOT EXISTS (SELECT FROM public.horsies_workflows w WHERE w.id = run_id);
             RETURN 'NODE_NOT_FOUND';
-        ELSIF run.sub_workflow_id IS NULL THEN
+        ELSIF found.sub_workflow_id IS NULL THEN
             RETURN 'NOT_STARTED';
         END IF;
-        run_id := run.sub_workflow_id;
+        run_id := found.sub_workflow_id;
     END LOOP;
-    SELECT w.status, w.ends_as INTO run FROM public.horsies_workflows w WHERE w.id = run_id;
+    SELECT w.status, w.ends_as INTO found FROM public.horsies_workflows w WHERE w.id = run_id;
     IF NOT FOUND THEN
         RETURN 'WORKFLOW_NOT_FOUND';
     ELSIF EXISTS (SELECT FROM public.horsies_workflow_signals s WHERE s.id = $4) THEN
         RETURN 'REPEATED';
-    ELSIF run.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR run.ends_as IS NOT NULL THEN
+    ELSIF found.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR found.ends_as IS NOT NULL THEN
         RETURN 'WORKFLOW_ENDED';
     END IF;
     INSERT INTO public.horsies_workflow_signals (id, workflow_id, name, value)

@@ -114,13 +114,23 @@ def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
 def test_the_testing_guide_runs_as_written(tmp_path: Path) -> None:
     page = ROOT / "docs" / "guides" / "testing.md"
     for title, code in blocks(page):
-        (tmp_path / str(title)).write_text(code)
+        if title != "test_real.py":
+            (tmp_path / str(title)).write_text(code)
     (ini,) = re.findall(r"^```ini\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "pytest.ini").write_text(ini)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True
     )
     assert "9 passed" in run.stdout, run.stdout + run.stderr
+
+
+def test_the_testing_guide_runs_on_a_database(db: Database, tmp_path: Path) -> None:
+    for title, code in blocks(ROOT / "docs" / "guides" / "testing.md"):
+        if title in ("shop.py", "orders.py", "test_real.py"):
+            (tmp_path / title).write_text(code.replace("postgresql://localhost/shop", db.url))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
 
 
 def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Path) -> str:

@@ -15,11 +15,14 @@ import pytest
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
+    from horsies.testing.real import TestDatabase
     from horsies.testing.sends import Sends
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("horsies_app", "The app of the fixtures horsies_recorded and horsies_inline: module:attribute")
+    parser.addini(
+        "horsies_app", "The app of the fixtures horsies_recorded, horsies_inline and horsies_db: module:attribute"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +60,12 @@ def horsies_inline(horsies_app: "Horsies") -> "Iterator[Sends]":
 
     with inline(horsies_app) as sends:
         yield sends
+
+
+@pytest.fixture
+def horsies_db(horsies_app: "Horsies") -> "Iterator[TestDatabase]":
+    """The app's own database; what is sent in this test runs when the test drains it."""
+    from horsies.testing import real
+
+    with real(horsies_app) as database:
+        yield database

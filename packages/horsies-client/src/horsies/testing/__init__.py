@@ -1,11 +1,12 @@
-"""For tests of apps that use horsies: record what is sent, run one task, or run everything that is sent at once.
+"""For tests of apps that use horsies: record what is sent, run one task, run everything that is sent at once, or work
+off what is in a real database.
 
     with testing.recorded(app) as sends:
         sign_up("ada@example.org")
     sends.assert_sent(send_welcome, "ada@example.org")
 
-`recorded` needs the client alone; `run` and `inline` need `pip install horsies-client[testing]`. docs/guides/testing.md
-explains all of it.
+`recorded` needs the client alone; `run`, `inline` and `real` need `pip install horsies-client[testing]`.
+docs/guides/testing.md explains all of it.
 """
 
 from horsies.testing.inlining import inline
