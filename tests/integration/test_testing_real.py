@@ -67,6 +67,7 @@ def test_tasks_run_when_they_are_drained(t: Any) -> None:
         parent.send()
         with pytest.raises(UsageError, match="1 attempts"):
             database.drain(limit=1)
+        assert database.drain().attempts == 1  # what was over the limit went back
         assert database.url == t.app.config.broker.url
         with testing.recorded(t.app), pytest.raises(UsageError, match="hides"):
             database.drain()

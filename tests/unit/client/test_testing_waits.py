@@ -297,7 +297,7 @@ def test_recorded_signals(t: Any) -> None:
     with pytest.raises(AssertionError, match=r"'approve' was sent 1 time:\n  1. signal 'approve' with 41"):
         sends.refute_signalled(node)
     with pytest.raises(UsageError, match="does not fit"):
-        sends.assert_signalled(node, "text")  # pyright: ignore[reportArgumentType]
+        sends.assert_signalled(node, "text")
     with pytest.raises(UsageError, match="not <"):
         sends.signalled(t.plus)
     with pytest.raises(UsageError, match=r"testing\.inline"):

@@ -87,8 +87,7 @@ class _Drain:
         await self._session.run(self._clock.read)
         await self._step()
         while rows := await self._claim():
-            for row in rows:
-                await self._run_task(row)
+            await self._run_tasks(rows)
             await self._step()
             if not recursive:
                 break
@@ -132,6 +131,17 @@ class _Drain:
             found = await self._session.run(lambda connection: self._queries.claim_grouped(connection, grouped, **caps))
             rows = list(found.rows)
         return rows
+
+    async def _run_tasks(self, rows: Sequence[Any]) -> None:
+        for at, row in enumerate(rows):
+            try:
+                await self._run_task(row)
+            except BaseException:  # the limit, Ctrl-C, or pytest's own `fail`: what has not run goes back
+                left = [
+                    (one["id"], one["claim_generation"]) for one in rows[at:] if one["status"] == TaskStatus.RUNNING
+                ]
+                await self._session.run(lambda connection: self._queries.hand_back(connection, left))  # noqa: B023
+                raise
 
     async def _run_task(self, row: Any) -> None:
         if row["status"] != TaskStatus.RUNNING:
