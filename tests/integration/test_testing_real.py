@@ -1,6 +1,7 @@
 """`testing.real`: the app on its own database, drained by the test."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from horsies import (
 )
 from tests.support import kit_app
 from tests.support.apps import UNREACHABLE, make_app
+from tests.support.kit_graphs import random_workflow
 from tests.support.postgres import Database
 
 HOUR = timedelta(hours=1)
@@ -99,6 +101,41 @@ def test_workflows_end_as_inline(t: Any, name: str) -> None:
         database.advance(timedelta(minutes=1))
         database.drain()
         assert (handle.status(), handle.get(timeout_ms=0), handle.results()) == inline
+
+
+@pytest.mark.breaks("W3", "W5")
+@pytest.mark.parametrize("seed", range(8))
+def test_random_workflows_end_as_inline(t: Any, seed: int) -> None:
+    imagined = make_app(UNREACHABLE)
+    spec = random_workflow(imagined, kit_app.register(imagined), seed, "random")
+    with testing.inline(imagined) as sends:
+        handle = spec.start()
+        inline = _worked_off(handle, sends.advance, lambda: None)
+    with testing.real(t.app) as database:
+        handle = random_workflow(t.app, t, seed, "random").start()
+        assert _worked_off(handle, database.advance, database.drain) == inline
+
+
+def _worked_off(handle: Any, advance: Callable[[timedelta], None], drain: Callable[[], object]) -> Any:
+    """Its status, result and the results of its nodes, after all its sleeps and signals."""
+
+    def let_time_pass() -> None:
+        for _ in range(4):
+            drain()
+            advance(HOUR)
+        drain()
+
+    let_time_pass()
+    for name in ("s0", "s1"):
+        for _ in range(4):
+            try:
+                handle.signal(name, 12)
+            except SignalError as error:
+                assert error.code == OutcomeCode.WORKFLOW_ENDED  # noqa: PT017
+    let_time_pass()
+    # compensations are numbered in the order of ends, which differs among nodes that run in parallel
+    results = sorted((re.sub(r"^undo-\d+", "undo", name), repr(one)) for name, one in handle.results().items())
+    return handle.status(), handle.get(timeout_ms=0), results
 
 
 async def test_clocks_come_with_advance(db: Database) -> None:
