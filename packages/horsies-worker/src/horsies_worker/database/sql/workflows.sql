@@ -172,7 +172,10 @@ WITH candidate AS (
            t.former_node_id IS NOT NULL AS is_retried,
            t.former_node_id IS NOT NULL AND t.status <> 'COMPLETED' AND $4::bool AS runs_again,
            coalesce(t.status = 'COMPLETED' AND t.result LIKE '{"continue":%', false) AS continues,
-           (row_number() OVER (ORDER BY t.terminal_at, c.task_index))::int AS nth
+           -- nodes that do not end here are counted last, so that no other end gets their places
+           (row_number() OVER (ORDER BY coalesce(t.former_node_id IS NOT NULL AND t.status <> 'COMPLETED' AND $4::bool
+                                                 OR t.status = 'COMPLETED' AND t.result LIKE '{"continue":%' AND $5::bool, false),
+                                        t.terminal_at, c.task_index))::int AS nth
       FROM candidate c
       LEFT JOIN LATERAL (SELECT t.id, t.status, t.result, t.started_at, t.terminal_at, t.former_node_id
                            FROM horsies_tasks t WHERE t.id = c.task_id LIMIT 1) AS t ON true
