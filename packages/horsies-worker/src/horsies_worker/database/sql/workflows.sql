@@ -534,13 +534,15 @@ SELECT nodes_left FROM child;
 -- name: reopen_child :many
 -- params: id, index
 -- Continues the workflow of a retried node, now that the node is ready. If that workflow has ended (it had, when the run
--- around it was cancelled), the next step settles it. No row back: the node has no workflow.
+-- around it was cancelled), the next step settles it. No row back: the node has no workflow. The clock is for a step that
+-- is lost: the nodes inside are PENDING, and nothing else would find them.
 WITH target AS MATERIALIZED (
     SELECT n.id, c.id AS child_id, c.status FROM horsies_workflow_tasks n JOIN horsies_workflows c ON c.id = n.sub_workflow_id
      WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY')
        FOR UPDATE OF n
 ), child AS (
-    UPDATE horsies_workflows c SET updated_at = statement_timestamp(), unsettled = true, status = 'RUNNING'
+    UPDATE horsies_workflows c
+       SET updated_at = statement_timestamp(), unsettled = true, wake_at = statement_timestamp(), status = 'RUNNING'
       FROM target t WHERE c.id = t.child_id AND c.status = 'PENDING'
 ), moved AS (
     UPDATE horsies_workflow_tasks n
@@ -634,7 +636,7 @@ SELECT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND
 -- Records that a workflow inside this run is paused, or no longer. The run is PAUSED while no other node is under way; it
 -- has no waiting tasks then, so none is withdrawn.
 UPDATE horsies_workflows w
-   SET paused_inside = $2, error = CASE WHEN $3::varchar = 'PAUSED' THEN $4::text END,
+   SET paused_inside = $2, error = CASE WHEN w.ends_as IS NOT NULL THEN w.error WHEN $3::varchar = 'PAUSED' THEN $4::text END,
        updated_at = statement_timestamp(), status = $3::varchar
  WHERE w.id = $1 AND (w.status = 'RUNNING' OR w.status = 'PAUSED' AND w.paused_inside)
    AND (w.status, w.paused_inside) IS DISTINCT FROM ($3::varchar, $2::bool)
