@@ -854,7 +854,7 @@ WITH RECURSIVE place (run_id, key, generation) AS (
     SELECT n.id, n.node_id, n.result, n.compensate, n.task_id,
            (row_number() OVER (ORDER BY p.key || ARRAY[p.generation, -coalesce(n.ended_seq, 0)], n.task_index))::int AS nth
       FROM place p JOIN horsies_workflow_tasks n ON n.workflow_id = p.run_id
-     WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result IS NOT NULL
+     WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result NOT LIKE '{"continue":%'
        AND NOT EXISTS (SELECT FROM horsies_workflow_tasks u WHERE u.compensates = n.id)
 ), base AS (
     SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width
