@@ -377,9 +377,10 @@ class _Step:
 
     async def _finish(self, workflow: Mapping[str, Any]) -> None:
         if workflow["ends_as"] is not None:
-            (facts,) = await self._fetch("compensations")
-            if not facts["total"] and await self._undo(workflow["ends_as"], workflow["error"]):
+            # a retried run may have undone what it did before it continued, and has more to undo now
+            if await self._undo(workflow["ends_as"], workflow["error"]):
                 return
+            (facts,) = await self._fetch("compensations")
             status = WorkflowStatus(workflow["ends_as"])
             await self._end_run(workflow, status, with_failed_compensation(workflow["error"], facts))
             return

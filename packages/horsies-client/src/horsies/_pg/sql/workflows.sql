@@ -362,11 +362,18 @@ RETURNING w.id;
 -- name: forget_compensations :many
 -- params: ids, tree
 -- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes.
--- What a run did before it continued has no place in the tree, and stays undone.
-WITH undo AS MATERIALIZED (
-    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id FROM horsies_workflow_tasks u
-      JOIN horsies_workflow_tasks n ON n.id = u.compensates
-     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND n.workflow_id = ANY ($2::text[])
+-- What a run did before it continued has no place in the tree, and stays undone: those compensations that completed are
+-- kept, each on its own.
+WITH every AS MATERIALIZED (
+    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id,
+           n.workflow_id = ANY ($2::text[]) AS runs_again
+      FROM horsies_workflow_tasks u JOIN horsies_workflow_tasks n ON n.id = u.compensates
+     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL
+), undo AS MATERIALIZED (
+    SELECT * FROM every WHERE runs_again OR status <> 'COMPLETED'
+), kept AS (
+    UPDATE horsies_workflow_tasks u SET dependencies = '{}', dependents = '{}', updated_at = statement_timestamp()
+      FROM every WHERE u.id = every.id AND NOT every.runs_again AND every.status = 'COMPLETED'
 ), detached AS (
     UPDATE horsies_tasks t SET is_workflow_task = false, former_node_id = x.node_id, updated_at = statement_timestamp()
       FROM (SELECT undo.task_id, undo.node_id FROM undo
@@ -381,7 +388,7 @@ WITH undo AS MATERIALIZED (
       FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
     RETURNING n.workflow_id
 )
-SELECT DISTINCT workflow_id FROM again UNION SELECT DISTINCT undo.workflow_id FROM undo;
+SELECT DISTINCT workflow_id FROM again UNION SELECT DISTINCT undo.workflow_id FROM undo WHERE undo.runs_again;
 
 -- name: reopen_around :many
 -- params: ids, tops
