@@ -64,14 +64,19 @@ SELECT n.task_index, n.node_id, n.status, n.sub_workflow_id,
        CASE WHEN n.when_index IS NULL THEN n.dependencies ELSE n.dependencies || n.when_index END AS dependencies,
        n.skip_reason, w.completed_at IS NOT NULL AND coalesce(
            CASE WHEN n.status = 'SKIPPED' THEN n.skip_reason IN ('cancelled', 'deadline')
-                WHEN n.status = 'FAILED' AND n.kind <> 'task'
-                     THEN n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
-                       OR n.error LIKE '{"err":{"error_code":"WORKFLOW_FAILED"%'
-                       OR n.error LIKE '{"err":{"error_code":"WORKFLOW_DEADLINE"%'
-                WHEN n.status = 'FAILED' THEN t.status = 'CANCELLED' AND t.cancel_requested_at >= w.completed_at
-                ELSE n.status = 'ENQUEUED' END, false) AS is_stopped
+                WHEN n.status <> 'FAILED' THEN n.status = 'ENQUEUED'
+                ELSE n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
+                  OR n.error LIKE '{"err":{"error_code":"WORKFLOW_DEADLINE"%'
+                  OR n.kind <> 'task' AND n.error LIKE '{"err":{"error_code":"WORKFLOW_FAILED"%'
+                  -- a run that undid what it did ended later than it was stopped
+                  OR w.was_stopped AND (t.status = 'CANCELLED' OR c.status = 'CANCELLED')
+                  OR t.status = 'CANCELLED' AND t.cancel_requested_at >= w.completed_at END, false) AS is_stopped
   FROM horsies_workflow_tasks n
-  LEFT JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w ON true
+  LEFT JOIN LATERAL (SELECT w.completed_at, w.status = 'CANCELLED'
+                            OR w.error LIKE '{"err":{"error_code":"WORKFLOW_DEADLINE"%' AS was_stopped
+                       FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w ON true
+  LEFT JOIN LATERAL (SELECT c.status FROM horsies_workflows c
+                      WHERE c.id = n.sub_workflow_id AND n.status = 'FAILED' LIMIT 1) AS c ON true
   LEFT JOIN LATERAL (SELECT t.status, t.cancel_requested_at FROM horsies_tasks t
                       WHERE t.id = n.task_id AND n.status = 'FAILED' LIMIT 1) AS t ON true
  WHERE n.workflow_id = $1 ORDER BY n.task_index;
