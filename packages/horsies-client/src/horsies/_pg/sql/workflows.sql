@@ -368,9 +368,10 @@ RETURNING w.id;
 -- params: ids, tree
 -- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes.
 -- What a run did before it continued has no place in the tree, and stays undone: those compensations that completed are
--- kept, each on its own.
-WITH every AS MATERIALIZED (
-    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id,
+-- kept, each on its own. A workflow that was undone as a whole stays as history, apart from the tree as a run's past is;
+-- its node starts another one.
+WITH RECURSIVE every AS MATERIALIZED (
+    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.sub_workflow_id, n.workflow_id,
            n.workflow_id = ANY ($2::text[]) AS runs_again
       FROM horsies_workflow_tasks u JOIN horsies_workflow_tasks n ON n.id = u.compensates
      WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL
@@ -386,9 +387,20 @@ WITH every AS MATERIALIZED (
      WHERE t.id = x.task_id
 ), gone AS (
     DELETE FROM horsies_workflow_tasks u USING undo WHERE u.id = undo.id
+), inside AS (
+    SELECT c.id, c.depth AS top FROM undo JOIN horsies_workflows c ON c.id = undo.sub_workflow_id
+     WHERE undo.status = 'COMPLETED'
+    UNION
+    SELECT c.id, inside.top FROM inside JOIN horsies_workflows c ON c.parent_workflow_id = inside.id
+), apart AS (
+    UPDATE horsies_workflows c
+       SET depth = c.depth - inside.top,
+           parent_workflow_id = CASE WHEN c.depth > inside.top THEN c.parent_workflow_id END,
+           parent_task_index = CASE WHEN c.depth > inside.top THEN c.parent_task_index END
+      FROM inside WHERE c.id = inside.id
 ), again AS (
     UPDATE horsies_workflow_tasks n
-       SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, ended_seq = NULL,
+       SET task_id = NULL, sub_workflow_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, ended_seq = NULL,
            updated_at = statement_timestamp(), status = 'PENDING'
       FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
     RETURNING n.workflow_id
