@@ -117,10 +117,11 @@ WHERE w.status = 'RUNNING' AND w.updated_at < now() - make_interval(secs => :wf_
 -- W3 node and task agree once both had time to settle
 SELECT 'W3' AS inv, n.id FROM horsies_workflow_tasks n JOIN horsies_tasks t ON t.id = n.task_id
 WHERE (t.status IN ('COMPLETED','FAILED','CANCELLED','EXPIRED') AND n.status NOT IN ('COMPLETED','FAILED','SKIPPED')
-       AND t.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s))
+       AND n.sub_workflow_id IS NULL AND t.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s))
    OR (n.status = 'COMPLETED' AND t.status <> 'COMPLETED')
-   OR (n.status = 'FAILED' AND t.status NOT IN ('FAILED','EXPIRED','CANCELLED'))
-   OR (n.status = 'SKIPPED' AND t.status IN ('COMPLETED','RUNNING'))
+   OR (n.status = 'FAILED' AND t.status NOT IN ('FAILED','EXPIRED','CANCELLED')
+       AND NOT starts_with(t.result, '{"continue":'))  -- what went on in its place failed, or could not begin
+   OR (n.status = 'SKIPPED' AND t.status IN ('COMPLETED','RUNNING') AND n.sub_workflow_id IS NULL)
    OR NOT t.is_workflow_task
    OR (t.withdrawn AND EXISTS (SELECT 1 FROM horsies_workflows w WHERE w.id = n.workflow_id AND w.status = 'RUNNING'));
 -- W4 each active node is backed; each workflow task row belongs to exactly one node; no task has two nodes
