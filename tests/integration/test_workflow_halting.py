@@ -188,7 +188,7 @@ async def test_a_run_of_which_nothing_is_under_way_is_counted_anew(t: SimpleName
     one = t.number.node(node_id="one")(1)
     nodes = [one, t.plus.node(node_id="two")(from_node(one), 1), t.number.node(node_id="three", waits_for=[one])(3)]
     handle = await t.app.workflow("w", nodes).start_async()
-    db.execute("UPDATE horsies_workflow_tasks SET deps_left = 2 WHERE deps_left = 1")
+    db.execute("UPDATE horsies_workflow_tasks SET deps_left = 2, deps_ok = -1 WHERE deps_left = 1")
     async with Engine.on(db, NAMES) as engine:
         engine.advancers[0].tasks_ended(await engine.end(await engine.claim(), answer))
         await engine.advance()

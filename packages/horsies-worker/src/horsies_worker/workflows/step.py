@@ -238,10 +238,8 @@ class _Step:
             await self._waits.notice()
             return False, []
         if status is WorkflowStatus.PENDING:
-            is_begun = workflow["may_start"] and bool(await self._fetch("begin_run"))
-            if is_begun or work.signals:
-                await self._waits.notice()
-            return is_begun, []
+            await self._waits.notice()  # kept for the nodes that wait when the run has begun
+            return workflow["may_start"] and bool(await self._fetch("begin_run")), []
         count = self._ended_count + before
         ended = await self._waits.consume(count)
         if work.whole:
