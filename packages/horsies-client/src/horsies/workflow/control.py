@@ -10,14 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from horsies._checks import Checks
 from horsies._pg.statements import Statement, load
 from horsies._pg.transient import sqlstate
-from horsies.errors import BrokerError, OutcomeCode, RetrievalCode, UsageError
+from horsies.errors import BrokerError, ConfigurationError, OutcomeCode, RetrievalCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
 from horsies.workflow.retrying import STOPPED, Row, Tree, missing_node, with_skipped
-from horsies.workflow.run_options import Moment, seconds_of
+from horsies.workflow.run_options import Moment, check_moment, seconds_of
 
 R = TypeVar("R")
 Run = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
@@ -121,6 +122,10 @@ class WorkflowControl:
 
     async def retry(self, workflow_id: str, node_id: str | None = None, deadline: Moment | None = None) -> bool:
         """See `WorkflowHandle.retry`."""
+        checks = Checks("retry of a workflow")
+        check_moment(checks, "deadline", deadline)
+        if checks.problems:
+            raise UsageError(str(ConfigurationError(checks.problems, subject=checks.subject)))
         seconds = None if deadline is None or isinstance(deadline, datetime) else seconds_of(deadline)
         moment = deadline if isinstance(deadline, datetime) else None
 

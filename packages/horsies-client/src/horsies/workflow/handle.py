@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.workflow.graph import Graph
     from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
+    from horsies.workflow.run_options import Moment
     from horsies.workflow.signals import Signal, SignalReceipt
     from horsies.workflow.waits import SignalNode
 
@@ -226,7 +227,7 @@ class WorkflowHandle(Awaited[T_co]):
         """See `cancel`."""
         return await self._app.get_broker().workflows.cancel(self.workflow_id)
 
-    def retry(self, node: HasKey[Any] | NodeKey[Any] | str | None = None) -> bool:
+    def retry(self, node: HasKey[Any] | NodeKey[Any] | str | None = None, *, deadline: Moment | None = None) -> bool:
         """Run failed nodes again, and the nodes that were skipped because of them; completed nodes keep their results.
         Works on a run that failed, was cancelled or is paused, and on paused workflows nested in it, which are resumed.
 
@@ -235,14 +236,17 @@ class WorkflowHandle(Awaited[T_co]):
         its new end.
 
         In a cancelled run, either form also runs the nodes again that the cancel skipped or stopped; a task of such a
-        node that is still running is waited for. False when there is nothing to retry. Raises `UsageError` when the run
-        has no such node."""
-        return self._app.run_sync("retry", lambda: self.retry_async(node))
+        node that is still running is waited for. False when there is nothing to retry. A run that had ended has no
+        deadline any more, or this one: seconds or a timedelta from now, or an aware datetime. Raises `UsageError` when
+        the run has no such node."""
+        return self._app.run_sync("retry", lambda: self.retry_async(node, deadline=deadline))
 
-    async def retry_async(self, node: HasKey[Any] | NodeKey[Any] | str | None = None) -> bool:
+    async def retry_async(
+        self, node: HasKey[Any] | NodeKey[Any] | str | None = None, *, deadline: Moment | None = None
+    ) -> bool:
         """See `retry`."""
         name = node if isinstance(node, str | None) else key_of(node).node_id
-        done = await self._app.get_broker().workflows.retry(self.workflow_id, name)
+        done = await self._app.get_broker().workflows.retry(self.workflow_id, name, deadline)
         if done:
             self._result = None
         return done

@@ -374,9 +374,10 @@ class _Step:
 
     async def _finish(self, workflow: Mapping[str, Any]) -> None:
         if workflow["ends_as"] is not None:
-            (facts,) = await self._fetch("compensations")
-            if not facts["total"] and await self._undo(workflow["ends_as"], workflow["error"]):
+            # none is planned twice; a run that was retried may have older ones
+            if await self._undo(workflow["ends_as"], workflow["error"]):
                 return
+            (facts,) = await self._fetch("compensations")
             status = WorkflowStatus(workflow["ends_as"])
             await self._end_run(workflow, status, with_failed_compensation(workflow["error"], facts))
             return

@@ -147,8 +147,9 @@ SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside
        output_task_index, wake_at IS NOT NULL AS has_clock,
        coalesce(deadline <= statement_timestamp(), false) AND ends_as IS NULL AS is_overdue,
        coalesce(start_at <= statement_timestamp(), false) AND depth = 0 AS may_start,
-       status = 'PAUSED' AND coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
-           'around it is paused%', false) AS paused_along,
+       status = 'PAUSED' AND (ends_as IS NOT NULL AND parent_workflow_id IS NOT NULL
+           OR coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
+                       'around it is paused%', false)) AS paused_along,
        success_policy::text AS success_policy
   FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE;
 
@@ -631,7 +632,7 @@ SELECT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND
 -- Records that a workflow inside this run is paused, or no longer. The run is PAUSED while no other node is under way; it
 -- has no waiting tasks then, so none is withdrawn.
 UPDATE horsies_workflows w
-   SET paused_inside = $2, error = CASE WHEN $3::varchar = 'PAUSED' THEN $4::text END,
+   SET paused_inside = $2, error = CASE WHEN w.ends_as IS NOT NULL THEN w.error WHEN $3::varchar = 'PAUSED' THEN $4::text END,
        updated_at = statement_timestamp(), status = $3::varchar
  WHERE w.id = $1 AND (w.status = 'RUNNING' OR w.status = 'PAUSED' AND w.paused_inside)
    AND (w.status, w.paused_inside) IS DISTINCT FROM ($3::varchar, $2::bool)
@@ -850,6 +851,7 @@ WITH RECURSIVE place (run_id, key, generation) AS (
            (row_number() OVER (ORDER BY p.key || ARRAY[p.generation, -coalesce(n.ended_seq, 0)], n.task_index))::int AS nth
       FROM place p JOIN horsies_workflow_tasks n ON n.workflow_id = p.run_id
      WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result IS NOT NULL
+       AND n.result NOT LIKE '{"continue":%'  -- what went on in its place is undone
        AND NOT EXISTS (SELECT FROM horsies_workflow_tasks u WHERE u.compensates = n.id)
 ), base AS (
     SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width
@@ -884,9 +886,7 @@ RETURNING w.nodes_left, base.first;
 
 -- name: compensations :one
 -- params: id
--- How many nodes of the run undo others, and the first of them that failed.
-SELECT count(*) AS total, (SELECT n.node_id FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
-                              AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS failed,
-       (SELECT n.error FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
-           AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS error
-  FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND n.compensates IS NOT NULL;
+-- The first node of the run that undoes another and failed.
+SELECT n.node_id AS failed, n.error FROM (SELECT 1) AS one
+  LEFT JOIN LATERAL (SELECT n.node_id, n.error FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
+                        AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS n ON true;
