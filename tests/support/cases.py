@@ -92,7 +92,8 @@ def reasons(db: Database, workflow_id: str) -> dict[str, str]:
     """Why nodes were skipped."""
     return dict(
         db.execute(
-            "SELECT node_id, skip_reason FROM horsies_workflow_tasks WHERE workflow_id = %s AND skip_reason IS NOT NULL",
+            "SELECT node_id, skip_reason FROM horsies_workflow_tasks"
+            " WHERE workflow_id = %s AND skip_reason IS NOT NULL",
             workflow_id,
         )
     )
@@ -139,4 +140,5 @@ async def ended_as(handle: WorkflowHandle[Any], status: WorkflowStatus) -> Any:
 
 
 def check(db: Database) -> None:
-    assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
+    found = invariants.check(db, slack_s=0, wf_grace_s=0)
+    assert not found, found

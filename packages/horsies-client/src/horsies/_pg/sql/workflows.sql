@@ -370,7 +370,7 @@ RETURNING w.id;
 -- name: forget_compensations :many
 -- params: ids, tree
 -- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes.
--- What a run did before it continued has no place in the tree, and stays undone.
+-- What a run did before it continued has no place in the tree, and stays undone: these compensations stay too, alone.
 WITH undo AS MATERIALIZED (
     SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id FROM horsies_workflow_tasks u
       JOIN horsies_workflow_tasks n ON n.id = u.compensates
@@ -382,6 +382,9 @@ WITH undo AS MATERIALIZED (
      WHERE t.id = x.task_id
 ), gone AS (
     DELETE FROM horsies_workflow_tasks u USING undo WHERE u.id = undo.id
+), left_alone AS (
+    UPDATE horsies_workflow_tasks u SET dependencies = '{}', dependents = '{}', deps_left = 0
+     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND NOT EXISTS (SELECT FROM undo WHERE undo.id = u.id)
 ), again AS (
     UPDATE horsies_workflow_tasks n
        SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, ended_seq = NULL,
