@@ -51,11 +51,11 @@ class Tree:
     def failed_runs(self, top: str) -> list[str]:
         """The runs whose failed nodes a retry of this run means: itself if it has stopped or is paused, for any
         reason, the paused ones inside it, and what has stopped inside of those. A run that goes on keeps what failed in
-        it until it ends."""
+        it until it ends, also one that undoes what it did."""
         chosen: set[str] = set()
         for row in self.below([top]):
             status = WorkflowStatus(row["status"])
-            if status is WorkflowStatus.PAUSED or (
+            if (status is WorkflowStatus.PAUSED and row["ends_as"] is None) or (
                 status in STOPPED and (row["id"] == top or row["parent_workflow_id"] in chosen)
             ):
                 chosen.add(row["id"])

@@ -238,10 +238,8 @@ class _Step:
             await self._waits.notice()
             return False, []
         if status is WorkflowStatus.PENDING:
-            is_begun = workflow["may_start"] and bool(await self._fetch("begin_run"))
-            if is_begun or work.signals:
-                await self._waits.notice()
-            return is_begun, []
+            await self._waits.notice()  # kept for the nodes that wait when the run has begun
+            return workflow["may_start"] and bool(await self._fetch("begin_run")), []
         count = self._ended_count + before
         ended = await self._waits.consume(count)
         if work.whole:
@@ -371,8 +369,9 @@ class _Step:
             raise BadRow(f"{waiting}: {why_stuck(await self._fetch('edges'))}")
         skipped = {index: UPSTREAM for index, what in decided.items() if what is Readiness.SKIP}
         skipped |= {index: BRANCH for index, what in decided.items() if what is Readiness.NOT_TAKEN}
-        if ready := await self._settle(await self._skip(skipped)):
-            await self._fetch("mark_ready", [node.index for node in ready])
+        ready = [index for index, what in decided.items() if what is Readiness.RUN]
+        ready += [node.index for node in await self._settle(await self._skip(skipped))]
+        await self._fetch("mark_ready", ready)
         self._next[self._id] = Work(ready=True)
 
     async def _finish(self, workflow: Mapping[str, Any]) -> None:

@@ -78,7 +78,8 @@ SELECT {{node_info}}
 -- params: id
 -- Every node of a run, without a limit: a retry follows the edges. `is_stopped`: the end of the run (its cancel, or the
 -- failure that horsies_stop_workflows was called for) skipped the node, ended the workflow in it, or asked its task to
--- stop; a task that still runs has not stopped yet.
+-- stop; a task that still runs has not stopped yet. `undid`: the run ended when its compensations had run, some time after
+-- its tasks were asked to stop.
 SELECT n.task_index, n.node_id, n.status, n.sub_workflow_id,
        CASE WHEN n.when_index IS NULL THEN n.dependencies ELSE n.dependencies || n.when_index END AS dependencies,
        n.skip_reason, w.completed_at IS NOT NULL AND coalesce(
@@ -150,15 +151,17 @@ SELECT coalesce(r.id, w.id) FROM horsies_workflows w LEFT JOIN horsies_workflows
 -- waits for a row, the holder may launch another workflow inside. NO KEY: the end of a workflow inside checks its foreign
 -- key to the parent (for a row that is updated twice in a transaction) and would deadlock with a stronger lock. UNION ends
 -- the recursion where rows name each other as parents.
--- `paused_along`: paused because the run around it is; its error says so (PAUSED_ALONG in retrying.py).
+-- `paused_along`: paused because the run around it is; its error says so (PAUSED_ALONG in retrying.py). A run inside that
+-- undoes what it did keeps its error, and goes on with the run around it, whichever of the two was paused.
 WITH RECURSIVE tree AS (
     SELECT id FROM horsies_workflows WHERE id = $1
     UNION
     SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
 )
 SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside, w.ends_as,
-       w.status = 'PAUSED' AND coalesce(w.error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
-           'around it is paused%', false) AS paused_along
+       w.status = 'PAUSED' AND (w.ends_as IS NOT NULL AND w.parent_workflow_id IS NOT NULL
+           OR coalesce(w.error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
+                       'around it is paused%', false)) AS paused_along
   FROM horsies_workflows w
  WHERE w.id = ANY (ARRAY(SELECT id FROM tree)) ORDER BY w.depth, w.id FOR NO KEY UPDATE;
 
@@ -167,10 +170,10 @@ SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_inde
 -- params: ids, error
 -- Running tasks continue and are recorded; waiting and buffered tasks are withdrawn. A run that was paused only for a
 -- workflow inside it, or along with the run around it, stays paused when that one is resumed. The caller chooses the ids
--- under the locks of their tree (`Tree.to_pause`).
+-- under the locks of their tree (`Tree.to_pause`). A run that undoes what it did keeps the error that it will end with.
 WITH paused AS (
-    UPDATE horsies_workflows SET error = $2, paused_inside = false, updated_at = statement_timestamp(),
-           status = 'PAUSED'
+    UPDATE horsies_workflows SET error = CASE WHEN ends_as IS NULL THEN $2 ELSE error END, paused_inside = false,
+           updated_at = statement_timestamp(), status = 'PAUSED'
      WHERE id = ANY ($1::text[]) AND status IN ('RUNNING', 'PAUSED', 'PENDING')
     RETURNING id
 ), waiting AS MATERIALIZED (
@@ -345,6 +348,7 @@ WITH node AS MATERIALIZED (
 UPDATE horsies_workflows w
    SET nodes_left = run.left_, result = NULL, error = NULL, completed_at = NULL, updated_at = statement_timestamp(),
        ends_as = NULL, unsettled = w.parent_workflow_id IS NOT NULL, wake_at = statement_timestamp(),
+       started_at = coalesce(w.started_at, statement_timestamp()),
        status = CASE WHEN w.parent_workflow_id IS NULL OR EXISTS (
                           SELECT FROM horsies_workflow_tasks p WHERE p.workflow_id = w.parent_workflow_id
                              AND p.task_index = w.parent_task_index AND p.status = 'RUNNING') THEN 'RUNNING'

@@ -147,8 +147,9 @@ SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside
        output_task_index, wake_at IS NOT NULL AS has_clock,
        coalesce(deadline <= statement_timestamp(), false) AND ends_as IS NULL AS is_overdue,
        coalesce(start_at <= statement_timestamp(), false) AND depth = 0 AS may_start,
-       status = 'PAUSED' AND coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
-           'around it is paused%', false) AS paused_along,
+       status = 'PAUSED' AND (ends_as IS NOT NULL AND parent_workflow_id IS NOT NULL
+           OR coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
+                       'around it is paused%', false)) AS paused_along,
        success_policy::text AS success_policy
   FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE;
 
@@ -857,12 +858,14 @@ WITH RECURSIVE place (run_id, key, generation) AS (
      WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result NOT LIKE '{"continue":%'
        AND NOT EXISTS (SELECT FROM horsies_workflow_tasks u WHERE u.compensates = n.id)
 ), base AS (
-    SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width
+    SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width,
+           coalesce(max(substring(n.node_id FROM '^undo-(\d{1,8})-')::int), 0) AS named
       FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
 ), node AS (
     INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, kwargs, queue_name, priority,
            dependencies, dependents, task_options, max_retries, ttl, deps_left, status, metadata, compensates)
-    SELECT gen_random_uuid()::text, $1::varchar, base.first + u.nth - 1, 'undo-' || u.nth || '-' || left(u.node_id, 200),
+    SELECT gen_random_uuid()::text, $1::varchar, base.first + u.nth - 1,
+           'undo-' || base.named + u.nth || '-' || left(u.node_id, 200),
            u.compensate ->> 'task_name',
            '{' || concat_ws(',', to_json(u.compensate ->> 'value')::text || ':' || CASE
                WHEN u.result LIKE '{"ok":%' THEN substr(u.result, 7, length(u.result) - 7)
@@ -889,9 +892,7 @@ RETURNING w.nodes_left, base.first;
 
 -- name: compensations :one
 -- params: id
--- How many nodes of the run undo others, and the first of them that failed.
-SELECT count(*) AS total, (SELECT n.node_id FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
-                              AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS failed,
-       (SELECT n.error FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
-           AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS error
-  FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND n.compensates IS NOT NULL;
+-- The first node of the run that undoes another and failed.
+SELECT n.node_id AS failed, n.error FROM (SELECT 1) AS one
+  LEFT JOIN LATERAL (SELECT n.node_id, n.error FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
+                        AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS n ON true;
