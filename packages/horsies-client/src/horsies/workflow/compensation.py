@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from horsies._checks import Checks, shown
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
+from horsies.codec.task_codec import without_parameters
+from horsies.errors import HorsiesError
 from horsies.new_tasks import Plan, checked_plan
 from horsies.options import SendOptions
 from horsies.workflow.context import WorkflowContext, WorkflowMeta
@@ -28,6 +32,8 @@ class Undo:
     """The parameter that takes the node's value."""
     arguments: tuple[str, ...]
     """Parameters that take the node's arguments of the same names."""
+    defaults: Mapping[str, Any]
+    """The defaults of arguments that the node does not give, as JSON values."""
 
     def data(self) -> Mapping[str, Any]:
         """For the row of the node."""
@@ -38,6 +44,7 @@ class Undo:
             "ttl": plan.ttl.total_seconds() if plan.ttl else None,
             "metadata": dict(plan.default_metadata) if plan.default_metadata else None,
             "value": self.value, "arguments": list(self.arguments),
+            **({"defaults": dict(self.defaults)} if self.defaults else {}),
         }  # fmt: skip
 
 
@@ -86,7 +93,34 @@ def undo_of(app: AppRuntime, node: Node[Any]) -> tuple[Undo | None, list[tuple[s
     problems += [(f"{problem.where}: {problem.why}", problem.fix) for problem in checks.problems]
     if problems or plan is None or value is None:
         return None, problems
-    return Undo(plan, value, tuple(taken)), []
+    try:
+        return Undo(plan, value, tuple(taken), _defaults(undo, node, taken)), []
+    except HorsiesError as error:
+        return None, [(f"a default of the node's task cannot be given to it: {error}", "give the argument to the node")]
+
+
+def _defaults(undo: Task[Any, Any], node: Node[Any], taken: Sequence[str]) -> Mapping[str, Any]:
+    """The defaults that the node's task has for arguments which the node does not give: the compensation needs them too,
+    and no row has them."""
+    if not isinstance(node, TaskNode):
+        return {}
+    given = {*node.bound(), *([node.item_parameter] if isinstance(node, MapNode) else [])}
+    signature = inspect.signature(node.definition.fn)
+    found = {
+        name: signature.parameters[name].default
+        for name in taken
+        if name not in given
+        and name in signature.parameters
+        and signature.parameters[name].default is not inspect.Parameter.empty
+    }
+    others = frozenset(_names(undo) - found.keys())
+    encoded = without_parameters(undo.definition.codec, others).encode_call((), found).kwargs_json if found else None
+    return json.loads(encoded or "{}")
+
+
+def _names(task: Task[Any, Any]) -> set[str]:
+    signature = task.definition.codec.signature
+    return {one.name for one in (*signature.positional_or_keyword, *signature.keyword_only)}
 
 
 def _value_type(node: Node[Any]) -> Any:

@@ -880,9 +880,12 @@ WITH RECURSIVE place (run_id, key, generation) AS (
       FROM undone u CROSS JOIN base
      CROSS JOIN (SELECT w.priority FROM horsies_workflows w WHERE w.id = $1) AS run
       LEFT JOIN LATERAL (
-           SELECT string_agg(to_json(a.name)::text || ':' || (t.kwargs::json -> a.name)::text, ',' ORDER BY a.name) AS text
-             FROM horsies_tasks t CROSS JOIN LATERAL jsonb_array_elements_text(u.compensate -> 'arguments') AS a (name)
-            WHERE t.id = u.task_id AND t.kwargs::json -> a.name IS NOT NULL) AS given ON true
+           SELECT string_agg(to_json(a.name)::text || ':' || a.value, ',' ORDER BY a.name) AS text
+             FROM horsies_tasks t
+            CROSS JOIN LATERAL (SELECT x.name, coalesce((t.kwargs::json -> x.name)::text,
+                                                        (u.compensate -> 'defaults' -> x.name)::text) AS value
+                                  FROM jsonb_array_elements_text(u.compensate -> 'arguments') AS x (name)) AS a
+            WHERE t.id = u.task_id AND a.value IS NOT NULL) AS given ON true
     RETURNING task_index
 )
 UPDATE horsies_workflows w
