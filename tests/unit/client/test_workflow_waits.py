@@ -230,3 +230,22 @@ def test_waits_can_be_attributes_of_a_definition() -> None:
         output = number.node(when=approved)(1)
 
     assert [wired.node_id for wired in Approval.build().wired] == ["pause", "approved", "output"]
+
+
+@app.task("book")
+def book(place: str, price: int = 5, *, when: datetime | None = None) -> TaskResult[str, TaskError]:
+    return TaskResult(ok=place)
+
+
+@app.task("unbook")
+def unbook(receipt: str, price: int, when: datetime | None) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+def test_a_compensation_gets_the_defaults_of_the_node_too() -> None:
+    spec = app.workflow("booking", [book.node(compensate=unbook)("rome")])
+    (node,) = graph_data(spec)["nodes"]
+    assert node["compensate"]["arguments"] == ["price", "when"]
+    assert node["compensate"]["defaults"] == {"price": 5, "when": None}
+    (node,) = graph_data(app.workflow("booked", [book.node(compensate=unbook)("rome", 7, when=None)]))["nodes"]
+    assert "defaults" not in node["compensate"]

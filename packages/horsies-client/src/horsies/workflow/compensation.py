@@ -100,7 +100,7 @@ def undo_of(app: AppRuntime, node: Node[Any]) -> tuple[Undo | None, list[tuple[s
 
 
 def _defaults(undo: Task[Any, Any], node: Node[Any], taken: Sequence[str]) -> Mapping[str, Any]:
-    """The defaults that the node's task has for arguments which the node does not give: the compensation needs them too,
+    """The defaults of arguments that the node does not give, in the node's task: the compensation needs them too,
     and no row has them."""
     if not isinstance(node, TaskNode):
         return {}
