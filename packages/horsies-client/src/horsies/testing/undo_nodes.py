@@ -38,7 +38,8 @@ def _undo(at: int, node: InlineNode, *, before: int | None, after: int | None, n
     how: Mapping[str, Any] = node.undo or {}
     given: dict[str, Any] = json.loads(node.task.kwargs or "{}") if node.task is not None else {}
     members = [f"{dumped(how['value'])}:{bare(node) or 'null'}"]
-    members += [f"{dumped(name)}:{dumped(given[name])}" for name in sorted(how["arguments"]) if name in given]
+    known = {**how.get("defaults", {}), **given}
+    members += [f"{dumped(name)}:{dumped(known[name])}" for name in sorted(how["arguments"]) if name in known]
     return {
         "node_id": f"undo-{nth}-{node.node_id[:200]}", "task_name": how["task_name"], "args": None,
         "kwargs": "{" + ",".join(members) + "}", "queue_name": how["queue_name"], "priority": how["priority"],
