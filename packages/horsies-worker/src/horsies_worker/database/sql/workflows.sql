@@ -857,12 +857,14 @@ WITH RECURSIVE place (run_id, key, generation) AS (
      WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result NOT LIKE '{"continue":%'
        AND NOT EXISTS (SELECT FROM horsies_workflow_tasks u WHERE u.compensates = n.id)
 ), base AS (
-    SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width
+    -- `kept`: compensations of a run that continued and was retried keep their indexes and names
+    SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width,
+           coalesce(max(n.task_index) + 1 - count(*) FILTER (WHERE n.compensates IS NULL), 0)::int AS kept
       FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
 ), node AS (
     INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, kwargs, queue_name, priority,
            dependencies, dependents, task_options, max_retries, ttl, deps_left, status, metadata, compensates)
-    SELECT gen_random_uuid()::text, $1::varchar, base.first + u.nth - 1, 'undo-' || u.nth || '-' || left(u.node_id, 200),
+    SELECT gen_random_uuid()::text, $1::varchar, base.first + u.nth - 1, 'undo-' || base.kept + u.nth || '-' || left(u.node_id, 200),
            u.compensate ->> 'task_name',
            '{' || concat_ws(',', to_json(u.compensate ->> 'value')::text || ':' || CASE
                WHEN u.result LIKE '{"ok":%' THEN substr(u.result, 7, length(u.result) - 7)
