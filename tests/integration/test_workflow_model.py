@@ -1,4 +1,4 @@
-"""Random graphs against a small model: 500 of them, with failures, joins, workflows inside, pauses, cancels, retries
+"""Random graphs against a small model: 350 of them, with failures, joins, workflows inside, pauses, cancels, retries
 and deaths.
 
 The engine gets many graphs at a time, and has two workers whose steps die at random. What fails, fails again: a retry,
@@ -22,7 +22,7 @@ from tests.support.hands import end_of
 from tests.support.postgres import Database
 from tests.support.workflow_model import build, compare, random_graph
 
-GRAPHS, SEEDS = 25, 20
+GRAPHS, SEEDS = 25, 14
 NAMES = ["work", "judge", "weigh", "listed", "each"]
 POINTS = dict.fromkeys(
     ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),

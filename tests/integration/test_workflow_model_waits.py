@@ -1,4 +1,4 @@
-"""Random graphs with every kind of node against a small model, with signals and clocks at random times, pauses, cancels,
+"""Random graphs with every kind of node against a small model: signals and clocks at random times, pauses, cancels,
 retries and deaths.
 
 As in `test_workflow_model`, what fails, fails again, so that no retry changes how a graph ends. Compensations fail at
@@ -23,9 +23,9 @@ from tests.support.hands import end_of
 from tests.support.postgres import Database
 from tests.support.workflow_plan_app import NAMES, Plans
 from tests.support.workflow_plan_checks import EARLY, Rows, broken_rules
-from tests.support.workflow_plans import random_graph
+from tests.support.workflow_plans import Graph, Plan, random_graph
 
-GRAPHS, SEEDS = 30, int(os.environ.get("HORSIES_TEST_MODEL_SEEDS", "20"))
+GRAPHS, SEEDS = 33, int(os.environ.get("HORSIES_TEST_MODEL_SEEDS", "20"))
 POINTS = dict.fromkeys(
     ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),
     0.03,
@@ -188,3 +188,27 @@ async def test_random_graphs_that_wait_end_as_the_model_says(db: Database, seed:
     wrong += broken_rules(db)
     wrong += [str(one) for one in invariants.check(db, slack_s=0, wf_grace_s=0) if one.rule != "W5"]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("kind", ["sub", "later"])
+async def test_a_workflow_that_was_undone_as_a_whole_runs_again_after_a_retry(db: Database, kind: str) -> None:
+    inside = Graph([Plan("work", 3, False, [])], 0, None, "fail")
+    graph = Graph([Plan(kind, 0, False, [], undo=True, inside=inside), Plan("work", 1, True, [0])], 0, None, "fail")
+    db.execute(EARLY)
+    ran: list[str] = []
+    async with make_app(db) as app, Engine.on(db, NAMES) as engine:
+        plans = Plans(app, lambda: False)
+
+        def answer(name: str, given: Mapping[str, Any]) -> Any:
+            ran.append(name if given.get("n") != 1 else "fails")
+            return plans.answer(name, given)
+
+        handle = await plans.build(graph, "trip").start_async()
+        await engine.drain(answer)
+        once = ["work", "fails", "undo"] if kind == "sub" else ["later", "work", "fails", "undo"]
+        assert ran == once
+        assert await handle.retry_async()
+        await engine.drain(answer)
+        assert ran == once * 2
+        assert list(Rows(db).compare(handle.workflow_id, graph)) == []
+    assert broken_rules(db) == []

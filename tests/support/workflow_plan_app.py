@@ -37,37 +37,37 @@ def register(app: Horsies) -> SimpleNamespace:
     """Tasks that no process runs: `Plans.answer` answers for them."""
 
     @app.task("work")
-    def work(n: int, a: int = 0, fails: bool = False, odd: bool = False) -> Number: ...  # type: ignore[empty-body]
+    def work(n: int, a: int = 0, fails: bool = False, odd: bool = False) -> Number: ...
 
     @app.task("judge")
-    def judge(n: int, r: Number, fails: bool = False) -> Number: ...  # type: ignore[empty-body]
+    def judge(n: int, r: Number, fails: bool = False) -> Number: ...
 
     @app.task("weigh")
-    def weigh(n: int, fails: bool = False, ctx: WorkflowContext | None = None) -> Number: ...  # type: ignore[empty-body]
+    def weigh(n: int, fails: bool = False, ctx: WorkflowContext | None = None) -> Number: ...
 
     @app.task("listed")
-    def listed(n: int, fails: bool = False) -> TaskResult[list[int], TaskError]: ...  # type: ignore[empty-body]
+    def listed(n: int, fails: bool = False) -> TaskResult[list[int], TaskError]: ...
 
     @app.task("each")
-    def each(item: int, n: int, a: int = 0, fails: bool = False) -> Number: ...  # type: ignore[empty-body]
+    def each(item: int, n: int, a: int = 0, fails: bool = False) -> Number: ...
 
     @app.task("flag")
-    def flag(n: int, fails: bool = False) -> TaskResult[bool, TaskError]: ...  # type: ignore[empty-body]
+    def flag(n: int, fails: bool = False) -> TaskResult[bool, TaskError]: ...
 
     @app.task("later")
-    def later(n: int, key: str, fails: bool = False) -> Number: ...  # type: ignore[empty-body]
+    def later(n: int, key: str, fails: bool = False) -> Number: ...
 
     @app.task("total")
-    def total(n: int, results: list[Number], fails: bool = False) -> Number: ...  # type: ignore[empty-body]
+    def total(n: int, results: list[Number], fails: bool = False) -> Number: ...
 
     @app.task("undo")
-    def undo(value: int, n: int = 0) -> Number: ...  # type: ignore[empty-body]
+    def undo(value: int, n: int = 0) -> Number: ...
 
     @app.task("undo_flag")
-    def undo_flag(value: bool, n: int = 0) -> Number: ...  # type: ignore[empty-body]
+    def undo_flag(value: bool, n: int = 0) -> Number: ...
 
     @app.task("undo_list")
-    def undo_list(value: list[int]) -> Number: ...  # type: ignore[empty-body]
+    def undo_list(value: list[int]) -> Number: ...
 
     return SimpleNamespace(**{name: task for name, task in locals().items() if name != "app"})
 
@@ -111,7 +111,7 @@ class Plans:
             return map_workflow(
                 nodes[plan.takes["*"][0]], lambda one: self.build(inside, name, one), partial=plan.kind == "wpmap",
                 **options,
-            )  # type: ignore[call-overload]  # fmt: skip
+            )  # fmt: skip
         if plan.undo:
             options["compensate"] = getattr(self._tasks, UNDO.get(plan.kind, "undo"))
         if plan.kind == "sub":
@@ -135,7 +135,7 @@ class Plans:
         if name.startswith("undo"):
             return TaskError("UNWANTED") if self._undo_fails() else 0
         if given["fails"]:
-            condition = given.get("item") if name == "each" else given["a"] if given.get("odd") else 1
+            condition = given["item"] if name == "each" else given["a"] if given.get("odd") else 1
             if condition % 2:
                 return TaskError("WANTED")
         if "r" in given:

@@ -53,7 +53,9 @@ RULES = {
          WHERE n.status IN ('COMPLETED', 'FAILED', 'SKIPPED') AND n.wake_at IS NOT NULL""",
     "two nodes have the same place in the order of ends": """
         SELECT workflow_id || ' ' || ended_seq FROM horsies_workflow_tasks
-         WHERE ended_seq IS NOT NULL AND compensates IS NULL AND (compensate IS NOT NULL OR sub_workflow_id IS NOT NULL) GROUP BY workflow_id, ended_seq HAVING count(*) > 1""",
+         WHERE ended_seq IS NOT NULL AND compensates IS NULL
+           AND (compensate IS NOT NULL OR sub_workflow_id IS NOT NULL)  -- the order is of no use to others
+         GROUP BY workflow_id, ended_seq HAVING count(*) > 1""",
     "a node is undone twice": """
         SELECT compensates FROM horsies_workflow_tasks WHERE compensates IS NOT NULL GROUP BY 1 HAVING count(*) > 1""",
     "a compensation started before the one before it had ended": """
@@ -62,15 +64,21 @@ RULES = {
          WHERE b.compensates IS NOT NULL AND (a.status <> 'COMPLETED' OR t.enqueued_at < a.completed_at)""",
     "what is undone has not run once more than it was undone": """
         WITH ran AS (
-            SELECT n.id, count(*) FILTER (WHERE t.task_name NOT LIKE 'undo%%' AND t.result NOT LIKE '{"continue":%%') AS done,
+            SELECT n.id, count(*) FILTER (WHERE t.task_name NOT LIKE 'undo%%'
+                                            AND t.result NOT LIKE '{"continue":%%') AS done,
                    count(*) FILTER (WHERE t.task_name LIKE 'undo%%') AS undone
               FROM horsies_workflow_tasks n
               JOIN horsies_tasks t ON t.status = 'COMPLETED' AND (t.id = n.task_id OR t.former_node_id = n.id
                    OR t.id = (SELECT u.task_id FROM horsies_workflow_tasks u WHERE u.compensates = n.id))
              WHERE n.kind = 'task' AND n.sub_workflow_id IS NULL AND n.compensate IS NOT NULL AND n.status = 'COMPLETED'
                AND n.result NOT LIKE '{"continue":%%' GROUP BY n.id)
-        SELECT ran.id || ' ' || done || ' ' || undone FROM ran WHERE done - undone <> CASE WHEN EXISTS (
-            SELECT FROM horsies_workflow_tasks u WHERE u.compensates = ran.id AND u.status = 'COMPLETED') THEN 0 ELSE 1 END""",
+        SELECT ran.id || ' ' || done || ' ' || undone FROM ran
+         WHERE done - undone <> CASE WHEN EXISTS (SELECT FROM horsies_workflow_tasks u WHERE u.compensates = ran.id
+                                                     AND u.status = 'COMPLETED') THEN 0 ELSE 1 END""",
+    "a workflow that was undone as a whole has not run again": """
+        SELECT n.id FROM horsies_workflow_tasks n JOIN horsies_workflows c ON c.id = n.sub_workflow_id
+          JOIN horsies_tasks t ON t.former_node_id = n.id AND t.status = 'COMPLETED' AND t.task_name LIKE 'undo%%'
+         WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND c.started_at < t.terminal_at""",
     "a failed run has no error": "SELECT id FROM horsies_workflows WHERE status = 'FAILED' AND error IS NULL",
 }  # fmt: skip
 
@@ -95,15 +103,19 @@ class Rows:
         self.runs = {row[0]: dict(zip(names.split(", "), row, strict=True))
                      for row in db.execute(f"SELECT {names} FROM horsies_workflows")}  # fmt: skip
         names = (
-            "id, workflow_id, task_index, node_id, kind, status, skip_reason, result, error, sub_workflow_id, ended_seq,"
-            " compensate, compensates, dependencies"
+            "id, workflow_id, task_index, node_id, kind, status, skip_reason, result, error, sub_workflow_id,"
+            " ended_seq, compensate, compensates, dependencies"
         )
         self.nodes: dict[str, list[Row]] = {}
         self.undo: dict[str, list[Row]] = {}
         for row in db.execute(f"SELECT {names} FROM horsies_workflow_tasks ORDER BY workflow_id, task_index"):
-            made = dict(zip(names.split(", "), row, strict=True))
+            made: dict[str, Any] = dict(zip(names.split(", "), row, strict=True))
             kept = self.nodes if made["compensates"] is None else self.undo
             kept.setdefault(made["workflow_id"], []).append(made)
+        past = {run["continued_from"] for run in self.runs.values()} - {None}
+        undone = {row["compensates"] for rows in self.undo.values() for row in rows}
+        self.undone_past = {row["id"] for run_id in past for row in self.nodes.get(run_id, []) if row["id"] in undone}
+        """What runs did before they continued and have undone, perhaps before a retry."""
 
     def generations(self, run_id: str) -> list[str]:
         """What a run was before it continued, the first first, and what it is now."""
@@ -170,9 +182,12 @@ class Rows:
             yield f"the run {run_id} is {run['status']}, not {wanted.status}: {run['error']}"
         elif run["status"] == "COMPLETED" and value_of(run["result"]) != wanted.output:
             yield f"the run {run_id} returned {run['result']}, not {wanted.output}"
-        elif run["status"] == "COMPLETED" and wanted.reasons[graph.output] == "not_taken":
-            if "RESULT_NOT_AVAILABLE" not in run["result"]:
-                yield f"the run {run_id} returned {run['result']}, and its output was not taken"
+        elif (
+            run["status"] == "COMPLETED"
+            and wanted.reasons[graph.output] == "not_taken"
+            and ("RESULT_NOT_AVAILABLE" not in run["result"])
+        ):
+            yield f"the run {run_id} returned {run['result']}, and its output was not taken"
 
     # -- compensations ---------------------------------------------------------------------------
 
@@ -192,19 +207,20 @@ class Rows:
     def _compensations(self, run_id: str) -> Iterator[str]:
         """A failed run has undone what it did, each after the one that ended before it. A completed one has undone
         nothing, but for its past: if it was stopped after it had continued, that has been undone, and stays so."""
-        undo = self.undo.get(run_id, [])
+        undo = [row for generation in self.generations(run_id) for row in self.undo.get(generation, [])]
         undoable = {one.node["id"]: one for one in self.undoable(run_id)}
         past = {one.node["id"] for one in undoable.values() if one.key[0] > 0}
         made = {row["compensates"] for row in undo}
         is_failed = self.runs[run_id]["status"] == "FAILED"
-        if is_failed and made != undoable.keys():
+        missing = undoable.keys() - made - self.undone_past
+        if is_failed and (missing or not made <= undoable.keys()):
             yield f"{run_id} has undone {made}, not {undoable.keys()}"
         elif not is_failed and not made <= past:
             yield f"{run_id} has undone {made - past}, and has not failed"
-        by_index = {row["task_index"]: row for row in undo}
+        by_index = {(row["workflow_id"], row["task_index"]): row for row in undo}
         for row in undo:
             for index in row["dependencies"]:
-                before = by_index[index]
+                before = by_index[row["workflow_id"], index]
                 if {before["compensates"], row["compensates"]} <= undoable.keys() and not (
                     undoable[before["compensates"]].key < undoable[row["compensates"]].key
                 ):

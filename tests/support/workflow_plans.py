@@ -108,7 +108,7 @@ def _random_node(chance: random.Random, nodes: list[Plan], depth: int, *, item: 
         plan.kind, plan.takes = "total", {"results": [chance.choice(by_kind["partial"])]}
     elif kind == "work" and by_kind["ints"] and chance.random() < 0.7:
         _take(chance, plan, by_kind["ints"])
-    elif kind == "work" and item and chance.random() < 0.7:
+    elif kind == "work" and item and plan.join == "all" and chance.random() < 0.7:
         plan.item = True
     plan.undo = plan.kind in UNDOABLE and chance.random() < 0.3
     plan.timeout = plan.fails or chance.random() < 0.5
