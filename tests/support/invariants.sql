@@ -130,12 +130,13 @@ WHERE n.status IN ('ENQUEUED','RUNNING')
    OR (n.kind <> 'task' AND n.sub_workflow_id IS NULL))
 UNION ALL SELECT 'W4', t.id FROM horsies_tasks t WHERE t.is_workflow_task
   AND (SELECT count(*) FROM horsies_workflow_tasks n WHERE n.task_id = t.id) <> 1;
--- W5 a node ran only after what it waits for
+-- W5 a node ran only after what it waits for; edges from branches that were not taken have left its join
 SELECT 'W5' AS inv, n.id FROM horsies_workflow_tasks n
 CROSS JOIN LATERAL (
-  SELECT count(*) total,
+  SELECT count(*) FILTER (WHERE d.skip_reason IS DISTINCT FROM 'not_taken') total,
          count(*) FILTER (WHERE d.status = 'COMPLETED' AND d.completed_at <= n.started_at) ok,
-         count(*) FILTER (WHERE d.status IN ('COMPLETED','FAILED','SKIPPED') AND d.completed_at <= n.started_at) done
+         count(*) FILTER (WHERE d.status IN ('COMPLETED','FAILED','SKIPPED') AND d.completed_at <= n.started_at
+                            AND d.skip_reason IS DISTINCT FROM 'not_taken') done
   FROM horsies_workflow_tasks d WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY(n.dependencies)) d
 WHERE n.started_at IS NOT NULL AND n.status IN ('RUNNING','COMPLETED','FAILED') AND CASE
    WHEN cardinality(n.dependencies) = 0 THEN false
