@@ -70,7 +70,8 @@ BEGIN
     IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') OR root.ends_as IS NOT NULL THEN
         RETURN false;
     END IF;
-    PERFORM public.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended, 'cancelled', true);
+    PERFORM public.horsies_stop_workflows($1 || array_remove(tree, $1), 'CANCELLED', never_started, ended, ended, ended,
+                                           'cancelled', true);
     IF root.parent_workflow_id IS NOT NULL THEN
         PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
     END IF;
@@ -878,32 +879,32 @@ CREATE FUNCTION public.horsies_signal(workflow_id text, name text, value jsonb D
 DECLARE
     run_id text := $1;
     part text;
-    found record;
+    target record;
 BEGIN
     IF $2 IS NULL OR $2 = '' OR length($2) > 255 THEN
-        RAISE 'a signal needs a name of 1 to 255 characters, not %', coalesce(quote_literal(left($2, 60)), 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE =
+            'a signal needs a name of 1 to 255 characters, not ' || coalesce(quote_literal(left($2, 60)), 'NULL');
     ELSIF $4 = '' OR length($4) > 255 THEN
         RAISE 'the id of a signal has 1 to 255 characters' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     FOREACH part IN ARRAY string_to_array(coalesce($5, ''), '/') LOOP
         CONTINUE WHEN part = '';
-        SELECT n.sub_workflow_id INTO found FROM public.horsies_workflow_tasks n
+        SELECT n.sub_workflow_id INTO target FROM public.horsies_workflow_tasks n
          WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
         IF NOT FOUND THEN
             EXIT WHEN NOT EXISTS (SELECT FROM public.horsies_workflows w WHERE w.id = run_id);
             RETURN 'NODE_NOT_FOUND';
-        ELSIF found.sub_workflow_id IS NULL THEN
+        ELSIF target.sub_workflow_id IS NULL THEN
             RETURN 'NOT_STARTED';
         END IF;
-        run_id := found.sub_workflow_id;
+        run_id := target.sub_workflow_id;
     END LOOP;
-    SELECT w.status, w.ends_as INTO found FROM public.horsies_workflows w WHERE w.id = run_id;
+    SELECT w.status, w.ends_as INTO target FROM public.horsies_workflows w WHERE w.id = run_id;
     IF NOT FOUND THEN
         RETURN 'WORKFLOW_NOT_FOUND';
     ELSIF EXISTS (SELECT FROM public.horsies_workflow_signals s WHERE s.id = $4) THEN
         RETURN 'REPEATED';
-    ELSIF found.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR found.ends_as IS NOT NULL THEN
+    ELSIF target.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR target.ends_as IS NOT NULL THEN
         RETURN 'WORKFLOW_ENDED';
     END IF;
     INSERT INTO public.horsies_workflow_signals (id, workflow_id, name, value)
@@ -920,7 +921,7 @@ $_$;
 CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
+    AS $_$
 DECLARE
     -- Times that are told in seconds count from the database's clock.
     start_at constant timestamptz := coalesce((run ->> 'start_at')::timestamptz,
@@ -929,7 +930,10 @@ DECLARE
     deadline constant timestamptz := coalesce((run ->> 'deadline')::timestamptz,
         CASE WHEN is_later THEN start_at ELSE statement_timestamp() END
         + make_interval(secs => (run ->> 'deadline_in')::float8));
-    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END);
+    -- Rows that no client writes, in which every node waits for another: the step that comes then ends the run.
+    is_stuck constant boolean := NOT jsonb_path_exists(run -> 'nodes', '$[*] ? (@.dependencies.size() == 0)');
+    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END,
+                                          CASE WHEN is_stuck THEN statement_timestamp() END);
 BEGIN
     RETURN QUERY WITH fresh AS (
         INSERT INTO public.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,
@@ -998,9 +1002,9 @@ BEGIN
     )
     SELECT fresh.id::text FROM fresh WHERE (SELECT count(*) FROM told) >= 0;
 END
-$$;
+$_$;
 
-CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, reason text, undoes boolean) RETURNS SETOF text
+CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, inside_error text, reason text, undoes boolean) RETURNS SETOF text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1023,11 +1027,11 @@ DECLARE
 BEGIN
     WITH run AS (
         UPDATE public.horsies_workflows w
-           SET error = run_error, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
+           SET error = CASE WHEN w.id = ids[1] THEN run_error ELSE inside_error END, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
                completed_at = CASE WHEN NOT w.id = ANY (undoing) THEN moment END,
-               ends_as = CASE WHEN w.id = ANY (undoing) THEN new_status END,
+               ends_as = CASE WHEN w.id = ANY (undoing) THEN CASE WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END END,
                unsettled = w.unsettled AND (w.id = ANY (undoing) OR NOT w.parent_workflow_id = ANY (ids)),
-               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' ELSE new_status END
+               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END
          WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.ends_as IS NULL
         RETURNING w.id
     ), live AS MATERIALIZED (
@@ -1646,6 +1650,8 @@ CREATE INDEX ix_horsies_workflow_tasks_compensate ON public.horsies_workflow_tas
 CREATE INDEX ix_horsies_workflow_tasks_live ON public.horsies_workflow_tasks USING btree (workflow_id, status) WHERE ((status)::text = ANY ((ARRAY['READY'::character varying, 'ENQUEUED'::character varying, 'RUNNING'::character varying])::text[]));
 
 CREATE INDEX ix_horsies_workflow_tasks_open ON public.horsies_workflow_tasks USING btree (status, updated_at) WHERE ((status)::text = ANY ((ARRAY['READY'::character varying, 'ENQUEUED'::character varying])::text[]));
+
+CREATE INDEX ix_horsies_workflow_tasks_signal ON public.horsies_workflow_tasks USING btree (signal_name, started_at) WHERE (((status)::text = 'WAITING'::text) AND (signal_name IS NOT NULL));
 
 CREATE INDEX ix_horsies_workflow_tasks_sub_workflow_id ON public.horsies_workflow_tasks USING btree (sub_workflow_id) WHERE (sub_workflow_id IS NOT NULL);
 

@@ -201,7 +201,7 @@ def test_a_schema_of_its_own_beside_the_applications_tables(empty_db: Database) 
     assert horsies_schema.current(empty_db.url, schema=name) == horsies_schema.head()
     assert horsies_schema.current(empty_db.url) is None
     tables = empty_db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", name)
-    assert len(tables) == 14
+    assert len(tables) == 15
     assert empty_db.execute("SELECT * FROM horsies_tasks") == []
     horsies_schema.downgrade(empty_db.url, "base", schema=name)
     assert empty_db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", name) == []

@@ -182,6 +182,8 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
             f"GRANT UPDATE ({', '.join(columns)}) ON {on(name)} TO {operator};"
             for name, columns in OPERATED_COLUMNS.items()
         ),
+        "-- a retry of a run that has undone what it did deletes the nodes that undid it",
+        f"GRANT DELETE ON {on('horsies_workflow_tasks')} TO {operator};",
         f"GRANT INSERT ({', '.join(ATTEMPT_COLUMNS)}) ON {on('horsies_task_attempts')} TO {operator};",
         f"GRANT INSERT (queue_name, paused_at, override, override_at) ON {on('horsies_queue_state')} TO {operator};",
         f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, SIGNAL, RATE_ROOM, *CANCEL, *POLICY)} TO {operator};",

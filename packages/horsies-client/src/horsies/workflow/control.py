@@ -16,7 +16,7 @@ from horsies._pg.transient import sqlstate
 from horsies.errors import BrokerError, OutcomeCode, RetrievalCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
-from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
+from horsies.workflow.info import PausedRun, WaitingNode, WorkflowInfo, WorkflowNodeInfo
 from horsies.workflow.paths import Place, locate
 from horsies.workflow.retrying import STOPPED, Row, Tree, missing_node, with_skipped
 from horsies.workflow.run_options import Moment, check_moment, seconds_of
@@ -57,6 +57,11 @@ class WorkflowControl:
         """The nodes of one run."""
         rows = await self._rows("read_nodes", workflow_id, _MAX_NODES)
         return [WorkflowNodeInfo.from_row(row) for row in rows]
+
+    async def waiting(self, signal_name: str | None = None, limit: int = 100) -> list[WaitingNode]:
+        """Nodes that wait for a signal, of this name or of any: what somebody has to approve, for example. The longest
+        wait comes first."""
+        return [WaitingNode.from_row(row) for row in await self._rows("waiting_nodes", signal_name, limit)]
 
     async def locate(self, workflow_id: str, path: str) -> list[Place]:
         """The nodes along a path such as `orders/item[3]`, the outermost first. Raises `UsageError`."""

@@ -84,6 +84,23 @@ class WorkflowNodeInfo(FromRow):
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingNode(FromRow):
+    """A node that waits for a signal."""
+
+    workflow_id: str
+    """The run to which the signal is sent."""
+    root_workflow_id: str
+    """The outermost run; the same if the node is not in a workflow inside another."""
+    workflow_name: str
+    node_id: str
+    signal_name: str
+    started_at: datetime
+    """Since when it waits."""
+    wake_at: datetime | None
+    """When it times out."""
+
+
+@dataclass(frozen=True, slots=True)
 class PausedRun:
     """A paused run, or a paused workflow inside a run."""
 

@@ -181,6 +181,12 @@ class WorkflowTask(base.Base):
         ),
         base.partial("ix_horsies_workflow_tasks_open", "status", "updated_at", where="status IN ('READY', 'ENQUEUED')"),
         base.partial("ix_horsies_workflow_tasks_waiting", "workflow_id", where="status = 'WAITING'"),
+        base.partial(
+            "ix_horsies_workflow_tasks_signal",
+            "signal_name",
+            "started_at",
+            where="status = 'WAITING' AND signal_name IS NOT NULL",
+        ),
         base.partial("ix_horsies_workflow_tasks_compensate", "workflow_id", where="compensate IS NOT NULL"),
         base.partial("uq_horsies_workflow_tasks_compensates", "compensates", where="compensates IS NOT NULL"),
     )

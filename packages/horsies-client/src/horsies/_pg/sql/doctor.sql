@@ -224,6 +224,11 @@ SELECT count(*) AS found, max(statement_timestamp() - good_until) AS longest FRO
      WHERE status IN ('PENDING', 'CLAIMED') AND good_until <= statement_timestamp()
      ORDER BY good_until LIMIT 1000) AS late;
 
+-- name: late_clocks :one
+-- Workflows whose clock has come (a sleep, a timeout, a deadline, a later start) and that no worker has moved on.
+SELECT count(*) AS found, max(statement_timestamp() - wake_at) AS longest FROM (
+    SELECT wake_at FROM horsies_workflows WHERE wake_at <= statement_timestamp() ORDER BY wake_at LIMIT 1000) AS late;
+
 -- name: missing_names :many
 -- Names that waiting tasks have and no live worker of their queue knows, as the workers recorded them, with the queues
 -- and counts among the first 100,000 waiting tasks, and `known_in`, the queues whose live workers know the name. A name

@@ -130,7 +130,7 @@ t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.
 -- The columns of WorkflowInfo but its metadata, which a viewer may not read; `w` is a row of horsies_workflows.
 w.id, w.name, w.status, w.on_error, w.definition_key, w.parent_workflow_id, w.depth, w.nodes_left, w.sent_at,
        w.created_at, w.started_at, w.completed_at, w.updated_at, w.deadline, w.start_at, w.priority, w.release, w.ends_as,
-       w.continues
+       w.continues, w.root_workflow_id
 
 -- fragment: node_info
 -- The columns of WorkflowNodeInfo; `n` is the node, `t` its task and `c` the workflow inside it. A node's row stays

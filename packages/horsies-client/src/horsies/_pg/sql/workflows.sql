@@ -37,16 +37,30 @@ SELECT {{workflow_info}}, NULL::jsonb AS metadata FROM horsies_workflows w WHERE
 
 -- name: list_workflows :many
 -- params: status, row_limit
--- Live workflows first, then the newest ended ones; workflows inside others are left out.
+-- Live workflows first, then the newest ended ones; workflows inside others are left out, and what a run was before it
+-- continued: such a row has a root and no parent.
 SELECT *, NULL::jsonb AS metadata FROM (
     (SELECT {{workflow_info}} FROM horsies_workflows w
-      WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.depth = 0 AND ($1::text IS NULL OR w.status = $1)
+      WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.depth = 0 AND w.root_workflow_id IS NULL
+        AND ($1::text IS NULL OR w.status = $1)
       ORDER BY w.status, w.updated_at DESC LIMIT $2)
     UNION ALL
     (SELECT {{workflow_info}} FROM horsies_workflows w
-      WHERE w.completed_at IS NOT NULL AND w.depth = 0 AND ($1::text IS NULL OR w.status = $1)
+      WHERE w.completed_at IS NOT NULL AND w.depth = 0 AND w.root_workflow_id IS NULL
+        AND ($1::text IS NULL OR w.status = $1)
       ORDER BY w.completed_at DESC LIMIT $2)) AS found
  ORDER BY completed_at IS NOT NULL, coalesce(completed_at, created_at) DESC LIMIT $2;
+
+-- name: waiting_nodes :many
+-- params: signal_name, row_limit
+-- Nodes that wait for a signal, the longest wait first; of all signals with a name NULL.
+SELECT n.workflow_id, coalesce(w.root_workflow_id, w.id) AS root_workflow_id, w.name AS workflow_name, n.node_id,
+       n.signal_name, n.started_at, n.wake_at
+  FROM (SELECT * FROM horsies_workflow_tasks n
+         WHERE n.status = 'WAITING' AND n.signal_name IS NOT NULL AND n.signal_name = coalesce($1::varchar, n.signal_name)
+         ORDER BY n.signal_name, n.started_at LIMIT $2) AS n
+  JOIN horsies_workflows w ON w.id = n.workflow_id
+ ORDER BY n.started_at, n.workflow_id, n.task_index;
 
 -- name: find_node :many
 -- params: id, node_id

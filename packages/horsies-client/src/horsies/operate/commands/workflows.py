@@ -1,4 +1,4 @@
-"""`horsies workflows [list]`, `show ID`, `check APP`, `signal ID NAME JSON`, `pause|resume|cancel|retry ID...`."""
+"""`horsies workflows [list]`, `show`, `check`, `waiting`, `signal`, `pause`, `resume`, `cancel` and `retry`."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,6 +48,9 @@ def main(argv: Sequence[str]) -> int:
     show.add_argument("--path", help="the workflow inside the run at this path, such as outer/inner or orders/item[3]")
     show.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart, for documents")
     add_check(command)
+    waiting = command.add("waiting", "list nodes that wait for a signal, the longest wait first", _waiting)
+    waiting.add_argument("--signal", metavar="NAME", help="only those that wait for this signal")
+    waiting.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
     signal = command.add("signal", "send a signal to a run: an approval, for example", _signal)
     signal.add_argument("id", metavar="ID", type=row_id)
     signal.add_argument("name", metavar="NAME")
@@ -115,6 +118,20 @@ async def _show(desk: Desk) -> int:
         else:
             for node_id, text in errors.items():
                 say(f"\n{one_line(node_id)}: {text}")
+    return OK
+
+
+async def _waiting(desk: Desk) -> int:
+    nodes = await desk.broker.workflows.waiting(desk.options.signal, desk.options.limit)
+    if desk.has_said({"waiting": nodes}, nodes, "no node waits for a signal"):
+        return OK
+    say_table(
+        ["WORKFLOW ID", "WORKFLOW", "NODE", "SIGNAL", "SINCE", "UNTIL"],
+        [
+            (one.workflow_id, one.workflow_name, one.node_id, one.signal_name, one.started_at, one.wake_at)
+            for one in nodes
+        ],
+    )
     return OK
 
 

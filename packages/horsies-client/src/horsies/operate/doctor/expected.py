@@ -22,6 +22,7 @@ INDEXES: Final = (
     "ix_horsies_worker_instances_open", "ix_horsies_worker_states_worker",
     "ix_horsies_workflow_signals_name", "ix_horsies_workflow_signals_new",
     "ix_horsies_workflow_tasks_compensate", "ix_horsies_workflow_tasks_live", "ix_horsies_workflow_tasks_open",
+    "ix_horsies_workflow_tasks_signal",
     "ix_horsies_workflow_tasks_sub_workflow_id", "ix_horsies_workflow_tasks_waiting",
     "ix_horsies_workflows_completed_at", "ix_horsies_workflows_finishing", "ix_horsies_workflows_live",
     "ix_horsies_workflows_parent_workflow_id", "ix_horsies_workflows_unsettled", "ix_horsies_workflows_wake_at",

@@ -264,6 +264,21 @@ def overdue(facts: Facts) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def workflow_clocks(facts: Facts) -> Iterator[Finding]:
+    row = facts.row("late_clocks")
+    sweep = _longest(facts, "check_interval_ms")
+    if not row["found"] or row["longest"] <= 2 * sweep + facts.limits.overdue:
+        yield Finding("workflow-clocks", OK, "no workflow waits for a time that has come")
+        return
+    more = "at least " if row["found"] >= 1000 else ""
+    yield Finding(
+        "workflow-clocks", PROBLEM,
+        f"{more}{plural(row['found'], 'workflow')} should have gone on, the first {span(row['longest'])} ago",
+        "their sleeps, timeouts, deadlines or later starts have come, and no worker has moved them on",
+        "start a worker; if some run, look in their logs for workflows and the reaper",
+    )  # fmt: skip
+
+
 def schedules(facts: Facts) -> Iterator[Finding]:
     yield from schedule_findings(facts.row("schedule_facts"))
 

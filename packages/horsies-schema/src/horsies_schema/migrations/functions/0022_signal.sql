@@ -15,8 +15,8 @@ DECLARE
     target record;
 BEGIN
     IF $2 IS NULL OR $2 = '' OR length($2) > 255 THEN
-        RAISE 'a signal needs a name of 1 to 255 characters, not %', coalesce(quote_literal(left($2, 60)), 'NULL')
-            USING ERRCODE = 'invalid_parameter_value';
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE =
+            'a signal needs a name of 1 to 255 characters, not ' || coalesce(quote_literal(left($2, 60)), 'NULL');
     ELSIF $4 = '' OR length($4) > 255 THEN
         RAISE 'the id of a signal has 1 to 255 characters' USING ERRCODE = 'invalid_parameter_value';
     END IF;

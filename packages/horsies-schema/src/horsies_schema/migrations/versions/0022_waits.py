@@ -53,6 +53,9 @@ INDEXES = {
     "ix_horsies_workflow_tasks_open": "horsies_workflow_tasks (status, updated_at)"
     " WHERE status IN ('READY', 'ENQUEUED')",
     "ix_horsies_workflow_tasks_waiting": "horsies_workflow_tasks (workflow_id) WHERE status = 'WAITING'",
+    # for those who ask what waits for them
+    "ix_horsies_workflow_tasks_signal": "horsies_workflow_tasks (signal_name, started_at)"
+    " WHERE status = 'WAITING' AND signal_name IS NOT NULL",
     "ix_horsies_workflow_tasks_compensate": "horsies_workflow_tasks (workflow_id) WHERE compensate IS NOT NULL",
     "ix_horsies_workflows_wake_at": "horsies_workflows (wake_at) WHERE wake_at IS NOT NULL",
     "ix_horsies_workflows_finishing": "horsies_workflows (updated_at) WHERE status = 'RUNNING' AND nodes_left = 0",

@@ -22,6 +22,7 @@ LATERAL (
 SELECT {{workflow_info}}, {{run_times}}, NULL::jsonb AS metadata
   FROM (SELECT {{workflow_info}} FROM horsies_workflows w
          WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.status = ANY ($statuses::text[]) AND w.depth = 0
+           AND w.root_workflow_id IS NULL
            AND {{found_run}}
          ORDER BY w.status DESC, w.updated_at DESC LIMIT $row_limit::int) AS w
  CROSS JOIN {{node_counts}}
@@ -37,7 +38,7 @@ WITH walked AS MATERIALIZED (
      ORDER BY w.completed_at DESC, w.id DESC LIMIT $look::int
 ), matching AS (
     SELECT * FROM walked w
-     WHERE w.status = ANY ($statuses::text[]) AND w.depth = 0 AND {{found_run}}
+     WHERE w.status = ANY ($statuses::text[]) AND w.depth = 0 AND w.root_workflow_id IS NULL AND {{found_run}}
      ORDER BY w.completed_at DESC, w.id DESC LIMIT $row_limit::int
 ), tail AS (
     SELECT (SELECT count(*) FROM walked) AS walked, w.id AS tail_id, w.completed_at AS tail_at
@@ -51,17 +52,17 @@ SELECT tail.*, {{workflow_info}}, {{run_times}}, NULL::jsonb AS metadata
 -- params: since, name, id_start, bound
 -- The number of runs in each state; the rows named `read` say how many runs of each section were read.
 WITH walked AS MATERIALIZED (
-    (SELECT 'live' AS section, x.id, x.name, x.status, x.depth FROM horsies_workflows x
+    (SELECT 'live' AS section, x.id, x.name, x.status, x.depth, x.root_workflow_id FROM horsies_workflows x
       WHERE x.status IN ('PENDING', 'RUNNING', 'PAUSED')
       ORDER BY x.status DESC, x.updated_at DESC LIMIT $bound::int)
     UNION ALL
-    (SELECT 'ended', x.id, x.name, x.status, x.depth FROM horsies_workflows x
+    (SELECT 'ended', x.id, x.name, x.status, x.depth, x.root_workflow_id FROM horsies_workflows x
       WHERE x.completed_at IS NOT NULL
         AND ($since::interval IS NULL OR x.completed_at >= statement_timestamp() - $since::interval)
       ORDER BY x.completed_at DESC LIMIT $bound::int)
 )
 SELECT 'status' AS field, w.status AS value, count(*) AS runs FROM walked w
- WHERE w.depth = 0 AND {{found_run}}
+ WHERE w.depth = 0 AND w.root_workflow_id IS NULL AND {{found_run}}
  GROUP BY w.status
 UNION ALL
 SELECT 'read', w.section, count(*) FROM walked w GROUP BY w.section;
