@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS articles (
     id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, title text, state text NOT NULL DEFAULT 'new', workflow_id text);
 CREATE TABLE IF NOT EXISTS reviews (article_id int PRIMARY KEY, editor text NOT NULL, is_good boolean NOT NULL);
 """
-# horsies' tables may be read freely, and an index serves this; without a join: `get_broker().workflows.waiting("review")`
+# horsies' tables may be read freely, and an index serves this; `get_broker().workflows.waiting("review")` has no join
 WAITING = """
 SELECT a.id, a.title, n.started_at AS since
   FROM horsies_workflow_tasks n JOIN articles a ON a.workflow_id = n.workflow_id

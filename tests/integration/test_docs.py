@@ -182,7 +182,7 @@ COMMANDS = {
     "queues": (("list",), ("pause",), ("resume",), ("show",), ("set",), ("unset",), ("groups",)),
     "limits": (("list",), ("set",), ("unset",)),
     "version": ((),), "exporter": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
-    "workflows": (("list",), ("show",), ("check",), ("signal",), ("pause",), ("resume",), ("cancel",), ("retry",)),
+    "workflows": (("list",), ("show",), ("check",), ("waiting",), ("signal",), ("pause",), ("resume",), ("cancel",), ("retry",)),
 }  # fmt: skip
 
 
