@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,27 @@ def test_the_snippets_of_the_waiting_guide_fit_together(tmp_path: Path) -> None:
     assert "workflows: 3" in checked_and_typed(tmp_path, first, default, called, starts, loop)
 
 
+def test_the_trigger_of_the_database_guide_signals(db: Database) -> None:
+    """Its statements, and those of the runbook and of the guide to workflows that wait, as they are written."""
+    db.execute("CREATE TABLE orders (id int, workflow_id text)")
+    db.execute("CREATE TABLE payments (id int, order_id int, cents int)")
+    run = "01980f6e-3b5c-7d31-9a57-0a4c7e1f2b11"
+    told: list[Any] = []
+    for page in ("guides/database", "operations/runbook", "guides/waiting-workflows"):
+        for text in re.findall(r"^```sql\n(.*?)^```", (ROOT / "docs" / f"{page}.md").read_text(), re.M | re.S):
+            for statement in re.split(r";\n(?!\s| *END)", text):
+                if statement.strip() and "set_public_done" not in statement:
+                    told += db.execute(statement)
+    assert told == [("WORKFLOW_NOT_FOUND",)]
+    db.execute("INSERT INTO horsies_workflows (id, name, status, nodes_left) VALUES (%s, 'order', 'RUNNING', 1)", run)
+    db.execute("INSERT INTO orders VALUES (1, %s)", run)
+    db.execute("INSERT INTO payments VALUES (7, 1, 1250)")
+    assert db.execute("SELECT id, workflow_id, name, value FROM horsies_workflow_signals") == [
+        ("payment-7", run, "paid", "1250"),
+    ]  # fmt: skip
+    db.execute("DELETE FROM horsies_workflows")
+
+
 def checked_and_typed(tmp_path: Path, *parts: str) -> str:
     """Run this module, check its app and its types. Returns what `horsies check` says."""
     (tmp_path / "all.py").write_text("\n".join(parts))
@@ -182,7 +204,9 @@ COMMANDS = {
     "queues": (("list",), ("pause",), ("resume",), ("show",), ("set",), ("unset",), ("groups",)),
     "limits": (("list",), ("set",), ("unset",)),
     "version": ((),), "exporter": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
-    "workflows": (("list",), ("show",), ("check",), ("waiting",), ("signal",), ("pause",), ("resume",), ("cancel",), ("retry",)),
+    "workflows": (
+        ("list",), ("show",), ("check",), ("waiting",), ("signal",), ("pause",), ("resume",), ("cancel",), ("retry",),
+    ),
 }  # fmt: skip
 
 
