@@ -114,6 +114,24 @@ def _workflows(db: Database) -> None:
     node("live", 5, "SKIPPED", dependencies=[1])
     workflow("child", parent_workflow_id="live", parent_task_index=3, root_workflow_id="live", depth=1)
     node("child", 0, "RUNNING", kind="workflow", sub_workflow_id="elsewhere")
+    workflow("waits", wake_at=ahead(minutes=1), deadline=ahead(hours=1))
+    node("waits", 0, "COMPLETED", kind="signal", signal_name="go", result='{"ok":1}')
+    node("waits", 1, "COMPLETED", kind="sleep", ttl=timedelta(seconds=1), result='{"ok":null}')
+    node("waits", 2, "WAITING", kind="sleep", ttl=timedelta(hours=1), wake_at=ahead(minutes=1), started_at=NOW)
+    node("waits", 3, "SKIPPED", kind="sleep", skip_reason="not_taken", when_index=4, when_value=True)
+    node("waits", 4, "COMPLETED", kind="signal", signal_name="ok", result='{"ok":false}')
+    node("waits", 5, "PENDING", when_index=2, when_value=True)
+    for at, (name, value) in enumerate((("go", "1"), ("ok", "false"))):
+        factories.insert(
+            db, "horsies_workflow_signals", id=name, workflow_id="waits", name=name, value=value,
+            created_at=ago(minutes=1), consumed_by=f"waits/{4 * at}", consumed_at=NOW,
+        )  # fmt: skip
+    factories.insert(db, "horsies_workflow_signals", id="kept", workflow_id="waits", name="go", value="2")
+    workflow("undone", "FAILED")
+    undo = {"compensate": "{}", "result": '{"ok":1}', "kind": "sleep", "ttl": timedelta(0)}
+    for index in range(2):
+        node("undone", index, "COMPLETED", **undo, ended_seq=index + 1)
+        node("undone", 2 + index, "COMPLETED", compensates=f"undone/{1 - index}", kind="sleep", ttl=timedelta(0))
     workflow("finished", "COMPLETED")
     factories.task(db, "COMPLETED", id="f-done", is_workflow_task=True)
     _shift(db, hours=11, tasks=["f-done"])
@@ -211,6 +229,26 @@ SEEDS = [
     ("W5", "live/2", NODE.format("allow_failed_deps = true, dependencies = '{0,4}'", "live/2")),
     ("W5", "live/1", NODE.format("started_at = now() - interval '1 hour'", "live/1")),
     ("W6", "live/4", WORKFLOW.format(OLD, "live") + ";" + NODE.format("dependencies = '{0}'", "live/4")),
+    ("W5", "waits/2", NODE.format("dependencies = '{3,5}'", "waits/2")),
+    ("W5", "waits/2", NODE.format("when_index = 4, when_value = true", "waits/2")),
+    ("W6", "waits/5", WORKFLOW.format(OLD, "waits") + ";" + NODE.format("when_index = 4", "waits/5")),
+    ("G1", "go", NODE.format("result = '{{\"ok\":2}}'", "waits/0")),
+    ("G1", "go", NODE.format("status = 'FAILED'", "waits/0")),
+    ("G1", "ok", NODE.format("signal_name = 'other'", "waits/4")),
+    ("G1", "waits/0", "DELETE FROM horsies_workflow_signals WHERE id = 'go'"),
+    ("G2", "waits/1", NODE.format("ttl = interval '1 hour'", "waits/1")),
+    ("G2", "waits/1", NODE.format("good_until = now()", "waits/1")),
+    ("G3", "undone/3", NODE.format("status = 'FAILED'", "undone/0")),
+    ("G3", "undone/3", NODE.format("started_at = now() - interval '1 hour'", "undone/3")),
+    ("G3", "undone/2", NODE.format("ended_seq = 9", "undone/0")),
+    ("G3", "undone/3", "DROP INDEX uq_horsies_workflow_tasks_compensates;"
+        + NODE.format("compensates = 'undone/1'", "undone/3")),
+    ("G4", "undone", WORKFLOW.format("wake_at = now()", "undone")),
+    ("G4", "undone", WORKFLOW.format("ends_as = 'FAILED'", "undone")),
+    ("G4", "undone", NODE.format("status = 'WAITING'", "undone/1")),
+    ("G5", "waits", WORKFLOW.format("wake_at = NULL", "waits")),
+    ("G5", "waits", WORKFLOW.format("wake_at = now() + interval '2 minutes'", "waits")),
+    ("G5", "waits", WORKFLOW.format("deadline = now() + interval '40 s'", "waits")),
     ("W7", "live", NODE.format("dependencies = '{4}'", "live/2") + ";" + NODE.format("dependencies = '{2}'", "live/4")),
     ("W7", "live", NODE.format("dependencies = '{77}'", "live/4")),
     ("W8", "child", WORKFLOW.format("depth = 5", "child")),
@@ -258,8 +296,8 @@ def test_a_seeded_violation_fires_its_rule(good: Database, rule: str, who: str, 
 def test_every_rule_has_been_seen_to_fire() -> None:
     assert {rule for rule, _, _ in SEEDS} == invariants.rules().keys()
     assert list(invariants.rules()) == [
-        *(f"T{n}" for n in range(1, 9)), *(f"A{n}" for n in range(1, 8)), *(f"W{n}" for n in range(1, 9)), "S1",
-        *(f"L{n}" for n in range(1, 9)),
+        *(f"T{n}" for n in range(1, 9)), *(f"A{n}" for n in range(1, 8)), *(f"W{n}" for n in range(1, 9)),
+        *(f"G{n}" for n in range(1, 6)), "S1", *(f"L{n}" for n in range(1, 9)),
     ]  # fmt: skip
 
 

@@ -188,15 +188,13 @@ async def test_a_run_of_which_nothing_is_under_way_is_counted_anew(t: SimpleName
     one = t.number.node(node_id="one")(1)
     nodes = [one, t.plus.node(node_id="two")(from_node(one), 1), t.number.node(node_id="three", waits_for=[one])(3)]
     handle = await t.app.workflow("w", nodes).start_async()
-    db.execute("UPDATE horsies_workflow_tasks SET dependents = '{}'")
+    db.execute("UPDATE horsies_workflow_tasks SET deps_left = 2, deps_ok = -1 WHERE deps_left = 1")
     async with Engine.on(db, NAMES) as engine:
-        await engine.hands.connection.execute("SELECT 1")
-        rows = await engine.claim()
-        engine.advancers[0].tasks_ended(await engine.end(rows, answer))
+        engine.advancers[0].tasks_ended(await engine.end(await engine.claim(), answer))
         await engine.advance()
-        assert await engine.claim() == []
-        db.execute("UPDATE horsies_workflow_tasks SET dependents = '{1,2}' WHERE node_id = 'one'")
-        await engine.recover()
+        rows = await engine.claim()
+        assert len(rows) == 2
+        engine.advancers[0].tasks_ended(await engine.end(rows, answer))
         await engine.drain(answer)
     assert await handle.status_async() is WorkflowStatus.COMPLETED
     assert invariants.check(db, slack_s=0, wf_grace_s=0) == []
@@ -271,6 +269,7 @@ async def test_a_worker_that_starts_finds_what_stopped_half_way(t: SimpleNamespa
             await reaper.run_once()
             assert len(found) == 1  # within the grace
             db.execute("UPDATE horsies_workflows SET updated_at = updated_at - interval '2 minutes'")
+            db.execute("UPDATE horsies_workflow_tasks SET updated_at = updated_at - interval '2 minutes'")
             db.execute("UPDATE horsies_tasks SET terminal_at = terminal_at - interval '2 minutes'")
             await reaper.run_once()
             assert len(found) == 2

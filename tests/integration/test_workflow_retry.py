@@ -225,7 +225,7 @@ async def test_a_workflow_inside_waits_for_the_retried_source(t: SimpleNamespace
         await run_until(engine, Broken(1, 11), handle, WorkflowStatus.FAILED)
         assert await states(handle) == {"n1": "FAILED", "sub": "FAILED"}
         assert await handle.retry_async()
-        assert await states(handle) == {"n1": "READY", "sub": "PENDING"}
+        assert await states(handle) == {"n1": "PENDING", "sub": "PENDING"}
         await engine.recover()
         rows = await engine.claim()
         assert [json.loads(row["kwargs"])["n"] for row in rows] == [1]
@@ -541,7 +541,8 @@ VERBS: dict[str, tuple[str, tuple[str, str], Callable[[str], str]]] = {
     "take_back_nodes": ("RUNNING", ("ENQUEUED", "FAILED"), lambda one: f"ARRAY['{one}'], '{{}}'"),
     "pause_workflows": ("RUNNING", ("COMPLETED", "ENQUEUED"), lambda one: f"ARRAY['{one}'], NULL"),
     "stop_workflows": (
-        "RUNNING", ("PENDING", "ENQUEUED"), lambda one: f"ARRAY['{one}'], 'CANCELLED', '{{}}', '{{}}', '{{}}'",
+        "RUNNING", ("PENDING", "ENQUEUED"),
+        lambda one: f"ARRAY['{one}'], 'CANCELLED', '{{}}', '{{}}', '{{}}', '{{}}', 'cancelled', true",
     ),
 }  # fmt: skip
 

@@ -327,9 +327,9 @@ async def test_a_step_costs_what_its_nodes_cost(t: SimpleNamespace, db: Database
     connection = await asyncpg.connect(db.url, server_settings=CLAIM_SETTINGS)
     workflow_id = str(uuid.uuid4())
     lookups = {
-        "count_down": f"'{workflow_id}', ARRAY[5, 6], ARRAY[true, true]",
-        "settle_tasks": f"'{workflow_id}', ARRAY['x', 'y'], '{{}}', true",
-        "end_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['SKIPPED'], ARRAY['{{}}']",
+        "count_down": f"'{workflow_id}', ARRAY[5, 6], ARRAY[true, true], ARRAY[false, false]",
+        "settle_tasks": f"'{workflow_id}', ARRAY['x', 'y'], '{{}}', true, true, NULL, 0",
+        "end_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['SKIPPED'], ARRAY['{{}}'], ARRAY['upstream']",
         "enqueue_nodes": f"'{workflow_id}', ARRAY[3001], ARRAY['z'], '{{}}', 1000000, '{{}}'",
         "missing_values": f"'{workflow_id}', ARRAY[3001]",
         "word_errors": f"'{workflow_id}', ARRAY[3001], ARRAY['{{}}']",

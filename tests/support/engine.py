@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Self
 
-from horsies import AppConfig, PostgresConfig, ResilienceConfig, TaskError
+from horsies import AppConfig, Continue, PostgresConfig, ResilienceConfig, TaskError
 from horsies.codec import encode_error
 from horsies.status import AttemptOutcome, TaskStatus
+from horsies.workflow.continuing import continue_text
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
@@ -23,8 +24,8 @@ from horsies_worker.workflows.advance import LEASE, Advancer
 from tests.support.hands import Hands, end_of
 from tests.support.postgres import Database
 
-Answer = Callable[[str, Mapping[str, Any]], int | str | list[Any] | TaskError]
-"""(task name, arguments) -> the value that the task returns, or its error."""
+Answer = Callable[[str, Mapping[str, Any]], int | str | list[Any] | TaskError | Continue[Any]]
+"""(task name, arguments) -> the value that the task returns, its error, or the workflow that goes on in its place."""
 
 
 class Killed(Exception):
@@ -69,6 +70,10 @@ class Engine:
                     end_of(row, TaskStatus.FAILED, error_code=str(given.error_code), result=encode_error(given),
                            recorded=AttemptOutcome.FAILED)
                 )  # fmt: skip
+            elif isinstance(given, Continue):
+                text, problem = continue_text(given.workflow, given.workflow.codec.signature.result)
+                assert problem is None, problem
+                ends.append(end_of(row, result=text))
             else:
                 ends.append(end_of(row, result=json.dumps({"ok": given}, separators=(",", ":"))))
         written: set[str] = set()

@@ -25,7 +25,7 @@ CREATE TABLE chaos_ledger (id bigserial PRIMARY KEY, k bigint NOT NULL, run uuid
 """
 """What a run that keeps a ledger of its sends and starts loads it into, for the L rules."""
 
-_RULE = re.compile(r"^-- ([TAWSL]\d) ", re.MULTILINE)
+_RULE = re.compile(r"^-- ([TAWGSL]\d) ", re.MULTILINE)
 _VARIABLE = re.compile(r"(?<!:):([a-z_]+)")
 _TABLE = re.compile(r"(?:horsies|chaos)_\w+")
 _WHEN_SETTLED = {"A7", "W1", "W2", "W6", "W8", "S1"}

@@ -1,6 +1,7 @@
 -- What must hold in every database that horsies works in, after every fault. Each statement returns the rows
 -- that break its rule: empty is good. Run by tests/support/invariants.py; tests/integration/test_invariants.py
--- has seen every rule fire. Groups: T task row, A attempts, W workflow, S schedule, L ledger of the chaos run.
+-- has seen every rule fire. Groups: T task row, A attempts, W workflow, G signals, clocks and compensations, S schedule,
+-- L ledger of the chaos run.
 -- Parameters are psql variables: slack_s, running_stale_s, finalizing_stale_s, claimed_stale_s, wf_grace_s, cap,
 -- qcap (jsonb: cap by queue, "*" for every other one), async_tasks (text[]).
 
@@ -114,13 +115,15 @@ SELECT 'W2' AS inv, w.id FROM horsies_workflows w
 WHERE w.status = 'RUNNING' AND w.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s)
   AND NOT EXISTS (SELECT 1 FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id
                   AND n.status NOT IN ('COMPLETED','FAILED','SKIPPED'));
--- W3 node and task agree once both had time to settle
+-- W3 node and task agree once both had time to settle; a task that returned Continue has ended before its node, which
+--    goes on as a workflow or fails because it cannot
 SELECT 'W3' AS inv, n.id FROM horsies_workflow_tasks n JOIN horsies_tasks t ON t.id = n.task_id
 WHERE (t.status IN ('COMPLETED','FAILED','CANCELLED','EXPIRED') AND n.status NOT IN ('COMPLETED','FAILED','SKIPPED')
-       AND t.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s))
+       AND n.sub_workflow_id IS NULL AND t.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s))
    OR (n.status = 'COMPLETED' AND t.status <> 'COMPLETED')
-   OR (n.status = 'FAILED' AND t.status NOT IN ('FAILED','EXPIRED','CANCELLED'))
-   OR (n.status = 'SKIPPED' AND t.status IN ('COMPLETED','RUNNING'))
+   OR (n.status = 'FAILED' AND t.status NOT IN ('FAILED','EXPIRED','CANCELLED')
+       AND left(coalesce(t.result, ''), 12) <> '{"continue":')
+   OR (n.status = 'SKIPPED' AND t.status IN ('COMPLETED','RUNNING') AND n.sub_workflow_id IS NULL)
    OR NOT t.is_workflow_task
    OR (t.withdrawn AND EXISTS (SELECT 1 FROM horsies_workflows w WHERE w.id = n.workflow_id AND w.status = 'RUNNING'));
 -- W4 each active node is backed; each workflow task row belongs to exactly one node; no task has two nodes
@@ -130,26 +133,29 @@ WHERE n.status IN ('ENQUEUED','RUNNING')
    OR (n.kind <> 'task' AND n.sub_workflow_id IS NULL))
 UNION ALL SELECT 'W4', t.id FROM horsies_tasks t WHERE t.is_workflow_task
   AND (SELECT count(*) FROM horsies_workflow_tasks n WHERE n.task_id = t.id) <> 1;
--- W5 a node ran only after what it waits for; edges from branches that were not taken have left its join
+-- W5 a node ran only after what it waits for; a branch that was not taken leaves the join
 SELECT 'W5' AS inv, n.id FROM horsies_workflow_tasks n
 CROSS JOIN LATERAL (
-  SELECT count(*) FILTER (WHERE d.skip_reason IS DISTINCT FROM 'not_taken') total,
+  SELECT count(*) FILTER (WHERE d.skip_reason IS DISTINCT FROM 'not_taken' OR d.completed_at > n.started_at) total,
          count(*) FILTER (WHERE d.status = 'COMPLETED' AND d.completed_at <= n.started_at) ok,
          count(*) FILTER (WHERE d.status IN ('COMPLETED','FAILED','SKIPPED') AND d.completed_at <= n.started_at
                             AND d.skip_reason IS DISTINCT FROM 'not_taken') done
   FROM horsies_workflow_tasks d WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY(n.dependencies)) d
-WHERE n.started_at IS NOT NULL AND n.status IN ('RUNNING','COMPLETED','FAILED') AND CASE
+WHERE n.started_at IS NOT NULL AND n.status IN ('WAITING','RUNNING','COMPLETED','FAILED') AND (CASE
    WHEN cardinality(n.dependencies) = 0 THEN false
    WHEN n.allow_failed_deps THEN d.done < d.total
    WHEN n.join_type = 'any' THEN d.ok < 1
    WHEN n.join_type = 'quorum' THEN d.ok < n.min_success
-   ELSE d.ok < d.total END;
+   ELSE d.ok < d.total END
+  OR n.when_index IS NOT NULL AND NOT EXISTS (SELECT 1 FROM horsies_workflow_tasks d WHERE d.workflow_id = n.workflow_id
+       AND d.task_index = n.when_index AND d.status = 'COMPLETED' AND d.completed_at <= n.started_at
+       AND d.result::json ->> 'ok' = n.when_value::text));
 -- W6 a node whose dependencies are settled is not left waiting in a RUNNING workflow
 SELECT 'W6' AS inv, n.id FROM horsies_workflow_tasks n JOIN horsies_workflows w ON w.id = n.workflow_id
 WHERE w.status = 'RUNNING' AND n.status IN ('PENDING','READY')
   AND w.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s)
   AND NOT EXISTS (SELECT 1 FROM horsies_workflow_tasks d
-                  WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY(n.dependencies)
+                  WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY(n.dependencies || n.when_index)
                     AND d.status NOT IN ('COMPLETED','FAILED','SKIPPED'));
 -- W7 the graph is sound: known dependencies, no self loop, no cycle
 WITH RECURSIVE e AS (SELECT workflow_id, task_index AS dst, unnest(dependencies) AS src FROM horsies_workflow_tasks),
@@ -167,6 +173,40 @@ WHERE c.parent_workflow_id IS NOT NULL
   AND (p.id IS NULL OR c.depth <> p.depth + 1 OR n.sub_workflow_id IS DISTINCT FROM c.id
    OR (c.status IN ('COMPLETED','FAILED','CANCELLED') AND n.status NOT IN ('COMPLETED','FAILED','SKIPPED')
        AND c.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s)));
+-- G1 a signal fed at most one node, which completed with its value; a node that a signal completed has exactly one
+SELECT 'G1' AS inv, g.id FROM horsies_workflow_signals g LEFT JOIN horsies_workflow_tasks n ON n.id = g.consumed_by
+WHERE g.consumed_at IS NOT NULL AND (n.id IS NULL OR n.kind <> 'signal' OR n.status <> 'COMPLETED'
+      OR n.signal_name <> g.name OR n.result IS DISTINCT FROM '{"ok":' || g.value || '}'
+      OR g.created_at > n.completed_at)
+UNION ALL SELECT 'G1', n.id FROM horsies_workflow_tasks n WHERE n.kind = 'signal' AND n.status = 'COMPLETED'
+  AND (SELECT count(*) FROM horsies_workflow_signals g WHERE g.consumed_by = n.id) <> 1;
+-- G2 no clock was early: a sleep, or the timeout of a signal
+SELECT 'G2' AS inv, n.id FROM horsies_workflow_tasks n
+WHERE (n.kind = 'sleep' AND n.status = 'COMPLETED' OR n.kind = 'signal' AND n.status = 'FAILED')
+  AND n.completed_at < coalesce(n.good_until, n.started_at + n.ttl);
+-- G3 compensations: one per node, of nodes that completed; one after the other, the last end first
+SELECT 'G3' AS inv, u.id FROM horsies_workflow_tasks u LEFT JOIN horsies_workflow_tasks n ON n.id = u.compensates
+WHERE u.compensates IS NOT NULL
+  AND (n.id IS NULL OR n.status <> 'COMPLETED' OR n.compensate IS NULL OR n.compensates IS NOT NULL
+   OR EXISTS (SELECT 1 FROM horsies_workflow_tasks v JOIN horsies_workflow_tasks m ON m.id = v.compensates
+              WHERE v.id <> u.id AND (v.compensates = u.compensates
+                 OR v.workflow_id = u.workflow_id AND v.started_at < u.completed_at AND u.started_at < v.completed_at
+                 OR v.workflow_id = u.workflow_id AND m.workflow_id = n.workflow_id AND m.ended_seq > n.ended_seq
+                    AND u.started_at < coalesce(v.completed_at, 'infinity'))));
+-- G4 a run that has ended has no clock, no node that waits, and no end to come
+SELECT 'G4' AS inv, w.id FROM horsies_workflows w
+WHERE w.status IN ('COMPLETED','FAILED','CANCELLED')
+  AND (w.wake_at IS NOT NULL OR w.ends_as IS NOT NULL
+   OR EXISTS (SELECT 1 FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.status = 'WAITING'));
+-- G5 the clock of a live run is not later than its earliest one (a worker that looks at it moves it by its lease of 30 s)
+SELECT 'G5' AS inv, w.id FROM horsies_workflows w
+CROSS JOIN LATERAL (SELECT least(CASE WHEN w.ends_as IS NULL THEN w.deadline END,
+                                 CASE WHEN w.status = 'PENDING' AND w.depth = 0 THEN w.start_at END,
+                                 min(n.wake_at)) AS at
+                      FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.status = 'WAITING'
+                       AND (n.kind = 'sleep' OR w.status <> 'PAUSED')) AS clock
+WHERE w.status IN ('PENDING','RUNNING','PAUSED')
+  AND coalesce(w.wake_at, 'infinity') > greatest(clock.at, now() + make_interval(secs => 30)) AND clock.at IS NOT NULL;
 -- S1 schedule bookkeeping
 SELECT 'S1' AS inv, schedule_name FROM horsies_schedule_state
 WHERE next_run_at <= last_run_at OR run_count < 0 OR (run_count > 0 AND (last_run_at IS NULL OR last_task_id IS NULL));

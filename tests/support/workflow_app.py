@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from horsies import (
+    Continue,
     Horsies,
     QueueMode,
     RetryPolicy,
@@ -116,6 +117,34 @@ def register(app: Horsies) -> SimpleNamespace:
     @app.task("fails_until", **common)
     def fails_until(path: str) -> Number:
         return TaskResult(ok=1) if os.path.exists(path) else TaskResult(err=TaskError("NOT_YET"))  # noqa: PTH110
+
+    @app.task("is_true", **common)
+    def is_true(value: bool) -> TaskResult[bool, TaskError]:
+        return TaskResult(ok=value)
+
+    @app.task("unbook", **common)
+    def unbook(value: int, n: int = 0, seconds: float = 0.0) -> Number:
+        _trace(f"unbook-{n}")
+        time.sleep(seconds)
+        return TaskResult(ok=value)
+
+    @app.task("book", **common)
+    def book(n: int, seconds: float = 0.0) -> Number:
+        _trace(f"book-{n}")
+        return TaskResult(ok=n * 10)
+
+    @app.task("countdown", **common)
+    def countdown(n: int) -> Number:
+        _trace(f"countdown-{n}")
+        if not n:
+            return TaskResult(ok=0)
+        following = countdown.node(node_id="again")(n - 1)
+        return Continue(app.workflow("countdown", [following], output=following))
+
+    @app.task("continue_as_text", **common)
+    def continue_as_text() -> Number:
+        wrong = traced.node(node_id="wrong")("text")
+        return Continue(app.workflow("texts", [wrong], output=wrong))  # type: ignore[return-value]
 
     return SimpleNamespace(**{name: task for name, task in locals().items() if name not in ("app", "common")})
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.codec import EncodedCall
     from horsies.registry import TaskDefinition
-    from horsies.workflow.nodes import Join, Node, NodeBuilder, Task as NodeTask
+    from horsies.workflow.node_builder import NodeBuilder
+    from horsies.workflow.nodes import Join, Node, Task as NodeTask
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -194,7 +195,8 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         or is cancelled later. Its first parameter takes the node's value, its others the node's arguments of the same
         names. On a map it undoes each item.
         """
-        from horsies.workflow.nodes import MAX_WIDTH, NodeBuilder, listed
+        from horsies.workflow.node_builder import NodeBuilder
+        from horsies.workflow.nodes import MAX_WIDTH, listed
 
         options = {
             "node_id": node_id, "waits_for": listed(waits_for) or waits_for,

@@ -242,6 +242,7 @@ class WorkflowControl:
         if indexes is not None:  # the workflows in these nodes continue where they stopped
             stopped = tree.stopped_below({row["sub_workflow_id"] for row in moved} - {None})
             if stopped:
+                undone |= await self._run_undone_again(connection, tree, stopped)
                 moved += await self._fetch(connection, "retry_nodes", stopped, None)
             runs = [*runs, *stopped]
         moved += [{"workflow_id": one} for one in undone]

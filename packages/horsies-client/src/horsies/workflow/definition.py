@@ -16,7 +16,8 @@ from horsies.errors import Problem, UsageError
 from horsies.options import check_name
 from horsies.workflow.defined import Definition, workflows_of
 from horsies.workflow.graph import OnError, Place, SuccessPolicy, WorkflowDefinitionError, calling_place
-from horsies.workflow.nodes import FromNode, Node, NodeBuilder, is_by_name
+from horsies.workflow.node_builder import NodeBuilder
+from horsies.workflow.nodes import FromNode, Node, is_by_name
 from horsies.workflow.spec import WorkflowSpec
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -223,7 +223,7 @@ class WorkflowHandle(Awaited[T_co]):
 
     def pause(self) -> bool:
         """Start no more nodes of the run and of the workflows nested in it; running tasks go on. False when the run was
-        not running."""
+        not running, or undoes what it did."""
         return self._app.run_sync("pause", self.pause_async)
 
     async def pause_async(self) -> bool:

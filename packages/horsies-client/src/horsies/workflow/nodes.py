@@ -13,7 +13,6 @@ from functools import cache
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Generic,
     Literal,
     NoReturn,
@@ -367,32 +366,6 @@ class ItemNode(Node[T_co]):
 
 ITEMS = "*"
 """The key in `sources` for the list whose items a map runs over."""
-
-
-@dataclass(frozen=True)
-class NodeBuilder(Generic[P, T]):
-    """What `task.node(...)` returns: call it with the task's arguments."""
-
-    task: Task[P, T]
-    args_from: Mapping[str, Node[Any]] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskNode[T]:
-        return TaskNode(self.task, *args, kwargs=kwargs, args_from=self.args_from, **self.options)
-
-    def map(
-        self: NodeBuilder[Concatenate[Item, Q], T], items_from: Node[Sequence[Item]], *args: Q.args, **kwargs: Q.kwargs
-    ) -> MapNode[Item, list[T]]:
-        """One call per item of the list that `items_from` returns, all in parallel; the item is the first argument.
-        The result is the list of their results, in the order of the items; the node fails if one of them fails."""
-        return MapNode(self.task, items_from, *args, kwargs=kwargs, args_from=self.args_from, **self.options)
-
-    def map_partial(
-        self: NodeBuilder[Concatenate[Item, Q], T], items_from: Node[Sequence[Item]], *args: Q.args, **kwargs: Q.kwargs
-    ) -> MapNode[Item, list[TaskResult[T, TaskError]]]:
-        """As `map`, but the node always completes: its result is the list of the items' `TaskResult`s, ok and err."""
-        options = {**self.options, "partial": True}
-        return MapNode(self.task, items_from, *args, kwargs=kwargs, args_from=self.args_from, **options)
 
 
 @cache

@@ -51,11 +51,11 @@ class Tree:
     def failed_runs(self, top: str) -> list[str]:
         """The runs whose failed nodes a retry of this run means: itself if it has stopped or is paused, for any
         reason, the paused ones inside it, and what has stopped inside of those. A run that goes on keeps what failed in
-        it until it ends."""
+        it until it ends, also one that undoes what it did."""
         chosen: set[str] = set()
         for row in self.below([top]):
             status = WorkflowStatus(row["status"])
-            if status is WorkflowStatus.PAUSED or (
+            if (status is WorkflowStatus.PAUSED and row["ends_as"] is None) or (
                 status in STOPPED and (row["id"] == top or row["parent_workflow_id"] in chosen)
             ):
                 chosen.add(row["id"])
@@ -67,8 +67,10 @@ class Tree:
 
     def to_pause(self, top: str, error: str | None) -> list[tuple[list[str], str | None]]:
         """The runs that a pause of this run stops, with the errors that they get: itself, for `error`, and what runs
-        inside it, along with it. A run inside that is paused for itself stays as it is."""
+        inside it, along with it. A run inside that is paused for itself stays as it is; one that undoes what it did goes
+        on until it has ended."""
         live = [row for row in self.below([top]) if row["status"] == WorkflowStatus.RUNNING or row["paused_inside"]]
+        live = [row for row in live if row["ends_as"] is None]
         live += [row for row in self.rows if row["id"] == top and (row["paused_along"] or _is_to_start(row))]
         chosen = [row["id"] for row in live if row["id"] == top]
         inside = [row["id"] for row in live if row["id"] != top]

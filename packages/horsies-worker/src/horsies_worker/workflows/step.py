@@ -238,10 +238,8 @@ class _Step:
             await self._waits.notice()
             return False, []
         if status is WorkflowStatus.PENDING:
-            is_begun = workflow["may_start"] and bool(await self._fetch("begin_run"))
-            if is_begun or work.signals:
-                await self._waits.notice()
-            return is_begun, []
+            await self._waits.notice()  # kept for the nodes that wait when the run has begun
+            return workflow["may_start"] and bool(await self._fetch("begin_run")), []
         count = self._ended_count + before
         ended = await self._waits.consume(count)
         if work.whole:
@@ -328,7 +326,9 @@ class _Step:
         """Tasks returned Continue. True: the run itself goes on in its own place with other nodes, because its output
         continues and nothing else is open."""
         is_alone = self._nodes_left == 1 and not ready and len(self._continued) == 1
-        if is_alone and self._continued[0] == workflow["output_task_index"]:
+        # the new nodes decide how a run ends that goes on in its place: not while a failed node or a policy does
+        is_output = is_alone and self._continued[0] == workflow["output_task_index"]
+        if is_output and workflow["success_policy"] is None and not await self._fetch("first_failure"):
             await self._starter.continue_in_place(self._continued[0])
             return True
         is_paused = workflow["status"] == WorkflowStatus.PAUSED
@@ -369,15 +369,17 @@ class _Step:
             raise BadRow(f"{waiting}: {why_stuck(await self._fetch('edges'))}")
         skipped = {index: UPSTREAM for index, what in decided.items() if what is Readiness.SKIP}
         skipped |= {index: BRANCH for index, what in decided.items() if what is Readiness.NOT_TAKEN}
-        if ready := await self._settle(await self._skip(skipped)):
-            await self._fetch("mark_ready", [node.index for node in ready])
+        ready = [index for index, what in decided.items() if what is Readiness.RUN]
+        ready += [node.index for node in await self._settle(await self._skip(skipped))]
+        await self._fetch("mark_ready", ready)
         self._next[self._id] = Work(ready=True)
 
     async def _finish(self, workflow: Mapping[str, Any]) -> None:
         if workflow["ends_as"] is not None:
-            (facts,) = await self._fetch("compensations")
-            if not facts["total"] and await self._undo(workflow["ends_as"], workflow["error"]):
+            # a retried run may have undone what it did before it continued, and has more to undo now
+            if await self._undo(workflow["ends_as"], workflow["error"]):
                 return
+            (facts,) = await self._fetch("compensations")
             status = WorkflowStatus(workflow["ends_as"])
             await self._end_run(workflow, status, with_failed_compensation(workflow["error"], facts))
             return

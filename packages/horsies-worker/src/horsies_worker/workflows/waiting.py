@@ -36,9 +36,9 @@ class Waits:
 
     async def consume(self, ended_count: int) -> list[Any]:
         """Give the signals of the run to nodes that wait for them."""
+        await self.notice()  # first: a signal that commits between the two statements is left for recovery
         rows = await self._fetch("consume_signals", ended_count)
         self.have_changed |= bool(rows)
-        await self.notice()
         return rows
 
     async def notice(self) -> None:

@@ -78,19 +78,25 @@ SELECT {{node_info}}
 -- params: id
 -- Every node of a run, without a limit: a retry follows the edges. `is_stopped`: the end of the run (its cancel, or the
 -- failure that horsies_stop_workflows was called for) skipped the node, ended the workflow in it, or asked its task to
--- stop; a task that still runs has not stopped yet.
+-- stop; a task that still runs has not stopped yet. `undid`: the run ended when its compensations had run, some time after
+-- its tasks were asked to stop.
 SELECT n.task_index, n.node_id, n.status, n.sub_workflow_id,
        CASE WHEN n.when_index IS NULL THEN n.dependencies ELSE n.dependencies || n.when_index END AS dependencies,
        n.skip_reason, w.completed_at IS NOT NULL AND coalesce(
            CASE WHEN n.status = 'SKIPPED' THEN n.skip_reason IN ('cancelled', 'deadline')
-                WHEN n.status = 'FAILED' AND n.kind <> 'task'
-                     THEN n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
-                       OR n.error LIKE '{"err":{"error_code":"WORKFLOW_FAILED"%'
-                       OR n.error LIKE '{"err":{"error_code":"WORKFLOW_DEADLINE"%'
-                WHEN n.status = 'FAILED' THEN t.status = 'CANCELLED' AND t.cancel_requested_at >= w.completed_at
-                ELSE n.status = 'ENQUEUED' END, false) AS is_stopped
+                WHEN n.status <> 'FAILED' THEN n.status = 'ENQUEUED'
+                ELSE n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
+                  OR n.error LIKE '{"err":{"error_code":"WORKFLOW_DEADLINE"%'
+                  OR n.kind <> 'task' AND n.error LIKE '{"err":{"error_code":"WORKFLOW_FAILED"%'
+                  -- a run that undid what it did ended later than it was stopped
+                  OR w.was_stopped AND (t.status = 'CANCELLED' OR c.status = 'CANCELLED')
+                  OR t.status = 'CANCELLED' AND t.cancel_requested_at >= w.completed_at END, false) AS is_stopped
   FROM horsies_workflow_tasks n
-  LEFT JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w ON true
+  LEFT JOIN LATERAL (SELECT w.completed_at, w.status = 'CANCELLED'
+                            OR w.error LIKE '{"err":{"error_code":"WORKFLOW_DEADLINE"%' AS was_stopped
+                       FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w ON true
+  LEFT JOIN LATERAL (SELECT c.status FROM horsies_workflows c
+                      WHERE c.id = n.sub_workflow_id AND n.status = 'FAILED' LIMIT 1) AS c ON true
   LEFT JOIN LATERAL (SELECT t.status, t.cancel_requested_at FROM horsies_tasks t
                       WHERE t.id = n.task_id AND n.status = 'FAILED' LIMIT 1) AS t ON true
  WHERE n.workflow_id = $1 ORDER BY n.task_index;
@@ -145,15 +151,17 @@ SELECT coalesce(r.id, w.id) FROM horsies_workflows w LEFT JOIN horsies_workflows
 -- waits for a row, the holder may launch another workflow inside. NO KEY: the end of a workflow inside checks its foreign
 -- key to the parent (for a row that is updated twice in a transaction) and would deadlock with a stronger lock. UNION ends
 -- the recursion where rows name each other as parents.
--- `paused_along`: paused because the run around it is; its error says so (PAUSED_ALONG in retrying.py).
+-- `paused_along`: paused because the run around it is; its error says so (PAUSED_ALONG in retrying.py). A run inside that
+-- undoes what it did keeps its error, and goes on with the run around it, whichever of the two was paused.
 WITH RECURSIVE tree AS (
     SELECT id FROM horsies_workflows WHERE id = $1
     UNION
     SELECT c.id FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
 )
 SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_index, w.paused_inside, w.ends_as,
-       w.status = 'PAUSED' AND coalesce(w.error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
-           'around it is paused%', false) AS paused_along
+       w.status = 'PAUSED' AND (w.ends_as IS NOT NULL AND w.parent_workflow_id IS NOT NULL
+           OR coalesce(w.error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
+                       'around it is paused%', false)) AS paused_along
   FROM horsies_workflows w
  WHERE w.id = ANY (ARRAY(SELECT id FROM tree)) ORDER BY w.depth, w.id FOR NO KEY UPDATE;
 
@@ -162,10 +170,10 @@ SELECT w.id, w.name, w.status, w.depth, w.parent_workflow_id, w.parent_task_inde
 -- params: ids, error
 -- Running tasks continue and are recorded; waiting and buffered tasks are withdrawn. A run that was paused only for a
 -- workflow inside it, or along with the run around it, stays paused when that one is resumed. The caller chooses the ids
--- under the locks of their tree (`Tree.to_pause`).
+-- under the locks of their tree (`Tree.to_pause`). A run that undoes what it did keeps the error that it will end with.
 WITH paused AS (
-    UPDATE horsies_workflows SET error = $2, paused_inside = false, updated_at = statement_timestamp(),
-           status = 'PAUSED'
+    UPDATE horsies_workflows SET error = CASE WHEN ends_as IS NULL THEN $2 ELSE error END, paused_inside = false,
+           updated_at = statement_timestamp(), status = 'PAUSED'
      WHERE id = ANY ($1::text[]) AND status IN ('RUNNING', 'PAUSED', 'PENDING')
     RETURNING id
 ), waiting AS MATERIALIZED (
@@ -340,6 +348,7 @@ WITH node AS MATERIALIZED (
 UPDATE horsies_workflows w
    SET nodes_left = run.left_, result = NULL, error = NULL, completed_at = NULL, updated_at = statement_timestamp(),
        ends_as = NULL, unsettled = w.parent_workflow_id IS NOT NULL, wake_at = statement_timestamp(),
+       started_at = coalesce(w.started_at, statement_timestamp()),
        status = CASE WHEN w.parent_workflow_id IS NULL OR EXISTS (
                           SELECT FROM horsies_workflow_tasks p WHERE p.workflow_id = w.parent_workflow_id
                              AND p.task_index = w.parent_task_index AND p.status = 'RUNNING') THEN 'RUNNING'
@@ -381,11 +390,19 @@ RETURNING w.id;
 -- name: forget_compensations :many
 -- params: ids, tree
 -- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes.
--- What a run did before it continued has no place in the tree, and stays undone.
-WITH undo AS MATERIALIZED (
-    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id FROM horsies_workflow_tasks u
-      JOIN horsies_workflow_tasks n ON n.id = u.compensates
-     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND n.workflow_id = ANY ($2::text[])
+-- What a run did before it continued has no place in the tree, and stays undone: those compensations that completed are
+-- kept, each on its own. A workflow that was undone as a whole stays as history, apart from the tree as a run's past is;
+-- its node starts another one.
+WITH RECURSIVE every AS MATERIALIZED (
+    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.sub_workflow_id, n.workflow_id,
+           n.workflow_id = ANY ($2::text[]) AS runs_again
+      FROM horsies_workflow_tasks u JOIN horsies_workflow_tasks n ON n.id = u.compensates
+     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL
+), undo AS MATERIALIZED (
+    SELECT * FROM every WHERE runs_again OR status <> 'COMPLETED'
+), kept AS (
+    UPDATE horsies_workflow_tasks u SET dependencies = '{}', dependents = '{}', updated_at = statement_timestamp()
+      FROM every WHERE u.id = every.id AND NOT every.runs_again AND every.status = 'COMPLETED'
 ), detached AS (
     UPDATE horsies_tasks t SET is_workflow_task = false, former_node_id = x.node_id, updated_at = statement_timestamp()
       FROM (SELECT undo.task_id, undo.node_id FROM undo
@@ -393,14 +410,25 @@ WITH undo AS MATERIALIZED (
      WHERE t.id = x.task_id
 ), gone AS (
     DELETE FROM horsies_workflow_tasks u USING undo WHERE u.id = undo.id
+), inside AS (
+    SELECT c.id, c.depth AS top FROM undo JOIN horsies_workflows c ON c.id = undo.sub_workflow_id
+     WHERE undo.status = 'COMPLETED'
+    UNION
+    SELECT c.id, inside.top FROM inside JOIN horsies_workflows c ON c.parent_workflow_id = inside.id
+), apart AS (
+    UPDATE horsies_workflows c
+       SET depth = c.depth - inside.top,
+           parent_workflow_id = CASE WHEN c.depth > inside.top THEN c.parent_workflow_id END,
+           parent_task_index = CASE WHEN c.depth > inside.top THEN c.parent_task_index END
+      FROM inside WHERE c.id = inside.id
 ), again AS (
     UPDATE horsies_workflow_tasks n
-       SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, ended_seq = NULL,
+       SET task_id = NULL, sub_workflow_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, ended_seq = NULL,
            updated_at = statement_timestamp(), status = 'PENDING'
       FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
     RETURNING n.workflow_id
 )
-SELECT DISTINCT workflow_id FROM again UNION SELECT DISTINCT undo.workflow_id FROM undo;
+SELECT DISTINCT workflow_id FROM again UNION SELECT DISTINCT undo.workflow_id FROM undo WHERE undo.runs_again;
 
 -- name: reopen_around :many
 -- params: ids, tops

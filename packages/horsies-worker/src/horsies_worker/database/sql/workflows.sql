@@ -147,8 +147,9 @@ SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside
        output_task_index, wake_at IS NOT NULL AS has_clock,
        coalesce(deadline <= statement_timestamp(), false) AND ends_as IS NULL AS is_overdue,
        coalesce(start_at <= statement_timestamp(), false) AND depth = 0 AS may_start,
-       status = 'PAUSED' AND coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
-           'around it is paused%', false) AS paused_along,
+       status = 'PAUSED' AND (ends_as IS NOT NULL AND parent_workflow_id IS NOT NULL
+           OR coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
+                       'around it is paused%', false)) AS paused_along,
        success_policy::text AS success_policy
   FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE;
 
@@ -172,7 +173,10 @@ WITH candidate AS (
            t.former_node_id IS NOT NULL AS is_retried,
            t.former_node_id IS NOT NULL AND t.status <> 'COMPLETED' AND $4::bool AS runs_again,
            coalesce(t.status = 'COMPLETED' AND t.result LIKE '{"continue":%', false) AS continues,
-           (row_number() OVER (ORDER BY t.terminal_at, c.task_index))::int AS nth
+           -- nodes that do not end here are counted last, so that no other end gets their places
+           (row_number() OVER (ORDER BY coalesce(t.former_node_id IS NOT NULL AND t.status <> 'COMPLETED' AND $4::bool
+                                                 OR t.status = 'COMPLETED' AND t.result LIKE '{"continue":%' AND $5::bool, false),
+                                        t.terminal_at, c.task_index))::int AS nth
       FROM candidate c
       LEFT JOIN LATERAL (SELECT t.id, t.status, t.result, t.started_at, t.terminal_at, t.former_node_id
                            FROM horsies_tasks t WHERE t.id = c.task_id LIMIT 1) AS t ON true
@@ -531,13 +535,15 @@ SELECT nodes_left FROM child;
 -- name: reopen_child :many
 -- params: id, index
 -- Continues the workflow of a retried node, now that the node is ready. If that workflow has ended (it had, when the run
--- around it was cancelled), the next step settles it. No row back: the node has no workflow.
+-- around it was cancelled), the next step settles it. No row back: the node has no workflow. The clock is for a step that
+-- is lost: the nodes inside are PENDING, and nothing else would find them.
 WITH target AS MATERIALIZED (
     SELECT n.id, c.id AS child_id, c.status FROM horsies_workflow_tasks n JOIN horsies_workflows c ON c.id = n.sub_workflow_id
      WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY')
        FOR UPDATE OF n
 ), child AS (
-    UPDATE horsies_workflows c SET updated_at = statement_timestamp(), unsettled = true, status = 'RUNNING'
+    UPDATE horsies_workflows c
+       SET updated_at = statement_timestamp(), unsettled = true, wake_at = statement_timestamp(), status = 'RUNNING'
       FROM target t WHERE c.id = t.child_id AND c.status = 'PENDING'
 ), moved AS (
     UPDATE horsies_workflow_tasks n
@@ -631,7 +637,7 @@ SELECT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND
 -- Records that a workflow inside this run is paused, or no longer. The run is PAUSED while no other node is under way; it
 -- has no waiting tasks then, so none is withdrawn.
 UPDATE horsies_workflows w
-   SET paused_inside = $2, error = CASE WHEN $3::varchar = 'PAUSED' THEN $4::text END,
+   SET paused_inside = $2, error = CASE WHEN w.ends_as IS NOT NULL THEN w.error WHEN $3::varchar = 'PAUSED' THEN $4::text END,
        updated_at = statement_timestamp(), status = $3::varchar
  WHERE w.id = $1 AND (w.status = 'RUNNING' OR w.status = 'PAUSED' AND w.paused_inside)
    AND (w.status, w.paused_inside) IS DISTINCT FROM ($3::varchar, $2::bool)
@@ -849,15 +855,17 @@ WITH RECURSIVE place (run_id, key, generation) AS (
     SELECT n.id, n.node_id, n.result, n.compensate, n.task_id,
            (row_number() OVER (ORDER BY p.key || ARRAY[p.generation, -coalesce(n.ended_seq, 0)], n.task_index))::int AS nth
       FROM place p JOIN horsies_workflow_tasks n ON n.workflow_id = p.run_id
-     WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result IS NOT NULL
+     WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result NOT LIKE '{"continue":%'
        AND NOT EXISTS (SELECT FROM horsies_workflow_tasks u WHERE u.compensates = n.id)
 ), base AS (
-    SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width
+    SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width,
+           coalesce(max(substring(n.node_id FROM '^undo-(\d{1,8})-')::int), 0) AS named
       FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
 ), node AS (
     INSERT INTO horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, kwargs, queue_name, priority,
            dependencies, dependents, task_options, max_retries, ttl, deps_left, status, metadata, compensates)
-    SELECT gen_random_uuid()::text, $1::varchar, base.first + u.nth - 1, 'undo-' || u.nth || '-' || left(u.node_id, 200),
+    SELECT gen_random_uuid()::text, $1::varchar, base.first + u.nth - 1,
+           'undo-' || base.named + u.nth || '-' || left(u.node_id, 200),
            u.compensate ->> 'task_name',
            '{' || concat_ws(',', to_json(u.compensate ->> 'value')::text || ':' || CASE
                WHEN u.result LIKE '{"ok":%' THEN substr(u.result, 7, length(u.result) - 7)
@@ -884,9 +892,7 @@ RETURNING w.nodes_left, base.first;
 
 -- name: compensations :one
 -- params: id
--- How many nodes of the run undo others, and the first of them that failed.
-SELECT count(*) AS total, (SELECT n.node_id FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
-                              AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS failed,
-       (SELECT n.error FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
-           AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS error
-  FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND n.compensates IS NOT NULL;
+-- The first node of the run that undoes another and failed.
+SELECT n.node_id AS failed, n.error FROM (SELECT 1) AS one
+  LEFT JOIN LATERAL (SELECT n.node_id, n.error FROM horsies_workflow_tasks n WHERE n.workflow_id = $1
+                        AND n.compensates IS NOT NULL AND n.status = 'FAILED' ORDER BY n.task_index LIMIT 1) AS n ON true;
