@@ -28,13 +28,14 @@ class Example:
 
     def __init__(self, name: str, db: Database, folder: Path, **environment: str) -> None:
         self.name, self.folder = name, folder
+        self.app = "app"
         own = {"JOURNAL": str(folder / "journal"), "ACCOUNTS": str(folder / "accounts"), "PYTHONUNBUFFERED": "1"}
         self.environment = {**os.environ, "HORSIES_DATABASE_URL": db.url, **own, **environment}
 
     @contextmanager
     def worker(self, *, code: int | None = 0) -> Iterator[WorkerProcess]:
         health = f"--health-file={self.folder / 'health'}"
-        command = [sys.executable, "-m", "horsies_worker", f"{self.name}:app", "--processes=2", health]
+        command = [sys.executable, "-m", "horsies_worker", f"{self.name}:{self.app}", "--processes=2", health]
         process = WorkerProcess(command, self.environment, self.folder, cwd=EXAMPLES)
         with ended(process, code=code):
             process.wait_up()

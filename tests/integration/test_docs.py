@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,23 +93,74 @@ def test_the_sentry_snippet_is_a_good_app(tmp_path: Path) -> None:
     assert "no problems found" in checked.stdout, checked.stdout + checked.stderr
 
 
+def test_the_waiting_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
+    told = run_as_written(ROOT / "docs" / "guides" / "waiting-workflows.md", "approval:app", "start.py", db, tmp_path)
+    assert told == "True\nFalse\nTaskResult(ok='offer for Acme: sent')\n"
+
+
+def test_the_guide_of_sagas_runs_as_written(db: Database, tmp_path: Path) -> None:
+    told = run_as_written(ROOT / "docs" / "guides" / "sagas.md", "trip:app", "start.py", db, tmp_path)
+    assert told == "a node failed: book_car: NO_CAR: all cars are rented\n['undo-1-book_flight']\n"
+    assert "flight 4711 to Lisbon is cancelled" in (tmp_path / "worker.log").read_text()
+
+
 def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
     """They stand on the first one."""
-    first, _, policy, classes = [code for _, code in blocks(ROOT / "docs" / "guides" / "workflows.md")]
-    (tmp_path / "all.py").write_text(
-        "\n".join([
-            first, "from horsies import SuccessCase, SuccessPolicy, WorkflowDefinition, WorkflowSpec",
-            "mail, archive, fallback = (find_pages.node()('x') for _ in range(3))", policy, classes,
-        ])
+    first, _, branches, policy, maps, classes, paths = [
+        code for _, code in blocks(ROOT / "docs" / "guides" / "workflows.md")
+    ]
+    more = "SuccessCase, SuccessPolicy, WorkflowDefinition, WorkflowHandle, WorkflowSpec, either, map_workflow"
+    inside = "".join(f"    {line}\n" for line in paths.splitlines())
+    checked = checked_and_typed(
+        tmp_path, first, f"from horsies import {more}",
+        "mail, archive, fallback = (find_pages.node()('x') for _ in range(3))", branches, policy, maps, classes,
+        f"def look(handle: WorkflowHandle[int]) -> None:\n{inside}    print(nodes, count, again)",
     )  # fmt: skip
+    assert "workflows: 8" in checked
+
+
+def test_the_snippets_of_the_waiting_guide_fit_together(tmp_path: Path) -> None:
+    first, _, default, later, loop = [code for _, code in blocks(ROOT / "docs" / "guides" / "waiting-workflows.md")]
+    inside = "".join(f"    {line}\n" for line in later.splitlines())  # a start needs a database
+    starts = f"def start() -> None:\n{inside}    print(reminder, dated)"
+    called = "with_default('Acme')"
+    assert "workflows: 3" in checked_and_typed(tmp_path, first, default, called, starts, loop)
+
+
+def test_the_trigger_of_the_database_guide_signals(db: Database) -> None:
+    """Its statements, and those of the runbook and of the guide to workflows that wait, as they are written."""
+    db.execute("CREATE TABLE orders (id int, workflow_id text)")
+    db.execute("CREATE TABLE payments (id int, order_id int, cents int)")
+    run = "01980f6e-3b5c-7d31-9a57-0a4c7e1f2b11"
+    told: list[Any] = []
+    for page in ("guides/database", "operations/runbook", "guides/waiting-workflows"):
+        for text in re.findall(r"^```sql\n(.*?)^```", (ROOT / "docs" / f"{page}.md").read_text(), re.M | re.S):
+            for statement in re.split(r";\n(?!\s| *END)", text):
+                if statement.strip() and "set_public_done" not in statement:
+                    told += db.execute(statement)
+    assert told == [("WORKFLOW_NOT_FOUND",)]
+    db.execute("INSERT INTO horsies_workflows (id, name, status, nodes_left) VALUES (%s, 'order', 'RUNNING', 1)", run)
+    db.execute("INSERT INTO orders VALUES (1, %s)", run)
+    db.execute("INSERT INTO payments VALUES (7, 1, 1250)")
+    assert db.execute("SELECT id, workflow_id, name, value FROM horsies_workflow_signals") == [
+        ("payment-7", run, "paid", "1250"),
+    ]  # fmt: skip
+    db.execute("DELETE FROM horsies_workflows")
+
+
+def checked_and_typed(tmp_path: Path, *parts: str) -> str:
+    """Run this module, check its app and its types. Returns what `horsies check` says."""
+    (tmp_path / "all.py").write_text("\n".join(parts))
     environment = {**os.environ, "HORSIES_DATABASE_URL": "postgresql://u@localhost/d"}
     subprocess.run([sys.executable, "all.py"], cwd=tmp_path, env=environment, check=True)
     checked = subprocess.run(
         [sys.executable, "-m", "horsies.cli", "check", "all:app"], cwd=tmp_path, env=environment, check=True,
         capture_output=True, text=True,
     )  # fmt: skip
-    assert "workflows: 5" in checked.stdout
     assert "no problems found" in checked.stdout
+    typed = subprocess.run([sys.executable, "-m", "pyright", "all.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert "0 errors" in typed.stdout, typed.stdout
+    return checked.stdout
 
 
 def test_the_testing_guide_runs_as_written(tmp_path: Path) -> None:
@@ -162,7 +214,9 @@ COMMANDS = {
     "queues": (("list",), ("pause",), ("resume",), ("show",), ("set",), ("unset",), ("groups",)),
     "limits": (("list",), ("set",), ("unset",)),
     "version": ((),), "exporter": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
-    "workflows": (("list",), ("show",), ("pause",), ("resume",), ("cancel",), ("retry",)),
+    "workflows": (
+        ("list",), ("show",), ("check",), ("waiting",), ("signal",), ("pause",), ("resume",), ("cancel",), ("retry",),
+    ),
 }  # fmt: skip
 
 
