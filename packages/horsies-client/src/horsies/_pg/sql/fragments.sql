@@ -140,3 +140,7 @@ n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.kind IN ('w
        n.compensates IS NOT NULL AS is_compensation,
        CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
        coalesce(n.started_at, t.started_at) AS started_at, n.completed_at, c.status AS sub_workflow_status
+
+-- fragment: is_cancelled
+-- A member of a batch, whose row is `n`, failed because its task was cancelled.
+coalesce(n.error LIKE '{"err":{"error_code":"TASK_CANCELLED"%', false)
