@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from horsies._checks import Checks, shown
 from horsies._text import short
 from horsies.codec.errors import type_name
-from horsies.errors import HorsiesError, SendErrorCode, TaskSendError
+from horsies.errors import ConfigurationError, HorsiesError, SendErrorCode, TaskSendError
 from horsies.ids import new_ids
-from horsies.new_tasks import Plan, checked_plan, plan
+from horsies.new_tasks import Plan, checked_plan
 from horsies.options import SendOptions
 from horsies.tasks import Sender, TaskCall
 from horsies.workflow.batch_reading import BatchSummary
@@ -109,10 +109,10 @@ class Members:
                 f"member {at} was made by with_options({given[0]}=...), which a member cannot have: leave it out, or give "
                 "it to the batch where the batch has such an option"
             )
-        try:
-            made = plan(self._app.config, name, definition, options)
-        except TaskSendError as error:
-            raise self._invalid(f"member {at}: {error}") from error
+        checks = Checks(f"member {at}")
+        made = checked_plan(self._app.config, name, definition, options, checks)
+        if made is None:
+            raise self._invalid(f"cannot be sent: {ConfigurationError(checks.problems, subject=checks.subject)}")
         row = node_row(made, [], is_own_priority=options.priority is not None)
         kind = _Kind(options, definition, made, f'{row},"dependents":{dependents}')
         self._kinds[name, id(options)] = kind  # keeps the options, so that no others get their id

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 
 from horsies._pg.rows import FromRow
 from horsies._pg.statements import load
-from horsies.status import WorkflowStatus
+from horsies.status import NodeStatus, WorkflowStatus
 
 BATCH: Final = "batch"
 """The `definition_key` of every batch's run."""
@@ -50,6 +50,17 @@ class BatchProgress(FromRow):
         return f"{self.ended:,} of {self.total:,} members ended: {self.completed:,} completed{rest}"
 
 
+@dataclass(frozen=True, slots=True)
+class ThenState(FromRow):
+    """The node of a batch's `then`."""
+
+    CONVERTED: ClassVar = {"status": NodeStatus}
+
+    task_name: str
+    task_id: str | None
+    status: NodeStatus
+
+
 class BatchReading:
     """The statements, all coroutines; `BatchHandle` offers them without an event loop."""
 
@@ -70,6 +81,15 @@ class BatchReading:
         """The stored result of `then`; None when there is no such batch, or it has none."""
         rows = await self._rows("batch_then", batch_id)
         return rows[0] if rows else None
+
+    async def state_of_then(self, batch_id: str) -> ThenState | None:
+        """The state of `then`, which a viewer may read; None when there is no such batch, or it has none."""
+        rows = await self._rows("batch_then_state", batch_id)
+        return ThenState.from_row(rows[0]) if rows else None
+
+    async def failures(self, batch_id: str, limit: int) -> list[str]:
+        """The ids of the first failed nodes: of `then`, and of members."""
+        return [row["node_id"] for row in await self._rows("batch_failures", batch_id, limit)]
 
     async def _rows(self, name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
         return await self._run(lambda connection: connection.fetch(self._statements[name].sql, *values))

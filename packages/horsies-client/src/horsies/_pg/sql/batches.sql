@@ -40,3 +40,16 @@ SELECT n.task_index, n.task_name, n.status, coalesce(n.result, n.error) AS resul
 SELECT n.task_name, n.status, coalesce(n.result, n.error) AS result
   FROM horsies_workflows w JOIN horsies_workflow_tasks n ON n.workflow_id = w.id AND n.task_index = w.output_task_index
  WHERE w.id = $1 AND w.definition_key = 'batch';
+
+-- name: batch_then_state :many
+-- params: id
+SELECT n.task_name, n.task_id, CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status
+  FROM horsies_workflows w JOIN horsies_workflow_tasks n ON n.workflow_id = w.id AND n.task_index = w.output_task_index
+  LEFT JOIN horsies_tasks t ON t.id = n.task_id
+ WHERE w.id = $1 AND w.definition_key = 'batch';
+
+-- name: batch_failures :many
+-- params: id, row_limit
+-- The first failed nodes, of which `then` is the first. A viewer may read it.
+SELECT n.node_id FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND n.status = 'FAILED'
+ ORDER BY n.task_index LIMIT $2;
