@@ -141,12 +141,15 @@ async def test_a_retry_while_then_is_being_stopped_waits_for_the_members(t: Simp
     failed = lambda *_: TaskError("TASK_CANCELLED", "stopped")  # noqa: E731
     t.engine.advancers[0].tasks_ended(await t.engine.end([then], failed))
     await t.engine.advance()
-    assert t.db.execute("SELECT status, deps_left FROM horsies_workflow_tasks WHERE node_id = 'then'") == [("PENDING", 1)]
+    assert t.db.execute("SELECT status, deps_left FROM horsies_workflow_tasks WHERE node_id = 'then'") == [
+        ("PENDING", 1)
+    ]
     t.engine.advancers[0].check([batch.batch_id])  # the notification of the retry
     await t.engine.advance()
     rows = await t.engine.claim()
     assert {row["task_name"] for row in rows} == {"double"}
     t.engine.advancers[0].tasks_ended(await t.engine.end(rows, answer))
+    await t.engine.advance()
     await t.engine.drain(answer)
     assert (await t.app.batch_handle(batch.batch_id, t.report).get_async(1_000)).ok == BatchSummary(
         batch.batch_id, 2, 1, 1, 0

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from horsies import BatchProgress, BatchSummary, TaskError, TaskResult, TaskSendError, UsageError, WorkflowStatus
+from horsies import (
+    BatchProgress,
+    BatchSummary,
+    TaskError,
+    TaskResult,
+    TaskSendError,
+    UsageError,
+    WorkflowStatus,
+    testing,
+)
 from horsies.batches import members
 from horsies.batches.start import BatchStart
 from horsies.workflow.run_options import RunOptions
@@ -38,7 +47,7 @@ def start(calls: Any, then: Any = None, name: str = "batch", **options: Any) -> 
 
 
 def written(made: BatchStart[Any]) -> dict[str, Any]:
-    (text,), _ = made.announced()._values()
+    (text,), _ = made.announced().values()
     return json.loads(text)
 
 
@@ -79,7 +88,7 @@ def test_options_of_calls_reach_their_members() -> None:
 
 def test_the_same_calls_are_the_same_start() -> None:
     def sha(calls: Any, then: Any = None, **options: Any) -> str:
-        return start(calls, then, **options)._values()[1]
+        return start(calls, then, **options).values()[1]
 
     same = sha([double.call(1), double.call(2)])
     assert sha(double.call(n) for n in (1, 2)) == same
@@ -186,3 +195,29 @@ def test_progress_in_words() -> None:
         "1,200 of 3,000 members ended: 1,000 completed, 150 failed, 50 cancelled, 4 running, 1,796 waiting"
     )
     assert [field.name for field in fields(BatchSummary)] == ["batch_id", "total", "completed", "failed", "cancelled"]
+
+
+def test_recorded_keeps_a_batch() -> None:
+    with testing.recorded(app) as sends:
+        batch = app.batch([double.call(1), double.call(2)], then=report, name="doubles")
+        run = sends.assert_started("doubles")
+        assert (run.id, run.node_ids) == (batch.batch_id, ("then", "member-0", "member-1"))
+
+
+def test_inline_runs_a_batch() -> None:
+    @app.task("picky")
+    def picky(n: int) -> Number:
+        return TaskResult(err=TaskError("ODD", "odd")) if n % 2 else TaskResult(ok=n)
+
+    @app.task("told")
+    def told(summary: BatchSummary) -> TaskResult[BatchSummary, TaskError]:
+        return TaskResult(ok=summary)
+
+    with testing.inline(app):
+        batch = app.batch([picky.call(n) for n in range(5)], then=told)
+        assert batch.get().ok == BatchSummary(batch.batch_id, 5, 3, 2, 0)
+        assert batch.status() is WorkflowStatus.COMPLETED
+        assert [result.ok for result in batch.results()] == [0, None, 2, None, 4]
+        alone = app.batch([picky.call(1)])
+        assert alone.get().is_ok()
+    assert batch.get().ok == BatchSummary(batch.batch_id, 5, 3, 2, 0)

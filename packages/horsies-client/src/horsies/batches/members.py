@@ -102,7 +102,9 @@ class Members:
         name, options = call.task_name, call.options
         definition = None if name is None else self._app.registry.get(name)
         if name is None or definition is None:
-            why = "names no task" if name is None else f"is a call of task {short(name)!r}, which this app does not have"
+            why = (
+                "names no task" if name is None else f"is a call of task {short(name)!r}, which this app does not have"
+            )
             raise self._invalid(f"member {at} {why}: write task.call(...) with a task of this app")
         if given := [one for one in _OWN if getattr(options, one) is not None]:
             raise self._invalid(

@@ -61,7 +61,7 @@ class BatchStart(RunStart[BatchHandle[R]]):
     def older_fingerprints(self) -> tuple[str | None, ...]:
         return ()
 
-    def _values(self) -> tuple[tuple[Any, ...], str]:
+    def values(self) -> tuple[tuple[Any, ...], str]:
         then = self._then
         asked = [self.name, then and then.definition.name, self._members.sha, self._options.identity()]
         sha = hashlib.sha256(_dumped(asked).encode()).hexdigest()
@@ -79,7 +79,7 @@ class BatchStart(RunStart[BatchHandle[R]]):
     def _then_row(self, then: Then) -> str:
         """It waits for as many nodes as name it as their dependent. It does not name them: a list of 100,000 nodes would
         be read at the end of each."""
-        waits = {
+        waits: dict[str, Any] = {
             "id": new_id(), "node_id": THEN, "dependents": [], "deps_left": len(self._members), "allow_failed": True,
             "args_from": {then.parameter: {"batch": True}},
         }  # fmt: skip

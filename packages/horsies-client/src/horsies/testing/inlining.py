@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from horsies._awaited import Awaited
 from horsies.app import Horsies
 from horsies.errors import UsageError
 from horsies.handle import TaskHandle
@@ -15,7 +16,6 @@ from horsies.testing.attempts import in_thread, off_the_loop, require_worker, ru
 from horsies.testing.modes import Mode, installed
 from horsies.testing.sends import Sends
 from horsies.testing.store import Row, RunRow, TaskRow
-from horsies.workflow.handle import WorkflowHandle
 
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen
@@ -52,9 +52,8 @@ class Inlining(Mode):
 
     def _keep(self, sent: Any) -> None:
         """Let the handles keep their results, for a test that asks them after the block."""
-        for handle in cast("list[TaskHandle[Any] | WorkflowHandle[Any]]", sent if isinstance(sent, list) else [sent]):
-            is_workflow = isinstance(handle, WorkflowHandle)
-            seen = self.look(handle.workflow_id if is_workflow else handle.task_id, is_workflow=is_workflow)
+        for handle in cast("list[Awaited[Any]]", sent if isinstance(sent, list) else [sent]):
+            seen = self.look(handle.sent_id, is_workflow=not isinstance(handle, TaskHandle))
             if seen is not None:
                 handle.keep(seen)
 

@@ -14,7 +14,7 @@ from horsies.send import Send, SendOne, TaskSend
 from horsies.testing.calls import Call, read_call
 from horsies.testing.records import SentTask, StartedWorkflow
 from horsies.testing.transactions import follow
-from horsies.workflow.start import Start
+from horsies.workflow.run_start import RunStart
 
 if TYPE_CHECKING:
     from horsies.registry import TaskDefinition
@@ -65,8 +65,8 @@ class Store:
         """What the send's own `write` would return, and the new rows. Rows on the caller's connection are passed to
         `committed` when its transaction commits, and are not in the list."""
         with self._lock:
-            is_start = isinstance(send, Start)
-            written, rows = self._write_run(cast("Start[Any]", send)) if is_start else self._write_tasks(send)
+            is_start = isinstance(send, RunStart)
+            written, rows = self._write_run(cast("RunStart[Any]", send)) if is_start else self._write_tasks(send)
             for row in rows:
                 self._list(row, is_committed=send.connection is None)
         if send.connection is None or not rows:
@@ -122,7 +122,7 @@ class Store:
             rows.append(row)
         return Written(tasks.ids[0], False) if isinstance(send, SendOne) else None, rows
 
-    def _write_run(self, start: Start[Any]) -> tuple[None, list[Row]]:
+    def _write_run(self, start: RunStart[Any]) -> tuple[None, list[Row]]:
         _, (text,) = start.statement()
         data: dict[str, Any] = json.loads(text)
         before = self.runs.get(data["id"])

@@ -43,7 +43,7 @@ class RunStart(Send[H]):
         self._metadata: str | None = None
 
     @abstractmethod
-    def _values(self) -> tuple[tuple[Any, ...], str]:
+    def values(self) -> tuple[tuple[Any, ...], str]:
         """The values of the statement, and the fingerprint of the start."""
 
     @abstractmethod
@@ -79,14 +79,14 @@ class RunStart(Send[H]):
 
     def statement(self) -> tuple[str, tuple[Any, ...]]:
         """SQL and values that write the run. The statement returns no row when the id exists already."""
-        return self._sql("start_workflow"), self._values()[0]
+        return self._sql("start_workflow"), self.values()[0]
 
     def _sql(self, name: str) -> str:
         return load("horsies._pg", "workflows.sql", self.app.schema)[name].sql
 
     async def write(self, execute: ExecuteAsync) -> str | None:
         """Write the run. Returns the id of the live run that holds its unique key, if there is one."""
-        values, sha = self._values()
+        values, sha = self.values()
         for _ in range(_RACES):
             if await execute(self._sql("start_workflow"), *values):
                 return None

@@ -263,7 +263,7 @@ class Start(RunStart[WorkflowHandle[T]]):
         """What makes two starts the same start: the graph without these members of its nodes, and the options."""
         return {**_without(left_out, self.graph), **self._options.identity()}
 
-    def _values(self) -> tuple[tuple[Any, ...], str]:
+    def values(self) -> tuple[tuple[Any, ...], str]:
         made = self.graph
         nodes: list[dict[str, Any]] = made["nodes"]
         # the registration of its tasks may change between a start and its repetition
