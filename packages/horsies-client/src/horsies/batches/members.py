@@ -86,8 +86,8 @@ class Members:
         self._bytes += len(text) - len(kind.plan.fingerprint)
         if self._bytes > MAX_BYTES:
             raise self._invalid(
-                f"has more than {MAX_BYTES:,} bytes of arguments up to member {at}, which is the limit: store large data "
-                "elsewhere and send its address, or start several batches"
+                f"has more than {MAX_BYTES:,} bytes of arguments up to member {at}, which is the limit: store large "
+                "data elsewhere and send its address, or start several batches"
             )
         row = [f'"node_id":"member-{at}"', kind.row]
         if args is not None:
@@ -108,8 +108,8 @@ class Members:
             raise self._invalid(f"member {at} {why}: write task.call(...) with a task of this app")
         if given := [one for one in _OWN if getattr(options, one) is not None]:
             raise self._invalid(
-                f"member {at} was made by with_options({given[0]}=...), which a member cannot have: leave it out, or give "
-                "it to the batch where the batch has such an option"
+                f"member {at} was made by with_options({given[0]}=...), which a member cannot have: leave it out, or "
+                "give it to the batch where the batch has such an option"
             )
         checks = Checks(f"member {at}")
         made = checked_plan(self._app.config, name, definition, options, checks)
