@@ -70,7 +70,8 @@ BEGIN
     IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') OR root.ends_as IS NOT NULL THEN
         RETURN false;
     END IF;
-    PERFORM public.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended, 'cancelled', true);
+    PERFORM public.horsies_stop_workflows($1 || array_remove(tree, $1), 'CANCELLED', never_started, ended, ended, ended,
+                                           'cancelled', true);
     IF root.parent_workflow_id IS NOT NULL THEN
         PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
     END IF;
@@ -878,7 +879,7 @@ CREATE FUNCTION public.horsies_signal(workflow_id text, name text, value jsonb D
 DECLARE
     run_id text := $1;
     part text;
-    found record;
+    target record;
 BEGIN
     IF $2 IS NULL OR $2 = '' OR length($2) > 255 THEN
         RAISE 'a signal needs a name of 1 to 255 characters, not %', coalesce(quote_literal(left($2, 60)), 'NULL')
@@ -888,22 +889,22 @@ BEGIN
     END IF;
     FOREACH part IN ARRAY string_to_array(coalesce($5, ''), '/') LOOP
         CONTINUE WHEN part = '';
-        SELECT n.sub_workflow_id INTO found FROM public.horsies_workflow_tasks n
+        SELECT n.sub_workflow_id INTO target FROM public.horsies_workflow_tasks n
          WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
         IF NOT FOUND THEN
             EXIT WHEN NOT EXISTS (SELECT FROM public.horsies_workflows w WHERE w.id = run_id);
             RETURN 'NODE_NOT_FOUND';
-        ELSIF found.sub_workflow_id IS NULL THEN
+        ELSIF target.sub_workflow_id IS NULL THEN
             RETURN 'NOT_STARTED';
         END IF;
-        run_id := found.sub_workflow_id;
+        run_id := target.sub_workflow_id;
     END LOOP;
-    SELECT w.status, w.ends_as INTO found FROM public.horsies_workflows w WHERE w.id = run_id;
+    SELECT w.status, w.ends_as INTO target FROM public.horsies_workflows w WHERE w.id = run_id;
     IF NOT FOUND THEN
         RETURN 'WORKFLOW_NOT_FOUND';
     ELSIF EXISTS (SELECT FROM public.horsies_workflow_signals s WHERE s.id = $4) THEN
         RETURN 'REPEATED';
-    ELSIF found.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR found.ends_as IS NOT NULL THEN
+    ELSIF target.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR target.ends_as IS NOT NULL THEN
         RETURN 'WORKFLOW_ENDED';
     END IF;
     INSERT INTO public.horsies_workflow_signals (id, workflow_id, name, value)
@@ -920,7 +921,7 @@ $_$;
 CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
+    AS $_$
 DECLARE
     -- Times that are told in seconds count from the database's clock.
     start_at constant timestamptz := coalesce((run ->> 'start_at')::timestamptz,
@@ -929,7 +930,10 @@ DECLARE
     deadline constant timestamptz := coalesce((run ->> 'deadline')::timestamptz,
         CASE WHEN is_later THEN start_at ELSE statement_timestamp() END
         + make_interval(secs => (run ->> 'deadline_in')::float8));
-    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END);
+    -- Rows that no client writes, in which every node waits for another: the step that comes then ends the run.
+    is_stuck constant boolean := NOT jsonb_path_exists(run -> 'nodes', '$[*] ? (@.dependencies.size() == 0 && !exists(@.deps_left))');
+    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END,
+                                          CASE WHEN is_stuck THEN statement_timestamp() END);
 BEGIN
     RETURN QUERY WITH fresh AS (
         INSERT INTO public.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,
@@ -944,10 +948,11 @@ BEGIN
         ON CONFLICT DO NOTHING
         RETURNING id
     ), given AS MATERIALIZED (
-        -- nodes of a run that starts later stay PENDING: what is READY is looked after
+        -- nodes of a run that starts later stay PENDING: what is READY is looked after. deps_left: of `then` of a batch,
+        -- which waits for as many nodes as name it, and names none of them
         SELECT fresh.id AS workflow_id, x.*,
-               NOT is_later AND cardinality(x.dependencies) = 0 AND x.when_index IS NULL AS is_first,
-               NOT is_later AND cardinality(x.dependencies) = 0 AND x.when_index IS NULL
+               NOT is_later AND coalesce(x.deps_left, cardinality(x.dependencies)) = 0 AND x.when_index IS NULL AS is_first,
+               NOT is_later AND coalesce(x.deps_left, cardinality(x.dependencies)) = 0 AND x.when_index IS NULL
                    AND coalesce(x.kind, 'task') = 'task' AND x.sub_name IS NULL AS is_enqueued,
                CASE WHEN x.own_priority IS TRUE THEN x.priority ELSE coalesce((run ->> 'priority')::int, x.priority) END
                    AS chosen_priority
@@ -957,11 +962,11 @@ BEGIN
                min_success int, allow_failed boolean, task_options text, max_retries int, good_until timestamptz,
                ttl float8, sub_name text, kind text, task_id text, first_kwargs text, metadata jsonb, group_key text,
                own_priority boolean, signal_name text, when_index int, when_value boolean, decides int[],
-               compensate jsonb)) WITH ORDINALITY
+               compensate jsonb, deps_left int)) WITH ORDINALITY
                AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
                      ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl,
                      sub_name, kind, task_id, first_kwargs, metadata, group_key, own_priority, signal_name, when_index,
-                     when_value, decides, compensate, number)
+                     when_value, decides, compensate, deps_left, number)
     ), node AS (
         INSERT INTO public.horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs,
                queue_name, priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success,
@@ -970,7 +975,8 @@ BEGIN
         SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name,
                g.chosen_priority, g.dependencies, g.dependents, g.args_from, g.ctx_from, g.join_type, g.min_success,
                g.allow_failed, g.task_options, g.max_retries, g.good_until, make_interval(secs => g.ttl),
-               coalesce(g.kind, CASE WHEN g.sub_name IS NULL THEN 'task' WHEN g.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), g.sub_name, cardinality(g.dependencies),
+               coalesce(g.kind, CASE WHEN g.sub_name IS NULL THEN 'task' WHEN g.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), g.sub_name,
+               coalesce(g.deps_left, cardinality(g.dependencies)),
                CASE WHEN g.is_enqueued THEN 'ENQUEUED' WHEN g.is_first THEN 'READY' ELSE 'PENDING' END,
                CASE WHEN g.is_enqueued THEN g.task_id END,
                nullif(g.metadata, 'null'), g.group_key, g.signal_name, g.when_index, g.when_value,
@@ -998,9 +1004,9 @@ BEGIN
     )
     SELECT fresh.id::text FROM fresh WHERE (SELECT count(*) FROM told) >= 0;
 END
-$$;
+$_$;
 
-CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, reason text, undoes boolean) RETURNS SETOF text
+CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, inside_error text, reason text, undoes boolean) RETURNS SETOF text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1023,11 +1029,11 @@ DECLARE
 BEGIN
     WITH run AS (
         UPDATE public.horsies_workflows w
-           SET error = run_error, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
+           SET error = CASE WHEN w.id = ids[1] THEN run_error ELSE inside_error END, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
                completed_at = CASE WHEN NOT w.id = ANY (undoing) THEN moment END,
-               ends_as = CASE WHEN w.id = ANY (undoing) THEN new_status END,
+               ends_as = CASE WHEN w.id = ANY (undoing) THEN CASE WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END END,
                unsettled = w.unsettled AND (w.id = ANY (undoing) OR NOT w.parent_workflow_id = ANY (ids)),
-               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' ELSE new_status END
+               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END
          WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.ends_as IS NULL
         RETURNING w.id
     ), live AS MATERIALIZED (
