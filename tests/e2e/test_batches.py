@@ -44,7 +44,8 @@ def test_a_batch_while_workers_are_killed(db: Database, tmp_path: Path) -> None:
         assert batch.get(30_000).ok == [400, 390, 10, 0]
         assert batch.status() is WorkflowStatus.COMPLETED
         progress = batch.progress()
-        assert progress is not None and (progress.ended, progress.failed, progress.waiting) == (400, 10, 0)
+        assert progress is not None
+        assert (progress.ended, progress.failed, progress.waiting) == (400, 10, 0)
         results = list(batch.results())
         assert [result.ok for result in results[:390]] == [f"m{n}" for n in range(390)]
         assert {result.err_value.error_code for result in results[390:]} == {"BROKEN"}

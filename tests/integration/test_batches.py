@@ -12,10 +12,14 @@ import pytest
 
 from horsies import BatchProgress, BatchSummary, Horsies, TaskError, TaskResult, TaskSendError, WorkflowStatus
 from horsies.batches import handle as handles
+from horsies.operate.session import NEEDS_OPERATOR
+from horsies.workflow.continuing import continue_text
 from tests.support.apps import app_on, async_app_on
 from tests.support.engine import Engine, dying_at
+from tests.support.hands import end_of
 from tests.support.operator import Operator
 from tests.support.postgres import Database
+from tests.support.roles import accounts
 
 NAMES = ["double", "report"]
 Number = TaskResult[int, TaskError]
@@ -77,7 +81,8 @@ async def test_without_then_it_completes_whatever_its_members_do(t: SimpleNamesp
     batch = await t.app.batch_async(t.double.call(n) for n in (5, 10))
     await t.engine.drain(answer)
     result = await batch.get_async(1_000)
-    assert result.is_ok() and result.ok is None
+    assert result.is_ok()
+    assert result.ok is None
     assert (await t.app.batch_handle(batch.batch_id).get_async(1_000)).ok is None
     assert await batch.progress_async() == BatchProgress(WorkflowStatus.COMPLETED, 2, 2, 0, 2, 0, 0, 0)
 
@@ -110,12 +115,16 @@ async def test_a_cancelled_member_counts_as_such(t: SimpleNamespace) -> None:
 
 async def test_pause_resume_and_cancel(t: SimpleNamespace) -> None:
     batch = await t.app.batch_async([t.double.call(n) for n in (1, 2)], then=t.report)
-    assert await batch.pause_async() and not await batch.pause_async()
+    assert await batch.pause_async()
+    assert not await batch.pause_async()
     assert not await t.engine.claim()
     assert await batch.status_async() is WorkflowStatus.PAUSED
-    assert await batch.resume_async() and not await batch.resume_async()
-    assert len(rows := await t.engine.claim(1)) == 1
-    assert await batch.cancel_async() and not await batch.cancel_async()
+    assert await batch.resume_async()
+    assert not await batch.resume_async()
+    rows = await t.engine.claim(1)
+    assert len(rows) == 1
+    assert await batch.cancel_async()
+    assert not await batch.cancel_async()
     t.engine.advancers[0].tasks_ended(await t.engine.end(rows, answer))
     await t.engine.drain(answer)
     assert (await batch.get_async(1_000)).err_value.error_code == "WORKFLOW_CANCELLED"
@@ -177,7 +186,7 @@ async def test_a_start_with_the_same_id_is_the_same_batch(t: SimpleNamespace) ->
     assert await start(1, 2, then=t.report) == first
     assert t.db.value("SELECT count(*) FROM horsies_workflow_tasks") == 3
     for numbers, options in (((1, 3), {"then": t.report}), ((1, 2), {}), ((1, 2), {"then": t.report, "priority": 5})):
-        with pytest.raises(TaskSendError, match="PAYLOAD_MISMATCH.*batch id .* is taken by another list of calls"):
+        with pytest.raises(TaskSendError, match=r"PAYLOAD_MISMATCH.*batch id .* is taken by another list of calls"):
             await start(*numbers, **options)
     await t.engine.drain(answer)
     assert (await (await start(1, 2, then=t.report)).get_async(1_000)).ok.total == 2
@@ -212,10 +221,15 @@ def test_without_an_event_loop(db: Database) -> None:
         tasks = register(app)
         batch = app.batch([tasks.double.call(1)], then=tasks.report, connection=connection)
         connection.rollback()
-        assert batch.status() is None and batch.progress() is None and list(batch.results()) == []
+        assert batch.status() is None
+        assert batch.progress() is None
+        assert list(batch.results()) == []
         batch = app.batch([tasks.double.call(1)], then=tasks.report)
-        assert batch.status() is WorkflowStatus.RUNNING and f"{batch.progress()}".startswith("0 of 1 members ended")
-        assert batch.pause() and batch.resume() and batch.cancel()
+        assert batch.status() is WorkflowStatus.RUNNING
+        assert f"{batch.progress()}".startswith("0 of 1 members ended")
+        assert batch.pause()
+        assert batch.resume()
+        assert batch.cancel()
         assert batch.get(1_000).err_value.error_code == "WORKFLOW_CANCELLED"
         assert [result.err_value.error_code for result in batch.results()] == ["WORKFLOW_CANCELLED"]
 
@@ -245,7 +259,8 @@ async def test_the_end_of_a_member_reads_no_list_of_all_members(t: SimpleNamespa
     for size in (1, 2_000):
         await t.app.batch_async((t.double.call(n) for n in range(size)), then=t.report)
     sizes = t.db.execute(
-        "SELECT max(pg_column_size(n.*)) - min(pg_column_size(n.*)) FROM horsies_workflow_tasks n WHERE node_id = 'then'"
+        "SELECT max(pg_column_size(n.*)) - min(pg_column_size(n.*)) FROM horsies_workflow_tasks n"
+        " WHERE node_id = 'then'"
     )
     assert sizes[0][0] <= 8
     assert t.db.execute("SELECT deps_left FROM horsies_workflow_tasks WHERE node_id = 'then' ORDER BY 1") == [
@@ -260,9 +275,48 @@ async def test_show_tells_the_progress_of_a_batch(t: SimpleNamespace, operator: 
     await t.engine.advance()
     text = (await asyncio.to_thread(operator, "workflows", "show", batch.batch_id)).out
     assert "10 of 299 members ended: 8 completed, 2 failed, 289 waiting" in text
-    assert "member-4: FIVE" in text and len(text.splitlines()) < 20
+    assert "member-4: FIVE" in text
+    assert len(text.splitlines()) < 20
     assert "then report: PENDING" in text
     told = await asyncio.to_thread(operator.json, "workflows", "show", batch.batch_id)
-    assert told["batch"]["failed"] == 2 and told["then"]["status"] == "PENDING" and "nodes" not in told
+    assert told["batch"]["failed"] == 2
+    assert told["then"]["status"] == "PENDING"
+    assert "nodes" not in told
     drawn = (await asyncio.to_thread(operator, "workflows", "show", batch.batch_id, "--mermaid")).out
     assert "members -->" in drawn
+
+
+def test_a_viewer_sees_the_progress_and_no_error(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    with app_on(db) as app:
+        tasks = register(app)
+        batch = app.batch([tasks.double.call(1), tasks.double.call(2)], then=tasks.report)
+    db.execute(
+        """UPDATE horsies_workflow_tasks SET status = 'FAILED', completed_at = now(), task_id = NULL,
+                  error = '{"err":{"error_code":"SECRET"}}' WHERE node_id = 'member-0'"""
+    )
+    db.execute("UPDATE horsies_tasks SET is_workflow_task = false WHERE kwargs = '{\"n\":1}'")
+    with accounts(db) as roles:
+        hand = Operator(roles["viewer"], capsys)
+        shown = hand("workflows", "show", batch.batch_id)
+        assert shown.code == 0, shown.err
+        assert "1 of 2 members ended: 0 completed, 1 failed, 1 waiting" in shown.out
+        assert NEEDS_OPERATOR in shown.out
+        assert "SECRET" not in shown.out + shown.err
+        assert hand.json("workflows", "show", batch.batch_id)["batch"]["total"] == 2
+
+
+async def test_then_may_continue_in_a_workflow(t: SimpleNamespace) -> None:
+    """The batch keeps its members: the workflow runs inside the node of `then`."""
+    batch = await t.app.batch_async([t.double.call(n) for n in (1, 2)], then=t.report)
+    rows = await t.engine.claim()
+    t.engine.advancers[0].tasks_ended(await t.engine.end(rows, answer))
+    await t.engine.advance()
+    rows = await t.engine.claim()
+    inner = t.app.workflow("inner", [node := t.double.node()(4)], output=node)
+    text, _ = continue_text(inner, int)
+    await t.engine.hands.finalize([end_of(rows[0], result=text)])
+    t.engine.advancers[0].tasks_ended([rows[0]["id"]])
+    await t.engine.advance()
+    await t.engine.drain(answer)
+    assert (await t.app.get_broker().workflows.results(batch.batch_id, ["then"])) == {"then": '{"ok":8}'}
+    assert await batch.progress_async() == BatchProgress(WorkflowStatus.COMPLETED, 2, 2, 2, 0, 0, 0, 0)

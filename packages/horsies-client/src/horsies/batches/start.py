@@ -77,8 +77,8 @@ class BatchStart(RunStart[BatchHandle[R]]):
         return (f'{_dumped(run)[:-1]},"nodes":[{nodes}]}}',), sha
 
     def _then_row(self, then: Then) -> str:
-        """It waits for as many nodes as name it as their dependent. It does not name them: a list of 100,000 nodes would
-        be read at the end of each."""
+        """It waits for as many nodes as name it as their dependent. It does not name them: a list of 100,000 nodes
+        would be read at the end of each."""
         waits: dict[str, Any] = {
             "id": new_id(), "node_id": THEN, "dependents": [], "deps_left": len(self._members), "allow_failed": True,
             "args_from": {then.parameter: {"batch": True}},

@@ -328,7 +328,8 @@ class _Step:
         """Tasks returned Continue. True: the run itself goes on in its own place with other nodes, because its output
         continues and nothing else is open."""
         is_alone = self._nodes_left == 1 and not ready and len(self._continued) == 1
-        if is_alone and self._continued[0] == workflow["output_task_index"]:
+        # `then` of a batch continues in a run inside it: a batch keeps its members
+        if is_alone and self._continued[0] == workflow["output_task_index"] and not workflow["is_batch"]:
             await self._starter.continue_in_place(self._continued[0])
             return True
         is_paused = workflow["status"] == WorkflowStatus.PAUSED

@@ -14,7 +14,7 @@ SELECT w.id, w.status, m.total, m.completed, m.failed, m.cancelled, m.completed 
  CROSS JOIN LATERAL (
        SELECT count(*)::int AS total, count(*) FILTER (WHERE n.status = 'COMPLETED')::int AS completed,
               count(*) FILTER (WHERE n.status = 'FAILED' AND NOT {{is_cancelled}})::int AS failed,
-              count(*) FILTER (WHERE n.status = 'SKIPPED' OR n.status = 'FAILED' AND {{is_cancelled}})::int AS cancelled
+              count(*) FILTER (WHERE {{is_cancelled}})::int AS cancelled
          FROM horsies_workflow_tasks n
         WHERE n.workflow_id = w.id AND n.task_index > coalesce(w.output_task_index, -1)) AS m
  CROSS JOIN LATERAL (

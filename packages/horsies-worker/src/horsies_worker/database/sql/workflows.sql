@@ -144,7 +144,7 @@ SELECT n.workflow_id, x.id AS task_id FROM unnest($1::text[]) AS x (id)
 -- `paused_along`: see lock_workflow_tree. `is_overdue`: its deadline has passed. `may_start`: it was to start later, and
 -- that time has come.
 SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside, ends_as, ended_count, continues, depth, error,
-       output_task_index, wake_at IS NOT NULL AS has_clock,
+       output_task_index, wake_at IS NOT NULL AS has_clock, coalesce(definition_key = 'batch', false) AS is_batch,
        coalesce(deadline <= statement_timestamp(), false) AND ends_as IS NULL AS is_overdue,
        coalesce(start_at <= statement_timestamp(), false) AND depth = 0 AS may_start,
        status = 'PAUSED' AND coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
@@ -418,7 +418,7 @@ WITH RECURSIVE {{around}}, target AS MATERIALIZED (
                            SELECT json_build_object('batch_id', $1::text, 'total', count(*),
                                   'completed', count(*) FILTER (WHERE n.status = 'COMPLETED'),
                                   'failed', count(*) FILTER (WHERE n.status = 'FAILED' AND NOT {{is_cancelled}}),
-                                  'cancelled', count(*) FILTER (WHERE n.status = 'SKIPPED' OR {{is_cancelled}}))::text
+                                  'cancelled', count(*) FILTER (WHERE {{is_cancelled}}))::text
                              FROM horsies_workflow_tasks n
                             WHERE n.workflow_id = $1 AND n.task_index > target.task_index)
                       WHEN a.source ->> 'bare' = 'true' AND d.result LIKE '{"ok":%'
