@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from horsies._pg import foreign
 from horsies._pg.enqueue import Written, require_same
@@ -65,8 +65,7 @@ class Store:
         """What the send's own `write` would return, and the new rows. Rows on the caller's connection are passed to
         `committed` when its transaction commits, and are not in the list."""
         with self._lock:
-            is_start = isinstance(send, RunStart)
-            written, rows = self._write_run(cast("RunStart[Any]", send)) if is_start else self._write_tasks(send)
+            written, rows = self._write_run(send) if isinstance(send, RunStart) else self._write_tasks(send)
             for row in rows:
                 self._list(row, is_committed=send.connection is None)
         if send.connection is None or not rows:
