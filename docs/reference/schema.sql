@@ -931,7 +931,7 @@ DECLARE
         CASE WHEN is_later THEN start_at ELSE statement_timestamp() END
         + make_interval(secs => (run ->> 'deadline_in')::float8));
     -- Rows that no client writes, in which every node waits for another: the step that comes then ends the run.
-    is_stuck constant boolean := NOT jsonb_path_exists(run -> 'nodes', '$[*] ? (@.dependencies.size() == 0)');
+    is_stuck constant boolean := NOT jsonb_path_exists(run -> 'nodes', '$[*] ? (@.dependencies.size() == 0 && !exists(@.deps_left))');
     wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END,
                                           CASE WHEN is_stuck THEN statement_timestamp() END);
 BEGIN
@@ -948,10 +948,11 @@ BEGIN
         ON CONFLICT DO NOTHING
         RETURNING id
     ), given AS MATERIALIZED (
-        -- nodes of a run that starts later stay PENDING: what is READY is looked after
+        -- nodes of a run that starts later stay PENDING: what is READY is looked after. deps_left: of `then` of a batch,
+        -- which waits for as many nodes as name it, and names none of them
         SELECT fresh.id AS workflow_id, x.*,
-               NOT is_later AND cardinality(x.dependencies) = 0 AND x.when_index IS NULL AS is_first,
-               NOT is_later AND cardinality(x.dependencies) = 0 AND x.when_index IS NULL
+               NOT is_later AND coalesce(x.deps_left, cardinality(x.dependencies)) = 0 AND x.when_index IS NULL AS is_first,
+               NOT is_later AND coalesce(x.deps_left, cardinality(x.dependencies)) = 0 AND x.when_index IS NULL
                    AND coalesce(x.kind, 'task') = 'task' AND x.sub_name IS NULL AS is_enqueued,
                CASE WHEN x.own_priority IS TRUE THEN x.priority ELSE coalesce((run ->> 'priority')::int, x.priority) END
                    AS chosen_priority
@@ -961,11 +962,11 @@ BEGIN
                min_success int, allow_failed boolean, task_options text, max_retries int, good_until timestamptz,
                ttl float8, sub_name text, kind text, task_id text, first_kwargs text, metadata jsonb, group_key text,
                own_priority boolean, signal_name text, when_index int, when_value boolean, decides int[],
-               compensate jsonb)) WITH ORDINALITY
+               compensate jsonb, deps_left int)) WITH ORDINALITY
                AS x (id, node_id, task_name, args, kwargs, queue_name, priority, dependencies, dependents, args_from,
                      ctx_from, join_type, min_success, allow_failed, task_options, max_retries, good_until, ttl,
                      sub_name, kind, task_id, first_kwargs, metadata, group_key, own_priority, signal_name, when_index,
-                     when_value, decides, compensate, number)
+                     when_value, decides, compensate, deps_left, number)
     ), node AS (
         INSERT INTO public.horsies_workflow_tasks (id, workflow_id, task_index, node_id, task_name, args, kwargs,
                queue_name, priority, dependencies, dependents, args_from, workflow_ctx_from, join_type, min_success,
@@ -974,7 +975,8 @@ BEGIN
         SELECT g.id, g.workflow_id, (g.number - 1)::int, g.node_id, g.task_name, g.args, g.kwargs, g.queue_name,
                g.chosen_priority, g.dependencies, g.dependents, g.args_from, g.ctx_from, g.join_type, g.min_success,
                g.allow_failed, g.task_options, g.max_retries, g.good_until, make_interval(secs => g.ttl),
-               coalesce(g.kind, CASE WHEN g.sub_name IS NULL THEN 'task' WHEN g.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), g.sub_name, cardinality(g.dependencies),
+               coalesce(g.kind, CASE WHEN g.sub_name IS NULL THEN 'task' WHEN g.kwargs::json -> 'map' IS NULL THEN 'workflow' ELSE 'map' END), g.sub_name,
+               coalesce(g.deps_left, cardinality(g.dependencies)),
                CASE WHEN g.is_enqueued THEN 'ENQUEUED' WHEN g.is_first THEN 'READY' ELSE 'PENDING' END,
                CASE WHEN g.is_enqueued THEN g.task_id END,
                nullif(g.metadata, 'null'), g.group_key, g.signal_name, g.when_index, g.when_value,

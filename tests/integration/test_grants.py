@@ -294,7 +294,9 @@ async def test_a_purge_by_function_keeps_the_tasks_of_a_live_run(db: Database, r
 WORKERS_ONLY = {"start_workflow", "stop_workflows"}
 
 
-@pytest.mark.parametrize("file", ["control.sql", "operate.sql", "recover.sql", "schedules.sql", "workflows.sql"])
+@pytest.mark.parametrize(
+    "file", ["batches.sql", "control.sql", "operate.sql", "recover.sql", "schedules.sql", "workflows.sql"]
+)
 def test_an_operator_may_run_every_statement_of_its_verbs(roles: dict[str, Database], file: str) -> None:
     refused = []
     with psycopg.connect(roles["operator"].url, autocommit=True) as connection:

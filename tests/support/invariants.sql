@@ -133,38 +133,53 @@ WHERE n.status IN ('ENQUEUED','RUNNING')
    OR (n.kind <> 'task' AND n.sub_workflow_id IS NULL))
 UNION ALL SELECT 'W4', t.id FROM horsies_tasks t WHERE t.is_workflow_task
   AND (SELECT count(*) FROM horsies_workflow_tasks n WHERE n.task_id = t.id) <> 1;
--- W5 a node ran only after what it waits for; a branch that was not taken leaves the join
-SELECT 'W5' AS inv, n.id FROM horsies_workflow_tasks n
-CROSS JOIN LATERAL (
-  SELECT count(*) FILTER (WHERE d.skip_reason IS DISTINCT FROM 'not_taken' OR d.completed_at > n.started_at) total,
+-- W5 a node ran only after what it waits for; a branch that was not taken leaves the join. Here and below, an edge counts
+-- that one of its ends names: `then` of a batch has up to 100,000, and does not name them, because the list would be read at
+-- the end of each member
+WITH e AS (SELECT workflow_id, task_index AS dst, unnest(dependencies) AS src FROM horsies_workflow_tasks
+  UNION SELECT workflow_id, unnest(dependents), task_index FROM horsies_workflow_tasks),
+waits AS (
+  SELECT n.id, n.allow_failed_deps, n.join_type, n.min_success,
+         count(*) FILTER (WHERE d.skip_reason IS DISTINCT FROM 'not_taken' OR d.completed_at > n.started_at) total,
          count(*) FILTER (WHERE d.status = 'COMPLETED' AND d.completed_at <= n.started_at) ok,
          count(*) FILTER (WHERE d.status IN ('COMPLETED','FAILED','SKIPPED') AND d.completed_at <= n.started_at
                             AND d.skip_reason IS DISTINCT FROM 'not_taken') done
-  FROM horsies_workflow_tasks d WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY(n.dependencies)) d
-WHERE n.started_at IS NOT NULL AND n.status IN ('WAITING','RUNNING','COMPLETED','FAILED') AND (CASE
-   WHEN cardinality(n.dependencies) = 0 THEN false
-   WHEN n.allow_failed_deps THEN d.done < d.total
-   WHEN n.join_type = 'any' THEN d.ok < 1
-   WHEN n.join_type = 'quorum' THEN d.ok < n.min_success
-   ELSE d.ok < d.total END
-  OR n.when_index IS NOT NULL AND NOT EXISTS (SELECT 1 FROM horsies_workflow_tasks d WHERE d.workflow_id = n.workflow_id
+  FROM e JOIN horsies_workflow_tasks n ON n.workflow_id = e.workflow_id AND n.task_index = e.dst
+  JOIN horsies_workflow_tasks d ON d.workflow_id = e.workflow_id AND d.task_index = e.src
+  WHERE n.started_at IS NOT NULL AND n.status IN ('WAITING','RUNNING','COMPLETED','FAILED') GROUP BY n.id)
+SELECT 'W5' AS inv, id FROM waits WHERE CASE
+   WHEN allow_failed_deps THEN done < total
+   WHEN join_type = 'any' THEN ok < 1
+   WHEN join_type = 'quorum' THEN ok < min_success
+   ELSE ok < total END
+UNION ALL SELECT 'W5', n.id FROM horsies_workflow_tasks n
+WHERE n.started_at IS NOT NULL AND n.status IN ('WAITING','RUNNING','COMPLETED','FAILED') AND n.when_index IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM horsies_workflow_tasks d WHERE d.workflow_id = n.workflow_id
        AND d.task_index = n.when_index AND d.status = 'COMPLETED' AND d.completed_at <= n.started_at
-       AND d.result::json ->> 'ok' = n.when_value::text));
+       AND d.result::json ->> 'ok' = n.when_value::text);
 -- W6 a node whose dependencies are settled is not left waiting in a RUNNING workflow
+WITH e AS (SELECT workflow_id, task_index AS dst, unnest(dependencies) AS src FROM horsies_workflow_tasks
+  UNION SELECT workflow_id, unnest(dependents), task_index FROM horsies_workflow_tasks)
 SELECT 'W6' AS inv, n.id FROM horsies_workflow_tasks n JOIN horsies_workflows w ON w.id = n.workflow_id
 WHERE w.status = 'RUNNING' AND n.status IN ('PENDING','READY')
   AND w.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s)
   AND NOT EXISTS (SELECT 1 FROM horsies_workflow_tasks d
-                  WHERE d.workflow_id = n.workflow_id AND d.task_index = ANY(n.dependencies || n.when_index)
+                  WHERE d.workflow_id = n.workflow_id AND d.task_index = n.when_index
+                    AND d.status NOT IN ('COMPLETED','FAILED','SKIPPED'))
+  AND NOT EXISTS (SELECT 1 FROM e JOIN horsies_workflow_tasks d ON d.workflow_id = e.workflow_id AND d.task_index = e.src
+                  WHERE e.workflow_id = n.workflow_id AND e.dst = n.task_index
                     AND d.status NOT IN ('COMPLETED','FAILED','SKIPPED'));
 -- W7 the graph is sound: known dependencies, no self loop, no cycle
-WITH RECURSIVE e AS (SELECT workflow_id, task_index AS dst, unnest(dependencies) AS src FROM horsies_workflow_tasks),
+WITH RECURSIVE e AS (SELECT workflow_id, task_index AS dst, unnest(dependencies) AS src FROM horsies_workflow_tasks
+  UNION SELECT workflow_id, unnest(dependents), task_index FROM horsies_workflow_tasks),
 walk(workflow_id, start, cur) AS (  -- closure, not paths: a ladder of diamonds has exponentially many
   SELECT workflow_id, src, dst FROM e
   UNION SELECT w.workflow_id, w.start, e.dst FROM walk w JOIN e ON e.workflow_id = w.workflow_id AND e.src = w.cur)
 SELECT DISTINCT 'W7' AS inv, workflow_id AS id FROM walk WHERE start = cur
 UNION SELECT 'W7', e.workflow_id FROM e WHERE NOT EXISTS (
-  SELECT 1 FROM horsies_workflow_tasks n WHERE n.workflow_id = e.workflow_id AND n.task_index = e.src);
+  SELECT 1 FROM horsies_workflow_tasks n WHERE n.workflow_id = e.workflow_id AND n.task_index = e.src)
+UNION SELECT 'W7', e.workflow_id FROM e WHERE NOT EXISTS (
+  SELECT 1 FROM horsies_workflow_tasks n WHERE n.workflow_id = e.workflow_id AND n.task_index = e.dst);
 -- W8 parent and child workflow agree
 SELECT 'W8' AS inv, c.id FROM horsies_workflows c
 LEFT JOIN horsies_workflows p ON p.id = c.parent_workflow_id

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from horsies import (
+    BatchSummary,
     Continue,
     Horsies,
     QueueMode,
@@ -113,6 +114,11 @@ def register(app: Horsies) -> SimpleNamespace:
         while time.time() < moment:
             time.sleep(0.0005)
         return TaskResult(ok=label)
+
+    @app.task("tally", **common)
+    def tally(summary: BatchSummary) -> TaskResult[list[int], TaskError]:
+        _trace(f"tally-{summary.batch_id}")
+        return TaskResult(ok=[summary.total, summary.completed, summary.failed, summary.cancelled])
 
     @app.task("fails_until", **common)
     def fails_until(path: str) -> Number:

@@ -29,7 +29,8 @@ from horsies import (
 )
 from horsies.check import check_app, describe
 from horsies.workflow.graph import MAX_LEVELS
-from horsies.workflow.start import MAX_BYTES, Start, graph_data
+from horsies.workflow.run_start import MAX_BYTES
+from horsies.workflow.start import Start, graph_data
 
 Number = TaskResult[int, TaskError]
 

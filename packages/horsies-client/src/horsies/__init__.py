@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from horsies.app import Horsies as Horsies
+    from horsies.batches.handle import BatchHandle as BatchHandle
     from horsies.config import (
         AppConfig as AppConfig,
         CustomQueueConfig as CustomQueueConfig,
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
         TaskFunction as TaskFunction,
         TaskStub as TaskStub,
     )
+    from horsies.workflow.batch_reading import BatchProgress as BatchProgress, BatchSummary as BatchSummary
     from horsies.workflow.context import (
         NodeKey as NodeKey,
         WorkflowContext as WorkflowContext,
@@ -145,6 +147,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "app": ("Horsies",),
+    "batches.handle": ("BatchHandle",),
     "operate.broker": ("PostgresBroker",),
     "config": (
         "AppConfig", "CustomQueueConfig", "GroupPolicy", "Limit", "PostgresConfig", "QueueMode", "Rate",
@@ -176,6 +179,7 @@ _HOMES = {
         "NodeStatus", "TaskStatus", "WorkflowStatus",
     ),
     "tasks": ("AsyncTaskFunction", "TaskCall", "TaskFunction", "TaskStub"),
+    "workflow.batch_reading": ("BatchProgress", "BatchSummary"),
     "workflow.context": ("NodeKey", "WorkflowContext", "WorkflowMeta"),
     "workflow.definition": ("WorkflowDefinition",),
     "workflow.graph": ("MapWorkflowNode", "SubWorkflowNode", "SuccessCase", "SuccessPolicy", "WorkflowDefinitionError"),

@@ -105,6 +105,11 @@ class Awaited(Generic[T_co]):
         if self._result is None and timeout_ms != 0 and self._app.stand_in is None:
             warn_of_wait(f"{self._kind} {self._id}")
 
+    @property
+    def sent_id(self) -> str:
+        """For `horsies.testing`: the id of the task, the run or the batch."""
+        return self._id
+
     def keep(self, seen: "Seen") -> None:
         """For `horsies.testing`: keep the result that a stand-in has, which is gone with it."""
         self._ended(seen, 0)

@@ -20,6 +20,7 @@ CODEC: Final = ("horsies.codec",)
 _VERBS: Final = (
     "ssl", "asyncio", "encodings.idna", "importlib.resources", "uuid", "asyncpg",
     *CODEC, "horsies._pg.pool", "horsies._pg.statements", "horsies.operate.broker", "horsies.workflow.control",
+    "horsies.workflow.batch_reading",
     "horsies.workflow.handle", "horsies.workflow.diagram", "horsies.sync",
 )  # fmt: skip
 _loaded: Final[set[str]] = set()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from horsies._checks import shown
 from horsies._hints import APP, explained, missing
-from horsies._runtime import AppRuntime
 from horsies._text import plural
+from horsies.batches.verbs import Batching
 from horsies.config import AppConfig
 from horsies.defining import (
     GroupedStubDecorator,
@@ -43,7 +43,7 @@ R = TypeVar("R")
 Hook = TypeVar("Hook", bound=Callable[[], None])
 
 
-class Horsies(AppRuntime, WithOptions[NamedSender]):
+class Horsies(Batching, WithOptions[NamedSender]):
     """An app: one configuration, its tasks and workflows, and their database."""
 
     def __init__(self, config: AppConfig | None = None) -> None:

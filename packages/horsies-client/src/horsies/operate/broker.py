@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from horsies.operate.policy_control import PolicyControl
     from horsies.operate.workflow_check import WorkflowCheck
     from horsies.registry import Registry
+    from horsies.workflow.batch_reading import BatchReading
     from horsies.workflow.control import WorkflowControl
 
 PURGE_TIMEOUT_MS: Final = 15_000
@@ -59,6 +60,13 @@ class PostgresBroker:
         self._config = config
         self._session = OperatorSession(database, config.broker)
         self._workflows: WorkflowControl | None = None
+
+    @property
+    def batches(self) -> "BatchReading":
+        """The progress of batches, and the results of their members."""
+        from horsies.workflow.batch_reading import BatchReading
+
+        return BatchReading(self._session.run, self._config.broker.schema)
 
     @property
     def workflows(self) -> "WorkflowControl":

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from horsies._awaited import Awaited
 from horsies.app import Horsies
 from horsies.errors import UsageError
 from horsies.handle import TaskHandle
@@ -17,7 +18,6 @@ from horsies.testing.attempts import in_thread, off_the_loop, require_worker, ru
 from horsies.testing.modes import Mode, installed
 from horsies.testing.sends import Sends
 from horsies.testing.store import Row, RunRow, SignalRow, TaskRow
-from horsies.workflow.handle import WorkflowHandle
 from horsies.workflow.signals import SignalReceipt
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Inlining(Mode):
     def __init__(self, app: Horsies, *, raise_errors: bool) -> None:
         super().__init__(app)
         self._raise_errors = raise_errors
-        self._handles: dict[str, list[WorkflowHandle[Any]]] = {}
+        self._handles: dict[str, list[Awaited[Any]]] = {}
         """Of runs that have not ended: they keep the result when those end."""
         self._trees: list[Runs] = []
         """Of the runs that were started."""
@@ -67,11 +67,11 @@ class Inlining(Mode):
         """Let the handles keep their results, for a test that asks them after the block."""
         if isinstance(sent, SignalReceipt):
             return
-        for handle in cast("list[TaskHandle[Any] | WorkflowHandle[Any]]", sent if isinstance(sent, list) else [sent]):
-            is_workflow = isinstance(handle, WorkflowHandle)
+        for handle in cast("list[Awaited[Any]]", sent if isinstance(sent, list) else [sent]):
+            is_workflow = not isinstance(handle, TaskHandle)
             if is_workflow:
-                self._handles.setdefault(handle.workflow_id, []).append(handle)
-            seen = self.look(handle.workflow_id if is_workflow else handle.task_id, is_workflow=is_workflow)
+                self._handles.setdefault(handle.sent_id, []).append(handle)
+            seen = self.look(handle.sent_id, is_workflow=is_workflow)
             if seen is not None:
                 handle.keep(seen)
 

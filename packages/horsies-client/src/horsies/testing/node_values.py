@@ -87,6 +87,8 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
                 f"{dumped(one)}:{run.by_id[one].text}" for one in node.data["ctx_from"] or () if one in run.by_id
             )
             text = f'{{"workflow_id":{dumped(run.id)},"node_id":{dumped(node.node_id)},"results":{{{results}}}}}'
+        elif "batch" in source:
+            text = _summary(run, node)
         else:
             text = _value(run, source)
         members.append(f"{dumped(parameter)}:{text}")
@@ -94,6 +96,19 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
         return given
     inner = (given or "{}")[1:-1]
     return "{" + ",".join([inner, *members] if inner else members) + "}"
+
+
+def _summary(run: InlineRun, then: InlineNode) -> str:
+    """How the members of a batch ended."""
+    ended = [node for node in run.nodes if node is not then]
+    cancelled = sum(node.status is NodeStatus.SKIPPED or _is_cancelled(node) for node in ended)
+    completed = sum(node.status is NodeStatus.COMPLETED for node in ended)
+    return dumped({"batch_id": run.id, "total": len(ended), "completed": completed,
+                    "failed": len(ended) - completed - cancelled, "cancelled": cancelled})  # fmt: skip
+
+
+def _is_cancelled(node: InlineNode) -> bool:
+    return (node.error or "").startswith('{"err":{"error_code":"TASK_CANCELLED"')
 
 
 def items_of(run: InlineRun, node: InlineNode) -> list[Any] | None:

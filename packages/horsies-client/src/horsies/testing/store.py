@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from horsies._pg import foreign
 from horsies._pg.enqueue import Written, require_same
@@ -15,8 +15,8 @@ from horsies.send import Send, SendOne, TaskSend
 from horsies.testing.calls import Call, read_call
 from horsies.testing.records import SentSignal, SentTask, StartedWorkflow
 from horsies.testing.transactions import follow
+from horsies.workflow.run_start import RunStart
 from horsies.workflow.signals import Signal
-from horsies.workflow.start import Start
 
 if TYPE_CHECKING:
     from horsies.registry import TaskDefinition
@@ -84,8 +84,8 @@ class Store:
         """What the send's own `write` would return, and the new rows. Rows on the caller's connection are passed to
         `committed` when its transaction commits, and are not in the list."""
         with self._lock:
-            if isinstance(send, Start):
-                written, rows = self._write_run(cast("Start[Any]", send))
+            if isinstance(send, RunStart):
+                written, rows = self._write_run(send)
             elif isinstance(send, Signal):
                 written, rows = self._write_signal(send)
             else:
@@ -145,7 +145,7 @@ class Store:
             rows.append(row)
         return Written(tasks.ids[0], False) if isinstance(send, SendOne) else None, rows
 
-    def _write_run(self, start: Start[Any]) -> tuple[str | None, list[Row]]:
+    def _write_run(self, start: RunStart[Any]) -> tuple[str | None, list[Row]]:
         _, (text,) = start.statement()
         data: dict[str, Any] = json.loads(text)
         before = self.runs.get(data["id"])

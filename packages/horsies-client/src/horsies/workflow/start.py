@@ -13,28 +13,22 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from horsies._checks import Checks
-from horsies._pg.statements import load
-from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError, UsageError
-from horsies.groups import GroupError, plain
-from horsies.ids import ID_FIX, id_problem, new_id, new_ids
-from horsies.metadata import NOTHING
-from horsies.send import Send, outgoing
+from horsies.errors import SendErrorCode, TaskSendError, UsageError
+from horsies.groups import GroupError
+from horsies.ids import new_ids
 from horsies.workflow.graph import Graph, MapWorkflowNode, SubWorkflowNode
 from horsies.workflow.handle import WorkflowHandle
 from horsies.workflow.nodes import ITEMS, ItemNode, MapNode, Node, TaskNode
 from horsies.workflow.run_options import RunOptions
+from horsies.workflow.run_start import RunStart
 from horsies.workflow.waits import SignalNode, WaitNode
 
 if TYPE_CHECKING:
-    from horsies._pg.enqueue import ExecuteAsync
     from horsies.workflow.wiring import Wired
 
 T = TypeVar("T")
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""The limit for the arguments and nested graphs of a workflow, which one statement carries."""
 _OLDER_LEVELS: Final = 8
 """Nested workflows up to this depth are also compared in the form of older clients, whose size doubled per level."""
-_RACES: Final = 5
 _REGISTERED: Final = frozenset({"task_options", "max_retries", "queue_name", "priority", "good_until", "ttl"})
 _KIND: Final = frozenset({"kind", "metadata", "group_key", "own_priority", "compensate"})
 """Left out of fingerprints: older clients did not send them, metadata is no part of a send's identity, and `group_key`
@@ -229,8 +223,8 @@ def _dumped(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-class Start(Send[WorkflowHandle[T]]):
-    """The start of one run."""
+class Start(RunStart[WorkflowHandle[T]]):
+    """The start of one run of a workflow."""
 
     def __init__(
         self,
@@ -239,8 +233,7 @@ class Start(Send[WorkflowHandle[T]]):
         connection: Any,
         options: RunOptions = RunOptions(),
     ) -> None:
-        if workflow_id is not None and (why := id_problem(workflow_id)):
-            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"workflow_id: {why}: {ID_FIX}")
+        super().__init__(spec.app, "start", spec.name, workflow_id, connection, options)
         if spec.free:
             raise TaskSendError(
                 SendErrorCode.VALIDATION_FAILED,
@@ -248,80 +241,17 @@ class Start(Send[WorkflowHandle[T]]):
                 "it: start the workflow that it is a node of",
             )
         self.spec = spec
-        self.workflow_id = workflow_id or new_id()
-        super().__init__(spec.app, "start", connection, [self.workflow_id])
         self._refuse_above(spec.least_bytes)
-        checks = Checks(f"start of workflow {spec.name!r}")
-        options.check(checks)
-        if checks.problems:
-            problem = ConfigurationError(checks.problems, subject=checks.subject)
-            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, str(problem))
+        self._check_options(Checks(f"start of workflow {spec.name!r}"))
         try:
             self.graph = graph_data(spec)
         except GroupError as error:
             why = f"start of workflow {spec.name!r}: {error}"
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
-        self._options = options
         self._fingerprint = spec.fingerprint
-        self._given_metadata = options.metadata or NOTHING
-        self._metadata: str | None = None
-        self._group = plain(options.group)
-
-    def announced(self, schedule: str | None = None) -> Start[T]:
-        """Call the middleware's `on_send`, before the first try."""
-        self._metadata, self.outgoing = outgoing(
-            self.app, self.spec.name, self.ids, NOTHING, self._given_metadata, queue_name=None, is_workflow=True,
-            schedule=schedule, groups=[self._group],
-        )  # fmt: skip
-        return self
-
-    @property
-    def label(self) -> str:
-        return f"workflow {self.spec.name!r}"
-
-    def _refuse_above(self, size: int) -> None:
-        if size > MAX_BYTES:
-            raise TaskSendError(
-                SendErrorCode.VALIDATION_FAILED,
-                f"{self.label} is {size:,} bytes of graph and arguments, the limit is {MAX_BYTES:,}: "
-                "store large data elsewhere and send its address",
-            )
 
     def handle(self, written: str | None) -> WorkflowHandle[T]:
         return WorkflowHandle(self.app, written or self.workflow_id, spec=self.spec)
-
-    def statement(self) -> tuple[str, tuple[Any, ...]]:
-        """SQL and values that write the run. The statement returns no row when the id exists already."""
-        return self._sql("start_workflow"), self._values()[0]
-
-    def _sql(self, name: str) -> str:
-        return load("horsies._pg", "workflows.sql", self.app.schema)[name].sql
-
-    async def write(self, execute: ExecuteAsync) -> str | None:
-        """Write the run. Returns the id of the live run that holds its unique key, if there is one."""
-        values, sha = self._values()
-        for _ in range(_RACES):
-            if await execute(self._sql("start_workflow"), *values):
-                return None
-            found = await execute(self._sql("find_workflow"), self.workflow_id)
-            if found:
-                if found[0][1] != sha and found[0][1] not in self.older_fingerprints():
-                    raise TaskSendError(
-                        SendErrorCode.PAYLOAD_MISMATCH,
-                        f"workflow id {self.workflow_id} is taken by another graph or other arguments; it was left "
-                        "untouched",
-                        task_ids=[self.workflow_id],
-                    )
-                return None
-            if (key := self._options.unique_key) is not None:
-                holder = await execute(self._sql("find_unique_workflow"), self.spec.name, key)
-                if holder:
-                    return holder[0][0]
-        raise TaskSendError(
-            SendErrorCode.ENQUEUE_FAILED,
-            f"{self.label}: another transaction that cannot be seen from here holds its id",
-            task_ids=[self.workflow_id],
-        )
 
     def older_fingerprints(self) -> tuple[str | None, ...]:
         """The fingerprints that older clients gave the same start. They also covered the registration of its tasks, and
@@ -334,7 +264,7 @@ class Start(Send[WorkflowHandle[T]]):
         """What makes two starts the same start: the graph without these members of its nodes, and the options."""
         return {**_without(left_out, self.graph), **self._options.identity()}
 
-    def _values(self) -> tuple[tuple[Any, ...], str]:
+    def values(self) -> tuple[tuple[Any, ...], str]:
         made = self.graph
         nodes: list[dict[str, Any]] = made["nodes"]
         # the registration of its tasks may change between a start and its repetition

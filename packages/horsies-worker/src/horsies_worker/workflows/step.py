@@ -326,7 +326,8 @@ class _Step:
         """Tasks returned Continue. True: the run itself goes on in its own place with other nodes, because its output
         continues and nothing else is open."""
         is_alone = self._nodes_left == 1 and not ready and len(self._continued) == 1
-        # the new nodes decide how a run ends that goes on in its place: not while a failed node or a policy does
+        # the new nodes decide how a run ends that goes on in its place: not while a failed node or a policy does, as
+        # that of a batch, which keeps its members
         is_output = is_alone and self._continued[0] == workflow["output_task_index"]
         if is_output and workflow["success_policy"] is None and not await self._fetch("first_failure"):
             await self._starter.continue_in_place(self._continued[0])

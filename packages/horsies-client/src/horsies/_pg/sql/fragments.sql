@@ -140,3 +140,10 @@ n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.kind IN ('w
        n.compensates IS NOT NULL AS is_compensation,
        CASE WHEN n.status = 'ENQUEUED' AND t.status = 'RUNNING' THEN 'RUNNING' ELSE n.status END AS status,
        coalesce(n.started_at, t.started_at) AS started_at, n.completed_at, c.status AS sub_workflow_status
+
+-- fragment: is_cancelled
+-- The node `n`, a member of a batch, was cancelled: with the batch, or alone. A viewer may not read errors, but may read the
+-- states of tasks; CASE, so that only those of failed nodes are read.
+CASE n.status WHEN 'SKIPPED' THEN true
+                                           WHEN 'FAILED' THEN EXISTS (SELECT FROM horsies_tasks k WHERE k.id = n.task_id AND k.status = 'CANCELLED')
+                                           ELSE false END

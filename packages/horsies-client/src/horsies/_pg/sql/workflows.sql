@@ -317,23 +317,23 @@ SELECT n.node_id FROM unnest($1::text[], $2::int[]) AS c (id, level)
 -- After a retry: computes all counters anew. Nodes that wait are PENDING, and the next step decides which of them run; it
 -- comes by notification, or else by the clock of the run. One grouped pass over nodes and edges without a join: with the
 -- statistics of an empty table, a join of the nodes with themselves read each node's whole workflow. A workflow inside
--- another runs if its node does; otherwise it is PENDING until the node is ready.
+-- another runs if its node does; otherwise it is PENDING until the node is ready. `edges`: the nodes that name a node as
+-- their dependent; `then` of a batch names none of them itself.
 WITH node AS MATERIALIZED (
     SELECT n.ctid AS tid, n.workflow_id, n.task_index, n.status, n.skip_reason, n.dependents FROM horsies_workflow_tasks n
      WHERE n.workflow_id = ANY ($1::text[])
 ), state AS MATERIALIZED (
     SELECT x.workflow_id, max(x.tid) AS tid, max(x.status) AS status, sum(x.ended)::int AS ended, sum(x.ok)::int AS ok,
-           sum(x.void)::int AS void
-      FROM (SELECT workflow_id, task_index AS at, tid, status, 0 AS ended, 0 AS ok, 0 AS void FROM node
+           sum(x.void)::int AS void, sum(x.edge)::int AS edges
+      FROM (SELECT workflow_id, task_index AS at, tid, status, 0 AS ended, 0 AS ok, 0 AS void, 0 AS edge FROM node
             UNION ALL
-            SELECT node.workflow_id, d.at, NULL, NULL, 1, (node.status = 'COMPLETED')::int,
-                   (node.skip_reason IS NOT DISTINCT FROM 'not_taken')::int
-              FROM node CROSS JOIN LATERAL unnest(node.dependents) AS d (at)
-             WHERE node.status IN ('COMPLETED', 'FAILED', 'SKIPPED')) AS x
+            SELECT node.workflow_id, d.at, NULL, NULL, (node.status IN ('COMPLETED', 'FAILED', 'SKIPPED'))::int,
+                   (node.status = 'COMPLETED')::int, (node.skip_reason IS NOT DISTINCT FROM 'not_taken')::int, 1
+              FROM node CROSS JOIN LATERAL unnest(node.dependents) AS d (at)) AS x
      GROUP BY x.workflow_id, x.at
 ), counted AS (
     UPDATE horsies_workflow_tasks n
-       SET deps_left = cardinality(n.dependencies) - s.ended, deps_ok = s.ok, deps_void = s.void,
+       SET deps_left = CASE WHEN n.dependencies = '{}' THEN s.edges ELSE cardinality(n.dependencies) END - s.ended, deps_ok = s.ok, deps_void = s.void,
            updated_at = statement_timestamp(), status = 'PENDING'
       FROM state s WHERE n.ctid = s.tid AND s.status IN ('PENDING', 'READY')
 ), run AS MATERIALIZED (

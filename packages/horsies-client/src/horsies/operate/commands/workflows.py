@@ -11,8 +11,10 @@ from horsies.operate.commands._print import complain, one_line, say, say_json, s
 from horsies.operate.commands._workflow_check import add_check
 from horsies.operate.session import NEEDS_OPERATOR, is_denied
 from horsies.status import NodeStatus, WorkflowStatus
+from horsies.workflow.batch_reading import BATCH
 from horsies.workflow.control import WorkflowControl
 from horsies.workflow.diagram import draw
+from horsies.workflow.info import WorkflowInfo
 from horsies.workflow.retrying import why_not
 
 _VERBS: Final[dict[str, tuple[Callable[..., Awaitable[bool]], str, str, str]]] = {
@@ -92,32 +94,23 @@ async def _show(desk: Desk) -> int:
             complain(str(error))
             return PROBLEMS
         info = await control.info(options.id) or info
+    if info.definition_key == BATCH:
+        return await _show_batch(desk, info)
     nodes = await control.nodes(options.id)
     paused = [] if info.status.is_terminal else await control.paused(options.id)
     if options.json:
         say_json({"workflow": info, "nodes": nodes, "paused": paused})
         return OK
     say(draw(info, nodes, "mermaid" if options.mermaid else "text"))
-    if info.release is not None and not options.mermaid:
-        say(f"\nrelease  {one_line(info.release)}")
-    if info.metadata and not options.mermaid:
-        say(f"\nmetadata  {one_line(json.dumps(info.metadata, ensure_ascii=False))}")
-    if paused and not options.mermaid:
+    if options.mermaid:
+        return OK
+    _say_facts(info)
+    if paused:
         say("")
         for one in paused:
             say(f"{one}")
         say(f"`horsies workflows retry {info.id}` runs again what failed there, `resume` goes on without it")
-    failed = [node.node_id for node in nodes if node.status is NodeStatus.FAILED]
-    if (failed or info.status is WorkflowStatus.FAILED) and not options.mermaid:
-        try:
-            errors = await _errors(control, options.id, failed[:5])
-        except BrokerError as error:
-            if not is_denied(error):
-                raise
-            say(f"\nerrors: {NEEDS_OPERATOR}")
-        else:
-            for node_id, text in errors.items():
-                say(f"\n{one_line(node_id)}: {text}")
+    await _say_errors(desk, info, [node.node_id for node in nodes if node.status is NodeStatus.FAILED])
     return OK
 
 
@@ -159,6 +152,47 @@ async def _signal(desk: Desk) -> int:
         return OK
     complain(f"{target}: {_REFUSED[told]}; nothing was sent")
     return PROBLEMS
+
+
+async def _show_batch(desk: Desk, info: WorkflowInfo) -> int:
+    """A batch may have 100,000 nodes, which differ in their arguments alone: tell how many are in which state."""
+    progress = await desk.broker.batches.progress(info.id)
+    then = await desk.broker.batches.state_of_then(info.id)
+    if desk.options.json:
+        say_json({"workflow": info, "batch": progress, "then": then})
+        return OK
+    if desk.options.mermaid:
+        edge = "" if then is None else f'\n    members --> then["{one_line(then.task_name)}<br/>{then.status}"]'
+        say(f'flowchart TD\n    members["{progress}"]{edge}')
+        return OK
+    say(f"batch {one_line(info.name)} {info.id}: {info.status}")
+    say(f"{progress}")
+    if then is not None:
+        say(f"then {one_line(then.task_name)}: {then.status}")
+    _say_facts(info)
+    await _say_errors(desk, info, await desk.broker.batches.failures(info.id, 5))
+    return OK
+
+
+def _say_facts(info: WorkflowInfo) -> None:
+    if info.release is not None:
+        say(f"\nrelease  {one_line(info.release)}")
+    if info.metadata:
+        say(f"\nmetadata  {one_line(json.dumps(info.metadata, ensure_ascii=False))}")
+
+
+async def _say_errors(desk: Desk, info: WorkflowInfo, failed: Sequence[str]) -> None:
+    if not failed and info.status is not WorkflowStatus.FAILED:
+        return
+    try:
+        errors = await _errors(desk.broker.workflows, info.id, failed[:5])
+    except BrokerError as error:
+        if not is_denied(error):
+            raise
+        say(f"\nerrors: {NEEDS_OPERATOR}")
+    else:
+        for node_id, text in errors.items():
+            say(f"\n{one_line(node_id)}: {text}")
 
 
 async def _errors(control: WorkflowControl, workflow_id: str, node_ids: Sequence[str]) -> dict[str, str]:

@@ -144,7 +144,7 @@ SELECT n.workflow_id, x.id AS task_id FROM unnest($1::text[]) AS x (id)
 -- `paused_along`: see lock_workflow_tree. `is_overdue`: its deadline has passed. `may_start`: it was to start later, and
 -- that time has come.
 SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside, ends_as, ended_count, continues, depth, error,
-       output_task_index, wake_at IS NOT NULL AS has_clock,
+       output_task_index,
        coalesce(deadline <= statement_timestamp(), false) AND ends_as IS NULL AS is_overdue,
        coalesce(start_at <= statement_timestamp(), false) AND depth = 0 AS may_start,
        status = 'PAUSED' AND (ends_as IS NOT NULL AND parent_workflow_id IS NOT NULL
@@ -219,8 +219,11 @@ WITH target AS MATERIALIZED (
       FROM target WHERE t.id = target.task_id
 )
 UPDATE horsies_workflow_tasks n
-   SET task_id = NULL, deps_left = cardinality(n.dependencies) - target.ended, deps_ok = target.ok,
-       deps_void = target.void, updated_at = statement_timestamp(), status = 'PENDING'
+   SET task_id = NULL, deps_left = CASE WHEN n.allow_failed_deps AND n.dependencies = '{}' THEN (
+           -- `then` of a batch: the nodes that name it
+           SELECT count(*) FROM horsies_workflow_tasks o WHERE o.workflow_id = $1 AND n.task_index = ANY (o.dependents)
+              AND o.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED')) ELSE cardinality(n.dependencies) - target.ended END,
+       deps_ok = target.ok, deps_void = target.void, updated_at = statement_timestamp(), status = 'PENDING'
   FROM target WHERE n.ctid = target.tid
 RETURNING {{counts}}, {{when_state}} AS when_state, n.deps_left > 0 AND {{is_context_open}} AS context_open;
 
@@ -415,6 +418,13 @@ WITH RECURSIVE {{around}}, target AS MATERIALIZED (
                             CROSS JOIN LATERAL (SELECT c.node_id, c.status, c.result, c.error
                                                   FROM horsies_workflow_tasks c
                                                  WHERE c.workflow_id = $1 AND c.node_id = u.node_id LIMIT 1) AS c) || '}}'
+                      WHEN a.source ? 'batch' THEN (
+                           SELECT json_build_object('batch_id', $1::text, 'total', count(*),
+                                  'completed', count(*) FILTER (WHERE n.status = 'COMPLETED'),
+                                  'failed', count(*) FILTER (WHERE n.status = 'FAILED' AND NOT {{is_cancelled}}),
+                                  'cancelled', count(*) FILTER (WHERE {{is_cancelled}}))::text
+                             FROM horsies_workflow_tasks n
+                            WHERE n.workflow_id = $1 AND n.task_index > target.task_index)
                       WHEN a.source ->> 'bare' = 'true' AND d.result LIKE '{"ok":%'
                            THEN substr(d.result, 7, length(d.result) - 7)
                       WHEN a.source ->> 'bare' = 'true' THEN (d.result::json -> 'ok')::text
