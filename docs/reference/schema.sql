@@ -878,6 +878,7 @@ CREATE FUNCTION public.horsies_signal(workflow_id text, name text, value jsonb D
 #variable_conflict use_column
 DECLARE
     run_id text := $1;
+    rest text := trim('/' FROM coalesce($5, ''));
     part text;
     target record;
 BEGIN
@@ -887,17 +888,23 @@ BEGIN
     ELSIF $4 = '' OR length($4) > 255 THEN
         RAISE 'the id of a signal has 1 to 255 characters' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    FOREACH part IN ARRAY string_to_array(coalesce($5, ''), '/') LOOP
-        CONTINUE WHEN part = '';
-        SELECT n.sub_workflow_id INTO target FROM public.horsies_workflow_tasks n
-         WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
+    -- The id of a node may have slashes in it: the longest one that fits is taken.
+    WHILE rest <> '' LOOP
+        part := rest;
+        LOOP
+            SELECT n.sub_workflow_id, n.kind INTO target FROM public.horsies_workflow_tasks n
+             WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
+            EXIT WHEN FOUND OR position('/' in part) = 0;
+            part := regexp_replace(part, '/[^/]*$', '');
+        END LOOP;
         IF NOT FOUND THEN
             EXIT WHEN NOT EXISTS (SELECT FROM public.horsies_workflows w WHERE w.id = run_id);
             RETURN 'NODE_NOT_FOUND';
         ELSIF target.sub_workflow_id IS NULL THEN
-            RETURN 'NOT_STARTED';
+            RETURN CASE WHEN target.kind IN ('workflow', 'map') THEN 'NOT_STARTED' ELSE 'NODE_NOT_FOUND' END;
         END IF;
         run_id := target.sub_workflow_id;
+        rest := ltrim(substr(rest, length(part) + 1), '/');
     END LOOP;
     SELECT w.status, w.ends_as INTO target FROM public.horsies_workflows w WHERE w.id = run_id;
     IF NOT FOUND THEN
@@ -944,7 +951,9 @@ BEGIN
                 run ->> 'enqueue_sha', (run ->> 'sent_at')::timestamptz,
                 CASE WHEN NOT is_later THEN statement_timestamp() END, jsonb_array_length(run -> 'nodes'),
                 nullif(run -> 'metadata', 'null'), run ->> 'group_key', deadline, start_at, wake_at,
-                (run ->> 'priority')::int, run ->> 'unique_key', run ->> 'release', run ->> 'fingerprint')
+                (run ->> 'priority')::int,
+                CASE WHEN run ->> 'unique_key' IS NOT NULL THEN json_build_array(run ->> 'name', run ->> 'unique_key')::text END,
+                run ->> 'release', run ->> 'fingerprint')
         ON CONFLICT DO NOTHING
         RETURNING id
     ), given AS MATERIALIZED (
@@ -1539,7 +1548,7 @@ CREATE TABLE public.horsies_workflows (
     start_at timestamp with time zone,
     wake_at timestamp with time zone,
     priority integer,
-    unique_key character varying(255),
+    unique_key text,
     release character varying(255),
     fingerprint character varying(64),
     ends_as character varying(20),
@@ -1679,7 +1688,7 @@ CREATE UNIQUE INDEX uq_horsies_workflow_tasks_compensates ON public.horsies_work
 
 CREATE UNIQUE INDEX uq_horsies_workflow_tasks_task_id ON public.horsies_workflow_tasks USING btree (task_id) WHERE (task_id IS NOT NULL);
 
-CREATE UNIQUE INDEX uq_horsies_workflows_unique_key ON public.horsies_workflows USING btree (name, unique_key) WHERE ((unique_key IS NOT NULL) AND (completed_at IS NULL));
+CREATE UNIQUE INDEX uq_horsies_workflows_unique_key ON public.horsies_workflows USING btree (unique_key) WHERE ((unique_key IS NOT NULL) AND (completed_at IS NULL));
 
 CREATE TRIGGER horsies_task_notify_trigger AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN ((current_setting('horsies.notify'::text, true) IS DISTINCT FROM 'off'::text)) EXECUTE FUNCTION public.horsies_notify_task_changes();
 

@@ -62,7 +62,7 @@ def test_what_waits_is_listed_and_signalled(t: SimpleNamespace, operator: Operat
         ("approve", "true"), ("aprove", "null"),
     ]  # fmt: skip
     ran = operator("workflows", "signal", run.workflow_id, "approve", "--path", "asked/deeper")
-    assert (ran.code, "has not started; nothing was sent" in ran.err) == (1, True)
+    assert (ran.code, "there is no such path; nothing was sent" in ran.err) == (1, True)
     run.cancel()
     ran = operator("workflows", "signal", run.workflow_id, "approve")
     assert (ran.code, "the run has ended; nothing was sent" in ran.err) == (1, True)

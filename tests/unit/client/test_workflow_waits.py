@@ -209,18 +209,18 @@ def test_options_are_part_of_what_a_start_is() -> None:
 def test_a_signal_is_checked_by_the_type_of_its_node() -> None:
     wait = wait_for_signal("amount", int)
     spec = app.workflow("paying", [wait])
-    assert encode_signal(wait, 5, spec, None) == ("amount", "5")
-    assert encode_signal("amount", 5, spec, None) == ("amount", "5")
+    assert encode_signal(wait, 5, spec) == ("amount", "5")
+    assert encode_signal("amount", 5, spec) == ("amount", "5")
     with pytest.raises(TaskSendError, match="signal 'amount': the value does not fit its type"):
-        encode_signal(wait, "five", spec, None)
+        encode_signal(wait, "five", spec)
     with pytest.raises(TaskSendError, match="does not fit its type"):
-        encode_signal("amount", "five", spec, None)
+        encode_signal("amount", "five", spec)
     with pytest.raises(UsageError, match="did you mean 'amount'"):
-        encode_signal("amuont", 5, spec, None)
+        encode_signal("amuont", 5, spec)
     with pytest.raises(UsageError, match="waits for no signal"):
-        encode_signal(number.node()(1), 5, spec, None)  # type: ignore[arg-type]
+        encode_signal(number.node()(1), 5, spec)  # type: ignore[arg-type]
     with pytest.raises(TaskSendError, match="cannot be written as JSON"):
-        encode_signal("anything", object(), None, None)
+        encode_signal("anything", object(), None)
 
 
 def test_waits_can_be_attributes_of_a_definition() -> None:

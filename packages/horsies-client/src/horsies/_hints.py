@@ -42,7 +42,11 @@ HANDLE: Final[Mapping[str, str]] = {
 
 WORKFLOW: Final[Mapping[str, str]] = dict.fromkeys(
     ("send", "delay", "apply_async", "run", "enqueue", "submit"), "{it}.start()"
-) | {"send_async": "await {it}.start_async()", "start_workflow": "{it}.start()"}
+) | {
+    "send_async": "await {it}.start_async()",
+    "start_workflow": "{it}.start()",
+    "signal": "handle = {it}.start(), then handle.signal(...): signals go to a run",
+}
 
 DEFINITION: Final[Mapping[str, str]] = WORKFLOW | {
     "start": "{it}.start()", "start_async": "await {it}.start_async()", "node": "{it}.node()",

@@ -33,8 +33,10 @@ def _when(run: InlineRun, node: InlineNode) -> str | None:
     if decider.is_not_taken:
         return "not taken"
     value = bare(decider) if decider.status is NodeStatus.COMPLETED else None
-    if value not in ("true", "false"):
+    if value is None:
         return "upstream"
+    if value not in ("true", "false"):
+        return "no bool"
     return "taken" if (value == "true") is node.data["when_value"] else "not taken"
 
 

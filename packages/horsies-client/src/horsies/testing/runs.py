@@ -27,7 +27,7 @@ from horsies.testing.store import RunRow, Store, TaskRow, moment_of
 from horsies.testing.undo_nodes import undo_nodes
 from horsies.workflow.continuing import HEAD
 from horsies_worker.workflows.failures import inside, told_first
-from horsies_worker.workflows.refused import STOPPED, cannot, large_output, not_a_list, too_wide
+from horsies_worker.workflows.refused import STOPPED, cannot, large_output, no_condition, not_a_list, too_wide
 from horsies_worker.workflows.resolve import Readiness, readiness
 from horsies_worker.workflows.step import BRANCH, MAX_CONTINUES, MAX_DEPTH, UPSTREAM
 from horsies_worker.workflows.undoing import with_failed_compensation
@@ -213,6 +213,9 @@ class Runs:
                         skipped.append(node)
                     case Readiness.NOT_TAKEN:
                         node.skip(*BRANCH)
+                        skipped.append(node)
+                    case Readiness.FAIL:
+                        node.status, node.error = NodeStatus.FAILED, encode_error(no_condition())
                         skipped.append(node)
                     case Readiness.WAIT:
                         pass

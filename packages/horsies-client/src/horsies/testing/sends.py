@@ -173,7 +173,7 @@ class Sends:
                 return found[0]
             raise AssertionError(f"signal {name!r} was not sent.\n{self._overview()}")
         try:
-            wanted = json.loads(encode_signal(node, value, None, None)[1])
+            wanted = json.loads(encode_signal(node, value, None)[1])
         except HorsiesError as error:
             raise UsageError(f"assert_signalled: {error}") from error
         for sent in found:

@@ -27,6 +27,7 @@ Run = Callable[[Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
 _MAX_NODES: Final = 100_000
 _MAX_PAUSED: Final = 20
 _PERMISSION_DENIED: Final = "42501"
+_UNIQUE_VIOLATION: Final = "23505"
 
 
 class WorkflowControl:
@@ -73,7 +74,7 @@ class WorkflowControl:
 
     async def run_at(self, workflow_id: str, path: str | None) -> str:
         """The id of the run in the node at this path; without a path, of the run itself."""
-        if path is None or not path.strip("/"):
+        if path is None or path == "":
             return workflow_id
         last = (await self.locate(workflow_id, path))[-1]
         if last.child_id is None:
@@ -169,7 +170,13 @@ class WorkflowControl:
                 return await self._retry(connection, tree, workflow_id, run, tree.failed_runs(workflow_id), None)
             return await self._retry_path(connection, tree, run, node_id)
 
-        return await self._locked(workflow_id, act)
+        try:
+            return await self._locked(workflow_id, act)
+        except BrokerError as error:
+            if sqlstate(error) != _UNIQUE_VIOLATION:
+                raise
+            why = "another live run has its unique key: wait until that has ended, or cancel it"
+            raise UsageError(f"workflow {workflow_id} cannot be retried: {why}") from error
 
     async def _retry_path(self, connection: Any, tree: Tree, run: Row, path: str) -> bool:
         """Retry one node: of this run, or of a workflow inside it."""

@@ -218,7 +218,9 @@ class WorkflowHandle(Awaited[T_co]):
     def _signal(self, node: Any, value: Any, signal_id: str | None, path: str | None, connection: Any) -> Signal:
         from horsies.workflow.signals import Signal, encode_signal
 
-        name, text = encode_signal(node, value, self._spec, path)
+        # the workflow of the run says nothing of one inside it
+        spec = self._spec if path is None else None
+        name, text = encode_signal(node, value, spec, workflows_of(self._app))
         return Signal(self._app, self.workflow_id, name, text, signal_id=signal_id, path=path, connection=connection)
 
     def pause(self) -> bool:

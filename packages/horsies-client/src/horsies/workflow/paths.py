@@ -25,8 +25,17 @@ class Place:
     """The run inside it, if that has started."""
 
 
+def refuse_path(path: object) -> None:
+    """Refuse what can be no path."""
+    if not isinstance(path, str) or not path.strip("/") or "\x00" in path:
+        raise UsageError(
+            f"{path!r:.60} is no path: name nodes, with slashes between them: 'outer/inner', 'orders/item[3]'"
+        )
+
+
 async def locate(find: Find, workflow_id: str, path: str) -> list[Place]:
     """The nodes along a path, the outermost first. Raises `UsageError` where it leads nowhere."""
+    refuse_path(path)
     places: list[Place] = []
     rest = path.strip("/")
     run: str | None = workflow_id

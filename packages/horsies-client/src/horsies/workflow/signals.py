@@ -3,6 +3,7 @@ connections as a send of tasks; a step of the run gives it to a node."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +14,7 @@ from horsies.errors import HorsiesError, OutcomeCode, RetrievalCode, SendErrorCo
 from horsies.ids import new_id
 from horsies.result import TaskError, TaskResult
 from horsies.send import Send
+from horsies.workflow.paths import refuse_path
 from horsies.workflow.run_options import is_short_text
 from horsies.workflow.waits import SignalNode
 
@@ -62,6 +64,8 @@ class Signal(Send[SignalReceipt]):
             if not is_short_text(text, MAX_LENGTH) or (text is None and what == "name"):
                 why = f"{what} is {text!r:.60}: give a text of 1 to {MAX_LENGTH} characters"
                 raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"signal: {why}")
+        if path is not None:
+            refuse_path(path)
         self._is_own_id = signal_id is None
         super().__init__(app, "signal", connection, [signal_id or new_id()])
         self.workflow_id = workflow_id
@@ -97,13 +101,14 @@ class Signal(Send[SignalReceipt]):
 
 
 def encode_signal(
-    node: SignalNode[Any] | str, value: Any, spec: Graph[Any] | None, path: str | None
+    node: SignalNode[Any] | str, value: Any, spec: Graph[Any] | None, known: Iterable[Graph[Any]] = ()
 ) -> tuple[str, str]:
-    """The name and the JSON text of a signal, checked by the type of the node that waits for it where that is known."""
+    """The name and the JSON text of a signal, checked by the type of the node that waits for it: in the run's workflow,
+    or in the workflows that the app knows, if all of them that wait for this name have one type for it."""
     from horsies.codec import EncodeError
 
     if isinstance(node, str):
-        waiting = _waiting(spec, node) if path is None else None
+        waiting = _waiting(spec, node) or _known(known, node)
         if waiting is None:
             return node, _untyped(node, value)
         node = waiting
@@ -116,6 +121,16 @@ def encode_signal(
     except (EncodeError, HorsiesError) as error:
         why = f"signal {node.signal_name!r}: the value does not fit its type: {error}"
         raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
+
+
+def _known(workflows: Iterable[Graph[Any]], name: str) -> SignalNode[Any] | None:
+    found = {
+        repr(node.type): node
+        for spec in workflows
+        for node in (wired.node for wired in spec.wired)
+        if isinstance(node, SignalNode) and node.signal_name == name
+    }
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def _waiting(spec: Graph[Any] | None, name: str) -> SignalNode[Any] | None:

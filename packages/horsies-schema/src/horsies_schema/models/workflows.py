@@ -40,7 +40,8 @@ class Workflow(base.Base):
     start_at: Mapped[datetime | None]
     wake_at: Mapped[datetime | None]
     priority: Mapped[int | None]
-    unique_key: Mapped[base.Name | None]
+    unique_key: Mapped[str | None]
+    """A JSON array of the name of the workflow and the key."""
     release: Mapped[base.Name | None]
     fingerprint: Mapped[base.Sha | None]
     ends_as: Mapped[base.Word | None]
@@ -76,7 +77,6 @@ class Workflow(base.Base):
         base.partial("ix_horsies_workflows_unsettled", "completed_at", where="unsettled AND completed_at IS NOT NULL"),
         base.partial(
             "uq_horsies_workflows_unique_key",
-            "name",
             "unique_key",
             where="unique_key IS NOT NULL AND completed_at IS NULL",
         ),

@@ -28,6 +28,8 @@ BATCH: Final = 1_000
 
 LEASE: Final = timedelta(seconds=30)
 """When a worker that found a due workflow has died before its step, another one finds it again."""
+SHORTEST_ALARM_S: Final = 0.01
+"""So that a clock which stays due keeps no worker busy."""
 LONGEST_ALARM_S: Final = 86_400.0
 
 
@@ -77,7 +79,7 @@ class Advancer(BacklogService):
     def set_alarm(self, seconds: float) -> None:
         """A clock of a workflow comes in so many seconds: look for due workflows then."""
         loop = asyncio.get_running_loop()
-        when = loop.time() + min(max(0.0, seconds), LONGEST_ALARM_S)
+        when = loop.time() + min(max(SHORTEST_ALARM_S, seconds), LONGEST_ALARM_S)
         if self._alarm is None or when < self._alarm.when():
             self._cancel_alarm()
             self._alarm = loop.call_at(when, self.look_at_clocks)

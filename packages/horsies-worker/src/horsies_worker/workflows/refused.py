@@ -23,6 +23,11 @@ def cannot(why: str) -> TaskError:
     return TaskError(OperationalErrorCode.WORKFLOW_ENQUEUE_FAILED, why)
 
 
+def no_condition() -> TaskError:
+    message = "the value that decides whether it runs is not a bool"
+    return TaskError(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
+
+
 def no_value(node_id: Any) -> TaskError:
     message = f"node {node_id!r}, whose value it takes, completed without a stored result"
     return TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message)

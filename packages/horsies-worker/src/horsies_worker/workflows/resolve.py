@@ -15,13 +15,15 @@ class Readiness(Enum):
     """A node that it needs failed or was skipped."""
     NOT_TAKEN = auto()
     """It is in a branch that was not taken."""
+    FAIL = auto()
+    """Its condition is no bool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
     """A node's join and the state of its dependencies. `left` have not ended, `ok` have completed, `void` were not
     taken: their edges leave the join. `context_open`: a source of its `WorkflowContext` has not ended. `when`: what its
-    condition says (`open`, `taken`, `not taken`, `upstream`); None without one."""
+    condition says (`open`, `taken`, `not taken`, `upstream`, `no bool`); None without one."""
 
     join_type: str
     min_success: int | None
@@ -53,6 +55,8 @@ def readiness(join: Join) -> Readiness:
             return Readiness.NOT_TAKEN
         case "upstream":
             return Readiness.SKIP
+        case "no bool":
+            return Readiness.FAIL
         case _:
             pass
     if join.allow_failed_deps:

@@ -31,7 +31,16 @@ from horsies_worker.workflows.halting import (
     stop_overdue,
     why_stuck,
 )
-from horsies_worker.workflows.refused import LOST, NO_OUTPUT, NOT_TAKEN, SKIPPED, STOPPED, cannot, large_output
+from horsies_worker.workflows.refused import (
+    LOST,
+    NO_OUTPUT,
+    NOT_TAKEN,
+    SKIPPED,
+    STOPPED,
+    cannot,
+    large_output,
+    no_condition,
+)
 from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
 from horsies_worker.workflows.starting import CHUNK, GAPS, ReadyNode, Starter, ready_node
 from horsies_worker.workflows.undoing import plan_compensations, with_failed_compensation
@@ -271,6 +280,7 @@ class _Step:
                 rows += await self._fetch("undecided_nodes")
                 is_whole = False
             skipped: dict[int, tuple[str, str]] = {}
+            broken: list[int] = []
             for row in rows:
                 match readiness(join_of(row)):
                     case Readiness.RUN:
@@ -279,9 +289,13 @@ class _Step:
                         skipped[row["task_index"]] = UPSTREAM
                     case Readiness.NOT_TAKEN:
                         skipped[row["task_index"]] = BRANCH
+                    case Readiness.FAIL:
+                        broken.append(row["task_index"])
                     case Readiness.WAIT:
                         pass
             ended = await self._skip(skipped) if skipped else []
+            for index in broken:
+                ended += await self._fail_node(index, no_condition())
         return list(ready.values())
 
     async def _count_down(self, ended: Sequence[Mapping[str, Any]]) -> list[Any]:

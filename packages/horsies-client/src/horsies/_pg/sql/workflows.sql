@@ -18,7 +18,8 @@ SELECT id, enqueue_sha FROM horsies_workflows WHERE id = $1::varchar;
 
 -- name: find_unique_workflow :many
 -- params: name, unique_key
-SELECT id FROM horsies_workflows WHERE name = $1::varchar AND unique_key = $2::varchar AND completed_at IS NULL;
+SELECT id FROM horsies_workflows
+ WHERE unique_key = json_build_array($1::text, $2::text)::text AND completed_at IS NULL;
 
 -- name: read_ended_workflow_batch :many
 -- params: ids

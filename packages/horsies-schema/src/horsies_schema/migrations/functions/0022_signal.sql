@@ -11,6 +11,7 @@ AS $function$
 #variable_conflict use_column
 DECLARE
     run_id text := $1;
+    rest text := trim('/' FROM coalesce($5, ''));
     part text;
     target record;
 BEGIN
@@ -20,17 +21,23 @@ BEGIN
     ELSIF $4 = '' OR length($4) > 255 THEN
         RAISE 'the id of a signal has 1 to 255 characters' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    FOREACH part IN ARRAY string_to_array(coalesce($5, ''), '/') LOOP
-        CONTINUE WHEN part = '';
-        SELECT n.sub_workflow_id INTO target FROM @schema@.horsies_workflow_tasks n
-         WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
+    -- The id of a node may have slashes in it: the longest one that fits is taken.
+    WHILE rest <> '' LOOP
+        part := rest;
+        LOOP
+            SELECT n.sub_workflow_id, n.kind INTO target FROM @schema@.horsies_workflow_tasks n
+             WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
+            EXIT WHEN FOUND OR position('/' in part) = 0;
+            part := regexp_replace(part, '/[^/]*$', '');
+        END LOOP;
         IF NOT FOUND THEN
             EXIT WHEN NOT EXISTS (SELECT FROM @schema@.horsies_workflows w WHERE w.id = run_id);
             RETURN 'NODE_NOT_FOUND';
         ELSIF target.sub_workflow_id IS NULL THEN
-            RETURN 'NOT_STARTED';
+            RETURN CASE WHEN target.kind IN ('workflow', 'map') THEN 'NOT_STARTED' ELSE 'NODE_NOT_FOUND' END;
         END IF;
         run_id := target.sub_workflow_id;
+        rest := ltrim(substr(rest, length(part) + 1), '/');
     END LOOP;
     SELECT w.status, w.ends_as INTO target FROM @schema@.horsies_workflows w WHERE w.id = run_id;
     IF NOT FOUND THEN

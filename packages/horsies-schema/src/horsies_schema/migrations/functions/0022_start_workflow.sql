@@ -26,7 +26,9 @@ BEGIN
                 run ->> 'enqueue_sha', (run ->> 'sent_at')::timestamptz,
                 CASE WHEN NOT is_later THEN statement_timestamp() END, jsonb_array_length(run -> 'nodes'),
                 nullif(run -> 'metadata', 'null'), run ->> 'group_key', deadline, start_at, wake_at,
-                (run ->> 'priority')::int, run ->> 'unique_key', run ->> 'release', run ->> 'fingerprint')
+                (run ->> 'priority')::int,
+                CASE WHEN run ->> 'unique_key' IS NOT NULL THEN json_build_array(run ->> 'name', run ->> 'unique_key')::text END,
+                run ->> 'release', run ->> 'fingerprint')
         ON CONFLICT DO NOTHING
         RETURNING id
     ), given AS MATERIALIZED (

@@ -28,7 +28,7 @@ RUN_COLUMNS = {
     "start_at": "timestamptz",
     "wake_at": "timestamptz",
     "priority": "int",
-    "unique_key": "varchar(255)",
+    "unique_key": "text",
     "release": "varchar(255)",
     "fingerprint": "varchar(64)",
     "ends_as": "varchar(20)",
@@ -63,7 +63,8 @@ INDEXES = {
 }
 UNIQUE_INDEXES = {
     "uq_horsies_workflow_tasks_compensates": "horsies_workflow_tasks (compensates) WHERE compensates IS NOT NULL",
-    "uq_horsies_workflows_unique_key": "horsies_workflows (name, unique_key)"
+    # the key with the name that the run was started with: a run that continues may get another name
+    "uq_horsies_workflows_unique_key": "horsies_workflows (unique_key)"
     " WHERE unique_key IS NOT NULL AND completed_at IS NULL",
 }
 STOP = "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)"

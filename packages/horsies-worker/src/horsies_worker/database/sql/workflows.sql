@@ -13,13 +13,16 @@ n.task_index, n.join_type, n.min_success, n.allow_failed_deps, cardinality(n.dep
 
 -- fragment: when_state
 -- What the node's `when` or `unless` says: NULL without one, 'open' before the node that decides has ended, 'taken', 'not
--- taken', or 'upstream' when there is no value to decide on.
+-- taken', 'upstream' when there is no value to decide on, or 'no bool' (a signal by SQL may have any value).
 (SELECT CASE WHEN c.status NOT IN ('COMPLETED', 'FAILED', 'SKIPPED') THEN 'open'
              WHEN c.skip_reason = 'not_taken' THEN 'not taken'
              WHEN c.status <> 'COMPLETED' OR c.result IS NULL THEN 'upstream'
-             WHEN c.result::json ->> 'ok' = CASE WHEN n.when_value THEN 'true' ELSE 'false' END THEN 'taken'
-             WHEN c.result::json ->> 'ok' IN ('true', 'false') THEN 'not taken'
-             ELSE 'upstream' END
+             WHEN c.result::json ->> 'ok' = CASE WHEN n.when_value THEN 'true' ELSE 'false' END
+                  AND json_typeof(c.result::json -> 'ok') = 'boolean' THEN 'taken'
+             WHEN c.result::json ->> 'ok' IN ('true', 'false') AND json_typeof(c.result::json -> 'ok') = 'boolean'
+                  THEN 'not taken'
+             WHEN c.result::json -> 'ok' IS NULL THEN 'upstream'
+             ELSE 'no bool' END
    FROM horsies_workflow_tasks c
   WHERE n.when_index IS NOT NULL AND c.workflow_id = $1 AND c.task_index BETWEEN n.when_index AND n.when_index
   ORDER BY c.task_index LIMIT 1)
@@ -818,7 +821,8 @@ RETURNING n.task_index, n.status;
 UPDATE horsies_workflows w
    SET wake_at = least(CASE WHEN w.ends_as IS NULL THEN w.deadline END, CASE WHEN w.status = 'PENDING' THEN w.start_at END, (
        SELECT min(n.wake_at) FROM horsies_workflow_tasks n
-        WHERE n.workflow_id = $1 AND n.status = 'WAITING' AND (n.kind = 'sleep' OR w.status <> 'PAUSED')))
+        WHERE n.workflow_id = $1 AND n.status = 'WAITING' AND w.status <> 'PENDING'
+          AND (n.kind = 'sleep' OR w.status <> 'PAUSED')))
  WHERE w.id = $1 AND w.status IN ('PENDING', 'RUNNING', 'PAUSED')
 RETURNING date_part('epoch', w.wake_at - statement_timestamp()) AS wait_s;
 
