@@ -544,6 +544,51 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
+CREATE FUNCTION public.horsies_forget_compensations(ids text[], tree text[]) RETURNS SETOF text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+BEGIN
+    RETURN QUERY WITH RECURSIVE every AS MATERIALIZED (
+        SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.sub_workflow_id, n.workflow_id,
+               n.workflow_id = ANY (tree) AS runs_again
+          FROM public.horsies_workflow_tasks u JOIN public.horsies_workflow_tasks n ON n.id = u.compensates
+          JOIN public.horsies_workflows w ON w.id = u.workflow_id AND w.status IN ('FAILED', 'CANCELLED')
+         WHERE u.workflow_id = ANY (ids) AND u.compensates IS NOT NULL
+    ), undo AS MATERIALIZED (
+        SELECT * FROM every WHERE runs_again OR status <> 'COMPLETED'
+    ), kept AS (
+        UPDATE public.horsies_workflow_tasks u SET dependencies = '{}', dependents = '{}', updated_at = statement_timestamp()
+          FROM every WHERE u.id = every.id AND NOT every.runs_again AND every.status = 'COMPLETED'
+    ), detached AS (
+        UPDATE public.horsies_tasks t SET is_workflow_task = false, former_node_id = x.node_id, updated_at = statement_timestamp()
+          FROM (SELECT undo.task_id, undo.node_id FROM undo
+                UNION ALL SELECT undo.former, undo.node_id FROM undo WHERE undo.status = 'COMPLETED') AS x
+         WHERE t.id = x.task_id
+    ), gone AS (
+        DELETE FROM public.horsies_workflow_tasks u USING undo WHERE u.id = undo.id
+    ), inside AS (
+        SELECT c.id, c.depth AS top FROM undo JOIN public.horsies_workflows c ON c.id = undo.sub_workflow_id
+         WHERE undo.status = 'COMPLETED'
+        UNION
+        SELECT c.id, inside.top FROM inside JOIN public.horsies_workflows c ON c.parent_workflow_id = inside.id
+    ), apart AS (
+        UPDATE public.horsies_workflows c
+           SET depth = c.depth - inside.top,
+               parent_workflow_id = CASE WHEN c.depth > inside.top THEN c.parent_workflow_id END,
+               parent_task_index = CASE WHEN c.depth > inside.top THEN c.parent_task_index END
+          FROM inside WHERE c.id = inside.id
+    ), again AS (
+        UPDATE public.horsies_workflow_tasks n
+           SET task_id = NULL, sub_workflow_id = NULL, result = NULL, error = NULL, started_at = NULL,
+               completed_at = NULL, ended_seq = NULL, updated_at = statement_timestamp(), status = 'PENDING'
+          FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
+        RETURNING n.workflow_id
+    )
+    SELECT again.workflow_id::text FROM again UNION SELECT undo.workflow_id::text FROM undo WHERE undo.runs_again;
+END
+$$;
+
 CREATE FUNCTION public.horsies_has_late_task(queues text[], names text[], slower integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
