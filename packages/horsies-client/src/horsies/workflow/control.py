@@ -140,13 +140,19 @@ class WorkflowControl:
                 root = (tree.around(workflow_id) or [run])[-1]["id"]
                 raise UsageError(f"workflow {workflow_id} is a part of workflow {root} and has ended: retry that one")
             if node_id is None:
-                if await self._fetch(connection, "retry_compensations", workflow_id):
-                    await self._fetch(connection, "tell_step", [workflow_id])
+                if await self._retry_compensations(connection, workflow_id):
                     return True
                 return await self._retry(connection, tree, workflow_id, run, tree.failed_runs(workflow_id), None)
             return await self._retry_node(connection, tree, run, node_id)
 
         return await self._locked(workflow_id, act)
+
+    async def _retry_compensations(self, connection: Any, workflow_id: str) -> bool:
+        """Go on undoing where a compensation failed."""
+        if not await self._fetch(connection, "retry_compensations", workflow_id):
+            return False
+        await self._fetch(connection, "tell_step", [workflow_id])
+        return True
 
     async def _retry_node(self, connection: Any, tree: Tree, run: Row, node_id: str) -> bool:
         nodes = await self._fetch(connection, "read_graph", run["id"])
@@ -155,6 +161,8 @@ class WorkflowControl:
             raise UsageError(f"workflow {run['id']} has no {missing_node([row['node_id'] for row in nodes], node_id)}")
         if run["status"] == WorkflowStatus.COMPLETED:
             return False
+        if start["undoes"]:
+            return await self._retry_compensations(connection, run["id"])
         if start["status"] == NodeStatus.RUNNING:  # a live workflow: retry what failed in it, if it is paused
             inside = tree.failed_runs(start["sub_workflow_id"])
             return bool(inside) and await self._retry(connection, tree, run["id"], None, inside, None)
@@ -211,6 +219,8 @@ class WorkflowControl:
             return set()
         rows = await self._fetch(connection, "forget_compensations", stopped, _ids(tree.rows))
         homes = {row["workflow_id"] for row in rows}
+        if undone := sorted({row["child_id"] for row in rows} - {None}):
+            await self._fetch(connection, "detach_runs", undone)
         around = await self._fetch(connection, "reopen_around", sorted(homes), stopped) if homes else []
         return homes | {row["id"] for row in around} | {row["workflow_id"] for row in around}
 

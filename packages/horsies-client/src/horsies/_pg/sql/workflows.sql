@@ -65,7 +65,7 @@ SELECT {{node_info}}
 -- its tasks were asked to stop.
 SELECT n.task_index, n.node_id, n.status, n.sub_workflow_id,
        CASE WHEN n.when_index IS NULL THEN n.dependencies ELSE n.dependencies || n.when_index END AS dependencies,
-       n.skip_reason, w.completed_at IS NOT NULL AND coalesce(
+       n.skip_reason, n.compensates IS NOT NULL AS undoes, w.completed_at IS NOT NULL AND coalesce(
            CASE WHEN n.status = 'SKIPPED' THEN n.skip_reason IN ('cancelled', 'deadline')
                 WHEN n.status = 'FAILED' AND n.kind <> 'task'
                      THEN n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
@@ -369,10 +369,12 @@ RETURNING w.id;
 
 -- name: forget_compensations :many
 -- params: ids, tree
--- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes.
+-- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes,
+-- and the runs inside nodes that were undone as a whole, which run anew (`detach_runs`).
 -- What a run did before it continued has no place in the tree, and stays undone: these compensations stay too, alone.
 WITH undo AS MATERIALIZED (
-    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id FROM horsies_workflow_tasks u
+    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id, n.sub_workflow_id
+      FROM horsies_workflow_tasks u
       JOIN horsies_workflow_tasks n ON n.id = u.compensates
      WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND n.workflow_id = ANY ($2::text[])
 ), detached AS (
@@ -387,12 +389,27 @@ WITH undo AS MATERIALIZED (
      WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND NOT EXISTS (SELECT FROM undo WHERE undo.id = u.id)
 ), again AS (
     UPDATE horsies_workflow_tasks n
-       SET task_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL, ended_seq = NULL,
-           updated_at = statement_timestamp(), status = 'PENDING'
+       SET task_id = NULL, sub_workflow_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL,
+           ended_seq = NULL, updated_at = statement_timestamp(), status = 'PENDING'
       FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
-    RETURNING n.workflow_id
+    RETURNING n.workflow_id, undo.sub_workflow_id
 )
-SELECT DISTINCT workflow_id FROM again UNION SELECT DISTINCT undo.workflow_id FROM undo;
+SELECT workflow_id, sub_workflow_id AS child_id FROM again UNION SELECT undo.workflow_id, NULL FROM undo;
+
+-- name: detach_runs :many
+-- params: ids
+-- Ended runs that are no longer in their nodes, because these run anew. They stay as history of the outermost run.
+WITH RECURSIVE tree AS (
+    SELECT c.id, c.depth AS levels FROM horsies_workflows c WHERE c.id = ANY ($1::text[])
+    UNION
+    SELECT c.id, tree.levels FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
+)
+UPDATE horsies_workflows c
+   SET parent_workflow_id = CASE WHEN NOT c.id = ANY ($1::text[]) THEN c.parent_workflow_id END,
+       parent_task_index = CASE WHEN NOT c.id = ANY ($1::text[]) THEN c.parent_task_index END,
+       depth = c.depth - tree.levels
+  FROM tree WHERE c.id = tree.id
+RETURNING c.id;
 
 -- name: reopen_around :many
 -- params: ids, tops
