@@ -70,7 +70,8 @@ BEGIN
     IF NOT FOUND OR root.status NOT IN ('PENDING', 'RUNNING', 'PAUSED') OR root.ends_as IS NOT NULL THEN
         RETURN false;
     END IF;
-    PERFORM public.horsies_stop_workflows(tree, 'CANCELLED', never_started, ended, ended, 'cancelled', true);
+    PERFORM public.horsies_stop_workflows($1 || array_remove(tree, $1), 'CANCELLED', never_started, ended, ended, ended,
+                                           'cancelled', true);
     IF root.parent_workflow_id IS NOT NULL THEN
         PERFORM pg_notify('workflow_step', 'w:' || root.parent_workflow_id);
     END IF;
@@ -543,6 +544,56 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
+CREATE FUNCTION public.horsies_forget_compensations(ids text[], tree text[]) RETURNS SETOF text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    ended constant text[] := ARRAY(SELECT w.id FROM public.horsies_workflows w
+                                    WHERE w.id = ANY (ids) AND w.status IN ('FAILED', 'CANCELLED'));
+    changed text[];
+    replaced text[];
+BEGIN
+    WITH undo AS MATERIALIZED (
+        SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id, n.sub_workflow_id
+          FROM public.horsies_workflow_tasks u JOIN public.horsies_workflow_tasks n ON n.id = u.compensates
+         WHERE u.workflow_id = ANY (ended) AND u.compensates IS NOT NULL AND n.workflow_id = ANY (tree)
+    ), detached AS (
+        UPDATE public.horsies_tasks t
+           SET is_workflow_task = false, former_node_id = x.node_id, updated_at = statement_timestamp()
+          FROM (SELECT undo.task_id, undo.node_id FROM undo
+                UNION ALL SELECT undo.former, undo.node_id FROM undo WHERE undo.status = 'COMPLETED') AS x
+         WHERE t.id = x.task_id
+    ), gone AS (
+        DELETE FROM public.horsies_workflow_tasks u USING undo WHERE u.id = undo.id
+    ), left_alone AS (
+        UPDATE public.horsies_workflow_tasks u SET dependencies = '{}', dependents = '{}', deps_left = 0
+         WHERE u.workflow_id = ANY (ended) AND u.compensates IS NOT NULL
+           AND NOT EXISTS (SELECT FROM undo WHERE undo.id = u.id)
+    ), again AS (
+        UPDATE public.horsies_workflow_tasks n
+           SET task_id = NULL, sub_workflow_id = NULL, result = NULL, error = NULL, started_at = NULL,
+               completed_at = NULL, ended_seq = NULL, updated_at = statement_timestamp(), status = 'PENDING'
+          FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
+        RETURNING undo.sub_workflow_id
+    )
+    SELECT ARRAY(SELECT DISTINCT undo.workflow_id::text FROM undo),
+           ARRAY(SELECT again.sub_workflow_id::text FROM again WHERE again.sub_workflow_id IS NOT NULL)
+      INTO changed, replaced;
+    WITH RECURSIVE inside AS (
+        SELECT c.id, c.depth AS levels FROM public.horsies_workflows c WHERE c.id = ANY (replaced)
+        UNION
+        SELECT c.id, inside.levels FROM inside JOIN public.horsies_workflows c ON c.parent_workflow_id = inside.id
+    )
+    UPDATE public.horsies_workflows c
+       SET parent_workflow_id = CASE WHEN NOT c.id = ANY (replaced) THEN c.parent_workflow_id END,
+           parent_task_index = CASE WHEN NOT c.id = ANY (replaced) THEN c.parent_task_index END,
+           depth = c.depth - inside.levels
+      FROM inside WHERE c.id = inside.id;
+    RETURN QUERY SELECT x.id FROM unnest(changed) AS x (id);
+END
+$$;
+
 CREATE FUNCTION public.horsies_has_late_task(queues text[], names text[], slower integer) RETURNS boolean
     LANGUAGE plpgsql STABLE
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -878,7 +929,7 @@ CREATE FUNCTION public.horsies_signal(workflow_id text, name text, value jsonb D
 DECLARE
     run_id text := $1;
     part text;
-    found record;
+    target record;
 BEGIN
     IF $2 IS NULL OR $2 = '' OR length($2) > 255 THEN
         RAISE 'a signal needs a name of 1 to 255 characters, not %', coalesce(quote_literal(left($2, 60)), 'NULL')
@@ -888,22 +939,22 @@ BEGIN
     END IF;
     FOREACH part IN ARRAY string_to_array(coalesce($5, ''), '/') LOOP
         CONTINUE WHEN part = '';
-        SELECT n.sub_workflow_id INTO found FROM public.horsies_workflow_tasks n
+        SELECT n.sub_workflow_id INTO target FROM public.horsies_workflow_tasks n
          WHERE n.workflow_id = run_id AND n.node_id = regexp_replace(part, '^item\[(\d+)\]$', 'item-\1');
         IF NOT FOUND THEN
             EXIT WHEN NOT EXISTS (SELECT FROM public.horsies_workflows w WHERE w.id = run_id);
             RETURN 'NODE_NOT_FOUND';
-        ELSIF found.sub_workflow_id IS NULL THEN
+        ELSIF target.sub_workflow_id IS NULL THEN
             RETURN 'NOT_STARTED';
         END IF;
-        run_id := found.sub_workflow_id;
+        run_id := target.sub_workflow_id;
     END LOOP;
-    SELECT w.status, w.ends_as INTO found FROM public.horsies_workflows w WHERE w.id = run_id;
+    SELECT w.status, w.ends_as INTO target FROM public.horsies_workflows w WHERE w.id = run_id;
     IF NOT FOUND THEN
         RETURN 'WORKFLOW_NOT_FOUND';
     ELSIF EXISTS (SELECT FROM public.horsies_workflow_signals s WHERE s.id = $4) THEN
         RETURN 'REPEATED';
-    ELSIF found.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR found.ends_as IS NOT NULL THEN
+    ELSIF target.status IN ('COMPLETED', 'FAILED', 'CANCELLED') OR target.ends_as IS NOT NULL THEN
         RETURN 'WORKFLOW_ENDED';
     END IF;
     INSERT INTO public.horsies_workflow_signals (id, workflow_id, name, value)
@@ -920,7 +971,7 @@ $_$;
 CREATE FUNCTION public.horsies_start_workflow(run jsonb) RETURNS SETOF text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog', 'pg_temp'
-    AS $$
+    AS $_$
 DECLARE
     -- Times that are told in seconds count from the database's clock.
     start_at constant timestamptz := coalesce((run ->> 'start_at')::timestamptz,
@@ -929,7 +980,10 @@ DECLARE
     deadline constant timestamptz := coalesce((run ->> 'deadline')::timestamptz,
         CASE WHEN is_later THEN start_at ELSE statement_timestamp() END
         + make_interval(secs => (run ->> 'deadline_in')::float8));
-    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END);
+    -- Rows that no client writes, in which every node waits for another: the step that comes then ends the run.
+    is_stuck constant boolean := NOT jsonb_path_exists(run -> 'nodes', '$[*] ? (@.dependencies.size() == 0)');
+    wake_at constant timestamptz := least(deadline, CASE WHEN is_later THEN start_at END,
+                                          CASE WHEN is_stuck THEN statement_timestamp() END);
 BEGIN
     RETURN QUERY WITH fresh AS (
         INSERT INTO public.horsies_workflows (id, name, status, on_error, output_task_index, success_policy,
@@ -998,9 +1052,9 @@ BEGIN
     )
     SELECT fresh.id::text FROM fresh WHERE (SELECT count(*) FROM told) >= 0;
 END
-$$;
+$_$;
 
-CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, reason text, undoes boolean) RETURNS SETOF text
+CREATE FUNCTION public.horsies_stop_workflows(ids text[], new_status text, task_error text, node_error text, run_error text, inside_error text, reason text, undoes boolean) RETURNS SETOF text
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -1023,11 +1077,11 @@ DECLARE
 BEGIN
     WITH run AS (
         UPDATE public.horsies_workflows w
-           SET error = run_error, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
+           SET error = CASE WHEN w.id = ids[1] THEN run_error ELSE inside_error END, updated_at = moment, nodes_left = 0, wake_at = NULL, paused_inside = false,
                completed_at = CASE WHEN NOT w.id = ANY (undoing) THEN moment END,
-               ends_as = CASE WHEN w.id = ANY (undoing) THEN new_status END,
+               ends_as = CASE WHEN w.id = ANY (undoing) THEN CASE WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END END,
                unsettled = w.unsettled AND (w.id = ANY (undoing) OR NOT w.parent_workflow_id = ANY (ids)),
-               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' ELSE new_status END
+               status = CASE WHEN w.id = ANY (undoing) THEN 'RUNNING' WHEN w.id = ids[1] THEN new_status ELSE 'CANCELLED' END
          WHERE w.id = ANY (ids) AND w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.ends_as IS NULL
         RETURNING w.id
     ), live AS MATERIALIZED (

@@ -574,5 +574,7 @@ async def test_the_verbs_are_linear_in_the_nodes(db: Database, analyzed: str) ->
                 found.setdefault(name, []).append(effort(plan["Plan"]))
     finally:
         await connection.close()
-        db.execute("TRUNCATE horsies_tasks, horsies_workflow_signals, horsies_workflows, horsies_workflow_tasks CASCADE")
+        db.execute(
+            "TRUNCATE horsies_tasks, horsies_workflow_signals, horsies_workflows, horsies_workflow_tasks CASCADE"
+        )
     assert {name: few for name, few in found.items() if few[1] > 9 * few[0]} == {}  # quadratic: 16

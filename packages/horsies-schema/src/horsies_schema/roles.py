@@ -78,6 +78,7 @@ START: Final = "horsies_start_workflow(jsonb)"
 CANCEL: Final = ("horsies_cancel_tasks(text[])", "horsies_cancel_workflow(text)")
 PURGE: Final = "horsies_purge_tasks(text[])"
 SIGNAL: Final = "horsies_signal(text, text, jsonb, text, text)"
+FORGET: Final = "horsies_forget_compensations(text[], text[])"
 # It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
 STOP: Final = "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)"
 
@@ -147,7 +148,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "",
         "-- take back what an older release granted, columns included",
         f"REVOKE ALL ON {on(VERSION_TABLE, *tables)} FROM {everyone};",
-        f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, SIGNAL, *CANCEL)} FROM PUBLIC, {everyone};",
+        f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, SIGNAL, FORGET, *CANCEL)} FROM PUBLIC, {everyone};",
         f"GRANT USAGE ON SCHEMA {place} TO {everyone};",
         f"GRANT SELECT ON {on(VERSION_TABLE)} TO {everyone};",
         "",
@@ -160,7 +161,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "-- worker: claim, run, finish, recover and prune; migrations need the owner, so either run",
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, SIGNAL, *CANCEL)} TO {worker};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, SIGNAL, FORGET, *CANCEL)} TO {worker};",
         f"GRANT EXECUTE ON ROUTINE {on(*SEND, *DUTY, *CLAIM, *POLICY)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
@@ -184,7 +185,8 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         ),
         f"GRANT INSERT ({', '.join(ATTEMPT_COLUMNS)}) ON {on('horsies_task_attempts')} TO {operator};",
         f"GRANT INSERT (queue_name, paused_at, override, override_at) ON {on('horsies_queue_state')} TO {operator};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, SIGNAL, RATE_ROOM, *CANCEL, *POLICY)} TO {operator};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, SIGNAL, FORGET, RATE_ROOM, *CANCEL, *POLICY)}"
+        f" TO {operator};",
         "COMMIT;",
     ]
     return "\n".join(lines) + "\n"

@@ -37,6 +37,7 @@ FUNCTIONS: Final = (
     "horsies_start_workflow(jsonb)",
     "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)",
     "horsies_signal(text, text, jsonb, text, text)",
+    "horsies_forget_compensations(text[], text[])",
     "horsies_cancel_workflow(text)",
     "horsies_purge_tasks(text[])",
     "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",

@@ -219,8 +219,6 @@ class WorkflowControl:
             return set()
         rows = await self._fetch(connection, "forget_compensations", stopped, _ids(tree.rows))
         homes = {row["workflow_id"] for row in rows}
-        if undone := sorted({row["child_id"] for row in rows} - {None}):
-            await self._fetch(connection, "detach_runs", undone)
         around = await self._fetch(connection, "reopen_around", sorted(homes), stopped) if homes else []
         return homes | {row["id"] for row in around} | {row["workflow_id"] for row in around}
 

@@ -369,47 +369,9 @@ RETURNING w.id;
 
 -- name: forget_compensations :many
 -- params: ids, tree
--- Nodes that were undone run again: their compensations are deleted, and they are PENDING. Returns the runs of these nodes,
--- and the runs inside nodes that were undone as a whole, which run anew (`detach_runs`).
--- What a run did before it continued has no place in the tree, and stays undone: these compensations stay too, alone.
-WITH undo AS MATERIALIZED (
-    SELECT u.id, u.task_id, u.status, n.id AS node_id, n.task_id AS former, n.workflow_id, n.sub_workflow_id
-      FROM horsies_workflow_tasks u
-      JOIN horsies_workflow_tasks n ON n.id = u.compensates
-     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND n.workflow_id = ANY ($2::text[])
-), detached AS (
-    UPDATE horsies_tasks t SET is_workflow_task = false, former_node_id = x.node_id, updated_at = statement_timestamp()
-      FROM (SELECT undo.task_id, undo.node_id FROM undo
-            UNION ALL SELECT undo.former, undo.node_id FROM undo WHERE undo.status = 'COMPLETED') AS x
-     WHERE t.id = x.task_id
-), gone AS (
-    DELETE FROM horsies_workflow_tasks u USING undo WHERE u.id = undo.id
-), left_alone AS (
-    UPDATE horsies_workflow_tasks u SET dependencies = '{}', dependents = '{}', deps_left = 0
-     WHERE u.workflow_id = ANY ($1::text[]) AND u.compensates IS NOT NULL AND NOT EXISTS (SELECT FROM undo WHERE undo.id = u.id)
-), again AS (
-    UPDATE horsies_workflow_tasks n
-       SET task_id = NULL, sub_workflow_id = NULL, result = NULL, error = NULL, started_at = NULL, completed_at = NULL,
-           ended_seq = NULL, updated_at = statement_timestamp(), status = 'PENDING'
-      FROM undo WHERE n.id = undo.node_id AND undo.status = 'COMPLETED'
-    RETURNING n.workflow_id, undo.sub_workflow_id
-)
-SELECT workflow_id, sub_workflow_id AS child_id FROM again UNION SELECT undo.workflow_id, NULL FROM undo;
-
--- name: detach_runs :many
--- params: ids
--- Ended runs that are no longer in their nodes, because these run anew. They stay as history of the outermost run.
-WITH RECURSIVE tree AS (
-    SELECT c.id, c.depth AS levels FROM horsies_workflows c WHERE c.id = ANY ($1::text[])
-    UNION
-    SELECT c.id, tree.levels FROM tree JOIN horsies_workflows c ON c.parent_workflow_id = tree.id
-)
-UPDATE horsies_workflows c
-   SET parent_workflow_id = CASE WHEN NOT c.id = ANY ($1::text[]) THEN c.parent_workflow_id END,
-       parent_task_index = CASE WHEN NOT c.id = ANY ($1::text[]) THEN c.parent_task_index END,
-       depth = c.depth - tree.levels
-  FROM tree WHERE c.id = tree.id
-RETURNING c.id;
+-- Nodes that were undone run again. Returns the runs of these nodes. A function of the schema: an operator may not delete
+-- nodes.
+SELECT workflow_id FROM horsies_forget_compensations($1::text[], $2::text[]) AS changed (workflow_id);
 
 -- name: reopen_around :many
 -- params: ids, tops

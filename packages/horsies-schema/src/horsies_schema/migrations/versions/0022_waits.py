@@ -65,6 +65,7 @@ UNIQUE_INDEXES = {
 STOP = "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)"
 OLD_STOP = "horsies_stop_workflows(text[], text, text, text, text)"
 SIGNAL = "horsies_signal(text, text, jsonb, text, text)"
+FORGET = "horsies_forget_compensations(text[], text[])"
 
 
 def upgrade() -> None:
@@ -127,13 +128,17 @@ def upgrade() -> None:
     for unique, indexes in (("", INDEXES), ("UNIQUE ", UNIQUE_INDEXES)):
         for name, definition in indexes.items():
             op.execute(f"CREATE {unique}INDEX {name} ON {definition}")
-    for name in ("0022_start_workflow", "0022_stop_workflows", "0022_cancel_workflow", "0022_signal"):
+    for name in ("0022_start_workflow", "0022_stop_workflows", "0022_cancel_workflow", "0022_signal",
+                 "0022_forget_compensations"):  # fmt: skip
         op.execute(_function(name))
     op.execute(_granted_like(OLD_STOP, STOP))
     op.execute(f"DROP FUNCTION {OLD_STOP}")
     op.execute(_owned_like_the_tables(SIGNAL))
     op.execute(f"REVOKE ALL ON FUNCTION {SIGNAL} FROM PUBLIC")
     op.execute(_granted_like("horsies_start_workflow(jsonb)", SIGNAL))
+    op.execute(_owned_like_the_tables(FORGET))
+    op.execute(f"REVOKE ALL ON FUNCTION {FORGET} FROM PUBLIC")
+    op.execute(_granted_like("horsies_purge_tasks(text[])", FORGET))
     # revised since it was released: databases at 0021 get it too
     op.execute(_function("0021_claim_grouped"))
 
@@ -150,6 +155,7 @@ def downgrade() -> None:
            END $do$"""
     )
     op.execute(f"DROP FUNCTION {SIGNAL}")
+    op.execute(f"DROP FUNCTION {FORGET}")
     for name in ("0021_start_workflow", "0021_stop_workflows", "0021_cancel_workflow"):
         op.execute(_function(name))
     op.execute(_granted_like(STOP, OLD_STOP))
