@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from horsies import Continue, WorkflowStatus, from_node, wait_for_signal
+from horsies import (
+    Continue,
+    TaskError,
+    TaskResult,
+    WorkflowDefinitionError,
+    WorkflowStatus,
+    from_node,
+    wait_for_signal,
+)
 from tests.support import cases
 from tests.support.cases import HOUR, NAMES, Answers, child_of, end_some, pass_time, states
 from tests.support.engine import Engine
@@ -204,6 +212,19 @@ async def test_order_and_arguments(t: SimpleNamespace, db: Database) -> None:
         {"value": 10, "n": 1}, {"value": 30, "n": 3}, {"value": 20, "n": 2},
     ]  # fmt: skip
     cases.check(db)
+
+
+async def test_an_argument_that_the_node_does_not_give(t: SimpleNamespace, db: Database) -> None:
+    """order, arguments: others take the node's own arguments by name. A default of the node's task is not stored with
+    the call: a compensation that needs it is refused at the definition"""
+
+    @t.app.task("refund")
+    def refund(value: int, seconds: float) -> TaskResult[int, TaskError]:
+        return TaskResult(ok=value)
+
+    with pytest.raises(WorkflowDefinitionError, match=r"'seconds' of task 'refund' .* which is not given"):
+        t.app.workflow("w", [t.book.node(compensate=refund)(1)])
+    t.app.workflow("w", [t.book.node(compensate=refund)(1, seconds=2.0)])
 
 
 # -- compensations that fail ----------------------------------------------------------------------

@@ -69,7 +69,10 @@ def undo_of(app: AppRuntime, node: Node[Any]) -> tuple[Undo | None, list[tuple[s
         )
     taken: list[str] = []
     for name, parameter in list(parameters.items())[1:]:
-        if name in given and fits(given[name].annotation, parameter.annotation):
+        if name in given and parameter.required and not _gives(node, name):
+            why = f"parameter {name!r} of task {undo.name!r} takes the node's argument of this name, which is not given"
+            problems.append((why, "give it to the node, or give the parameter a default"))
+        elif name in given and fits(given[name].annotation, parameter.annotation):
             taken.append(name)
         elif name in given:
             why = (
@@ -92,6 +95,12 @@ def undo_of(app: AppRuntime, node: Node[Any]) -> tuple[Undo | None, list[tuple[s
 def _value_type(node: Node[Any]) -> Any:
     """What is undone: the value of a node, of a map that of each item."""
     return node.definition.codec.signature.result if isinstance(node, MapNode) else node.result_type
+
+
+def _gives(node: Node[Any], name: str) -> bool:
+    """Whether the task of the node is called with this argument, so that it is stored with the call."""
+    is_item = isinstance(node, MapNode) and name == cast("MapNode[Any, Any]", node).item_parameter
+    return is_item or (isinstance(node, TaskNode) and name in cast("TaskNode[Any]", node).bound())
 
 
 def _by_name(task: Task[Any, Any]) -> dict[str, Parameter]:
