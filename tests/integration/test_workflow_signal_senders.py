@@ -82,8 +82,11 @@ async def test_roles(t: SimpleNamespace, db: Database) -> None:
         assert {name: may(role, call) for name, role in roles.items()} == {
             "producer": True, "worker": True, "operator": True, "viewer": False, "stranger": False
         }  # fmt: skip
-        for change in ("UPDATE horsies_workflow_signals SET value = '2'", "DELETE FROM horsies_workflow_signals",
-                       "INSERT INTO horsies_workflow_signals (id, workflow_id, name, value) VALUES ('a', 'b', 'c', '1')"):  # fmt: skip
+        for change in (
+            "UPDATE horsies_workflow_signals SET value = '2'",
+            "DELETE FROM horsies_workflow_signals",
+            "INSERT INTO horsies_workflow_signals (id, workflow_id, name, value) VALUES ('a', 'b', 'c', '1')",
+        ):
             assert not may(roles["producer"], change)
             assert not may(roles["viewer"], change)
         async with make_app(roles["producer"]) as app:

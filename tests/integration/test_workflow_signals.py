@@ -195,13 +195,13 @@ async def test_a_signal_for_a_child_names_its_path(t: SimpleNamespace, db: Datab
         await handle.signal_async("go", 1, path="outer/right")
         await engine.drain(Answers())
         outer_id = child_of(db, handle.workflow_id, "outer")
-        assert {name: state for name, state in db.execute(
+        assert dict(db.execute(
             "SELECT node_id, status FROM horsies_workflow_tasks WHERE workflow_id = %s", outer_id
-        )} == {"own": "WAITING", "left": "RUNNING", "right": "COMPLETED", "late": "PENDING"}  # fmt: skip
+        )) == {"own": "WAITING", "left": "RUNNING", "right": "COMPLETED", "late": "PENDING"}  # fmt: skip
         with pytest.raises(UsageError, match="has not started"):
             await handle.signal_async("go", 2, path="outer/late")
         for path in ("outer/nothing", "nothing", "outer/own/deeper"):
-            with pytest.raises(UsageError, match="no workflow at the path|has not started"):
+            with pytest.raises(UsageError, match=r"no workflow at the path|has not started"):
                 await handle.signal_async("go", 2, path=path)
         with pytest.raises(SignalError, match="WORKFLOW_ENDED"):
             await handle.signal_async("go", 2, path="outer/right")

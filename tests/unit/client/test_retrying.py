@@ -10,6 +10,7 @@ def run(
 ) -> dict[str, Any]:
     return {
         "id": id, "status": status, "parent_workflow_id": parent, "paused_inside": inside, "paused_along": along,
+        "ends_as": None,
     }  # fmt: skip
 
 

@@ -164,8 +164,7 @@ class WorkflowControl:
                 root = (tree.around(workflow_id) or [run])[-1]["id"]
                 raise UsageError(f"workflow {workflow_id} is a part of workflow {root} and has ended: retry that one")
             if node_id is None:
-                if await self._fetch(connection, "retry_compensations", workflow_id):
-                    await self._fetch(connection, "tell_step", [workflow_id])
+                if await self._retry_compensations(connection, workflow_id):
                     return True
                 return await self._retry(connection, tree, workflow_id, run, tree.failed_runs(workflow_id), None)
             return await self._retry_path(connection, tree, run, node_id)
@@ -215,6 +214,13 @@ class WorkflowControl:
         moved += [{"workflow_id": one} for one in await self._run_undone_again(connection, tree, reopened)]
         return await self._go_on(connection, tree, run["id"], None, reopened, moved)
 
+    async def _retry_compensations(self, connection: Any, workflow_id: str) -> bool:
+        """Go on undoing where a compensation failed."""
+        if not await self._fetch(connection, "retry_compensations", workflow_id):
+            return False
+        await self._fetch(connection, "tell_step", [workflow_id])
+        return True
+
     async def _retry_node(self, connection: Any, tree: Tree, run: Row, node_id: str) -> bool:
         nodes = await self._fetch(connection, "read_graph", run["id"])
         start = next((row for row in nodes if row["node_id"] == node_id), None)
@@ -222,6 +228,8 @@ class WorkflowControl:
             raise UsageError(f"workflow {run['id']} has no {missing_node([row['node_id'] for row in nodes], node_id)}")
         if run["status"] == WorkflowStatus.COMPLETED:
             return False
+        if start["undoes"]:
+            return await self._retry_compensations(connection, run["id"])
         if start["status"] == NodeStatus.RUNNING:  # a live workflow: retry what failed in it, if it is paused
             inside = tree.failed_runs(start["sub_workflow_id"])
             return bool(inside) and await self._retry(connection, tree, run["id"], None, inside, None)

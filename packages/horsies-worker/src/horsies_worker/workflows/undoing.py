@@ -20,9 +20,9 @@ async def plan_compensations(
 
 
 def with_failed_compensation(error: str | None, facts: Mapping[str, Any]) -> str | None:
-    """The error of a run that could not undo everything: the original one, with the compensation that failed in its
-    data."""
-    original = _without_compensation(_decoded(error))
+    """The error of a run that has undone what it could: the original one, with the compensation that failed in its
+    data. The failure of an earlier try, which a retry continued, is taken out."""
+    original = _without_failed(_decoded(error))
     if facts["failed"] is None:
         return error if original is None else encode_error(original)
     original = original or TaskError(OutcomeCode.WORKFLOW_FAILED, "the workflow failed")
@@ -30,24 +30,28 @@ def with_failed_compensation(error: str | None, facts: Mapping[str, Any]) -> str
     failed = {
         "error_code": str(OutcomeCode.COMPENSATION_FAILED), "node_id": facts["failed"],
         "cause": None if cause is None else {"error_code": str(cause.error_code), "message": cause.message},
-        "original": {"message": original.message, "data": original.data},
     }  # fmt: skip
-    known: Any = original.data
-    data = cast("dict[str, Any]", known) if isinstance(known, dict) else {"data": known}
-    message = f"{original.message}; its compensation {facts['failed']!r} failed, and those behind it have not run"
+    data = _fields(original.data)
+    if data is None:
+        data = {} if original.data is None else {"data": original.data}
+    message = f"{original.message}{_told(facts['failed'])}"
     return encode_error(TaskError(original.error_code, message, {**data, "compensation": failed}))
 
 
-def _without_compensation(error: TaskError | None) -> TaskError | None:
-    """The original error, of a run whose compensations were retried."""
-    original = _fields(_fields(_fields(error and error.data).get("compensation")).get("original"))
-    if error is None or not original:
+def _told(node_id: object) -> str:
+    return f"; its compensation {node_id!r} failed, and those behind it have not run"
+
+
+def _without_failed(error: TaskError | None) -> TaskError | None:
+    data = None if error is None else _fields(error.data)
+    failed = None if data is None else _fields(data.pop("compensation", None))
+    if error is None or failed is None:
         return error
-    return TaskError(error.error_code, str(original.get("message")), original.get("data"))
+    return TaskError(error.error_code, (error.message or "").removesuffix(_told(failed.get("node_id"))), data or None)
 
 
-def _fields(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+def _fields(value: object) -> dict[str, Any] | None:
+    return dict(cast("dict[str, Any]", value)) if isinstance(value, dict) else None
 
 
 def _decoded(text: str | None) -> TaskError | None:

@@ -83,7 +83,7 @@ SELECT {{node_info}}
 -- its tasks were asked to stop.
 SELECT n.task_index, n.node_id, n.status, n.sub_workflow_id,
        CASE WHEN n.when_index IS NULL THEN n.dependencies ELSE n.dependencies || n.when_index END AS dependencies,
-       n.skip_reason, w.completed_at IS NOT NULL AND coalesce(
+       n.skip_reason, n.compensates IS NOT NULL AS undoes, w.completed_at IS NOT NULL AND coalesce(
            CASE WHEN n.status = 'SKIPPED' THEN n.skip_reason IN ('cancelled', 'deadline')
                 WHEN n.status <> 'FAILED' THEN n.status = 'ENQUEUED'
                 ELSE n.error LIKE '{"err":{"error_code":"WORKFLOW_CANCELLED"%'
