@@ -12,7 +12,6 @@ from horsies import (
     Continue,
     TaskError,
     TaskResult,
-    WorkflowDefinitionError,
     WorkflowStatus,
     from_node,
     wait_for_signal,
@@ -208,23 +207,28 @@ async def test_order_and_arguments(t: SimpleNamespace, db: Database) -> None:
         await engine.drain(answers)
     given = [given for name, given in answers.calls if name == "unbook"]
     assert given == [
-        {"value": 400, "n": 40}, {"value": 40, "n": 4, "seconds": 0.5},
-        {"value": 10, "n": 1}, {"value": 30, "n": 3}, {"value": 20, "n": 2},
+        {"value": 400, "n": 40, "seconds": 0.0}, {"value": 40, "n": 4, "seconds": 0.5},
+        {"value": 10, "n": 1, "seconds": 0.0}, {"value": 30, "n": 3, "seconds": 0.0},
+        {"value": 20, "n": 2, "seconds": 0.0},
     ]  # fmt: skip
     cases.check(db)
 
 
 async def test_an_argument_that_the_node_does_not_give(t: SimpleNamespace, db: Database) -> None:
-    """order, arguments: others take the node's own arguments by name. A default of the node's task is not stored with
-    the call: a compensation that needs it is refused at the definition"""
+    """order, arguments: others take the node's own arguments by name, also those that it leaves to their defaults"""
 
     @t.app.task("refund")
     def refund(value: int, seconds: float) -> TaskResult[int, TaskError]:
         return TaskResult(ok=value)
 
-    with pytest.raises(WorkflowDefinitionError, match=r"'seconds' of task 'refund' .* which is not given"):
-        t.app.workflow("w", [t.book.node(compensate=refund)(1)])
-    t.app.workflow("w", [t.book.node(compensate=refund)(1, seconds=2.0)])
+    answers = Answers(9)
+    for more in ({}, {"seconds": 2.0}):
+        done = t.book.node(node_id="done", compensate=refund)(1, **more)
+        handle = await t.app.workflow("w", [done, t.book.node(node_id="fails", waits_for=[done])(9)]).start_async()
+        async with Engine.on(db, [*NAMES, "refund"]) as engine:
+            await engine.drain(answers)
+        await cases.ended_as(handle, FAILED)
+    assert [given["seconds"] for name, given in answers.calls if name == "refund"] == [0.0, 2.0]
 
 
 # -- compensations that fail ----------------------------------------------------------------------

@@ -242,8 +242,8 @@ async def test_a_signal_for_one_item_of_a_map(t: SimpleNamespace, db: Database) 
 
 
 async def test_values_are_checked_where_the_type_is_known(t: SimpleNamespace, db: Database) -> None:
-    """value with a wrong type (by SQL): the client refuses it; what SQL stores is for the taker to read, and a branch
-    that decides on it is skipped (the end-to-end tests show WORKER_SERIALIZATION_ERROR)"""
+    """value with a wrong type (by SQL): taker fails WORKER_SERIALIZATION_ERROR, also one that only decides on it; the
+    client refuses such a value"""
     ask = wait_for_signal("ok", bool, node_id="ask")
     then = t.number.node(node_id="then", when=ask)(1)
     handle = await t.app.workflow("w", [ask, then]).start_async()
@@ -258,8 +258,9 @@ async def test_values_are_checked_where_the_type_is_known(t: SimpleNamespace, db
     assert db.value("SELECT horsies_signal(%s, 'ok', '\"yes\"')", handle.workflow_id) == "DELIVERED"
     async with Engine.on(db, NAMES) as engine:
         await engine.drain(Answers())
-    assert await states(handle) == {"ask": "COMPLETED", "then": "SKIPPED"}
-    assert cases.reasons(db, handle.workflow_id) == {"then": "upstream"}
+    assert await states(handle) == {"ask": "COMPLETED", "then": "FAILED"}
+    error = (await handle.result_for_async(then)).err_value
+    assert error.error_code == "WORKER_SERIALIZATION_ERROR"
     for call in ("NULL, 'ok'", "'x', ''", "'x', NULL", f"'x', '{'n' * 256}'", "'x', 'ok', '1', ''"):
         if call.startswith("NULL"):
             assert db.value(f"SELECT horsies_signal({call})") == "WORKFLOW_NOT_FOUND"

@@ -67,10 +67,8 @@ class Tree:
 
     def to_pause(self, top: str, error: str | None) -> list[tuple[list[str], str | None]]:
         """The runs that a pause of this run stops, with the errors that they get: itself, for `error`, and what runs
-        inside it, along with it. A run inside that is paused for itself stays as it is; one that undoes what it did
-        goes on until it has ended."""
+        inside it, along with it. A run inside that is paused for itself stays as it is."""
         live = [row for row in self.below([top]) if row["status"] == WorkflowStatus.RUNNING or row["paused_inside"]]
-        live = [row for row in live if row["ends_as"] is None]
         live += [row for row in self.rows if row["id"] == top and (row["paused_along"] or _is_to_start(row))]
         chosen = [row["id"] for row in live if row["id"] == top]
         inside = [row["id"] for row in live if row["id"] != top]
