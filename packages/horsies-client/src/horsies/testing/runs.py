@@ -27,9 +27,10 @@ from horsies.testing.store import RunRow, Store, TaskRow, moment_of
 from horsies.testing.undo_nodes import undo_nodes
 from horsies.workflow.continuing import HEAD
 from horsies_worker.workflows.failures import inside, told_first
-from horsies_worker.workflows.refused import STOPPED, cannot, large_output, no_condition, not_a_list, too_wide
+from horsies_worker.workflows.refused import large_output, no_condition, not_a_list, too_wide
 from horsies_worker.workflows.resolve import Readiness, readiness
-from horsies_worker.workflows.step import BRANCH, MAX_CONTINUES, MAX_DEPTH, UPSTREAM
+from horsies_worker.workflows.starting import refusal_to_continue
+from horsies_worker.workflows.step import BRANCH, UPSTREAM
 from horsies_worker.workflows.undoing import with_failed_compensation
 from horsies_worker.workflows.waiting import TIMED_OUT, WAITS
 
@@ -300,20 +301,13 @@ class Runs:
     def _continue(self, run: InlineRun, node: InlineNode, text: str) -> None:
         """The task returned Continue: a workflow goes on in the node's place, or in that of the run when the node is
         its output and nothing else is open."""
-        refusal = None
-        if run.ends_as is not None:
-            refusal = STOPPED
-        elif len(run.past) >= MAX_CONTINUES:
-            refusal = encode_error(cannot(f"the run has continued {MAX_CONTINUES:,} times, which is the limit"))
-        elif run.depth >= MAX_DEPTH:
-            why = f"runs stand in runs {MAX_DEPTH} levels deep: continue from the output of a run"
-            refusal = encode_error(cannot(why))
-        if refusal is not None:
+        if (refusal := refusal_to_continue(run.ends_as, len(run.past), run.depth)) is not None:
             node.end(NodeStatus.FAILED, error=refusal)
             self._ended(run, [node])
             return
         graph: dict[str, Any] = json.loads(text)["continue"]
-        if run.left == 1 and node.index == run.data["output"]:
+        is_output = run.left == 1 and node.index == run.data["output"]
+        if is_output and run.data["success_policy"] is None and not run.first_failure():
             node.end(NodeStatus.COMPLETED, result=text)
             node.seq = run.ended_count + 1
             run.go_on(graph)

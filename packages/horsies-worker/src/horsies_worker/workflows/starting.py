@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from horsies.codec import encode_error
 from horsies.ids import new_id, new_ids
 from horsies.result import TaskError
 from horsies.status import WorkflowStatus
@@ -13,6 +14,7 @@ from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.workflows.refused import (
     NOT_AVAILABLE,
     NOT_READY,
+    STOPPED,
     cannot,
     no_value,
     not_a_list,
@@ -26,6 +28,11 @@ CHUNK: Final = 1_000
 """Nodes per statement, and ready nodes per step."""
 GAPS: Final = ("skipped", "not taken")
 """Why a ready node is skipped that takes a value which does not exist."""
+
+MAX_CONTINUES: Final = 1_000
+"""How often a run may go on in its own place."""
+MAX_DEPTH: Final = 60
+"""How deep a run may stand in others whose task continues in a run inside it."""
 
 Outcome = str | TaskError
 """The outcome of a ready node: "enqueued", "launched", "waits", a gap, or the error that it ends with."""
@@ -41,6 +48,18 @@ class ReadyNode:
 
 def ready_node(row: Mapping[str, Any]) -> ReadyNode:
     return ReadyNode(row["task_index"], row["kind"], row["sub_workflow_id"])
+
+
+def refusal_to_continue(ends_as: object, continues: int, depth: int) -> str | None:
+    """The error of a task that returns Continue, if it cannot: its run is being stopped, has continued too often, or
+    stands too deep. Pure."""
+    if ends_as is not None:
+        return STOPPED
+    if continues >= MAX_CONTINUES:
+        return encode_error(cannot(f"the run has continued {MAX_CONTINUES:,} times, which is the limit"))
+    if depth >= MAX_DEPTH:
+        return encode_error(cannot(f"runs stand in runs {MAX_DEPTH} levels deep: continue from the output of a run"))
+    return None
 
 
 class Starter:

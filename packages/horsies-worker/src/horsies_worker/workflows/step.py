@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from horsies._pg.transient import is_from_driver
 from horsies.codec import encode_error
-from horsies.errors import OutcomeCode
 from horsies.events import WorkflowEnded
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
@@ -19,13 +18,12 @@ from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
-from horsies_worker.workflows.failures import INSIDE, LISTED, failure, inside
+from horsies_worker.workflows.failures import INSIDE, inside
+from horsies_worker.workflows.finishing import Finisher
 from horsies_worker.workflows.halting import (
     BadRow,
-    cases_of,
     fail_run,
     is_own_fault,
-    is_partial,
     note_inside,
     pause,
     stop_overdue,
@@ -33,37 +31,18 @@ from horsies_worker.workflows.halting import (
 )
 from horsies_worker.workflows.refused import (
     LOST,
-    NO_OUTPUT,
     NOT_TAKEN,
     SKIPPED,
     STOPPED,
-    cannot,
-    large_output,
     no_condition,
 )
-from horsies_worker.workflows.resolve import Readiness, join_of, outcome, readiness
-from horsies_worker.workflows.starting import CHUNK, GAPS, ReadyNode, Starter, ready_node
-from horsies_worker.workflows.undoing import plan_compensations, with_failed_compensation
+from horsies_worker.workflows.resolve import Readiness, join_of, readiness
+from horsies_worker.workflows.starting import CHUNK, GAPS, ReadyNode, Starter, ready_node, refusal_to_continue
 from horsies_worker.workflows.waiting import Waits
 from horsies_worker.workflows.work import Work
 
-MAX_CONTINUES: Final = 1_000
-"""How often a run may go on in its own place."""
-MAX_DEPTH: Final = 60
-"""How deep a run may stand in others whose task continues in a run inside it."""
 UPSTREAM: Final = ("upstream", SKIPPED)
 BRANCH: Final = ("not_taken", NOT_TAKEN)
-
-
-def _refusal_to_continue(workflow: Mapping[str, Any]) -> str | None:
-    """The error of a task that returns Continue in this run, if it cannot."""
-    if workflow["ends_as"] is not None:
-        return STOPPED
-    if workflow["continues"] >= MAX_CONTINUES:
-        return encode_error(cannot(f"the run has continued {MAX_CONTINUES:,} times, which is the limit"))
-    if workflow["depth"] >= MAX_DEPTH:
-        return encode_error(cannot(f"runs stand in runs {MAX_DEPTH} levels deep: continue from the output of a run"))
-    return None
 
 
 async def take_step(
@@ -138,6 +117,7 @@ class _Step:
         self._waits = Waits(session.queries, connection, workflow_id)
         self._starter = Starter(session.queries, connection, workflow_id, max_bytes, careful=careful)
         self._next = self._starter.following
+        self._finisher = Finisher(session.queries, connection, workflow_id, max_bytes, self._next)
 
     async def _fetch(self, name: str, *values: Any) -> list[Any]:
         return await self._queries.fetch(self._connection, name, self._id, *values)
@@ -215,7 +195,7 @@ class _Step:
                 return
         await reached("workflow_enqueued")
         if not self._nodes_left:
-            await self._finish(workflow)
+            self._ended += await self._finisher.finish(workflow)
         else:
             if work.whole or work.paused or workflow["paused_inside"]:
                 await self._note_inside(workflow)
@@ -228,7 +208,9 @@ class _Step:
         """End the nodes whose tasks have ended. A node whose run was retried while its task was being stopped runs
         again, unless the task completed. A node whose task returned Continue goes on as a workflow."""
         is_open = not WorkflowStatus(workflow["status"]).is_terminal
-        refusal = _refusal_to_continue(workflow) if is_open else STOPPED
+        refusal = (
+            refusal_to_continue(workflow["ends_as"], workflow["continues"], workflow["depth"]) if is_open else STOPPED
+        )
         values = (LOST, is_open, refusal is None, refusal, self._ended_count)
         rows = await self._fetch("settle_tasks", task_ids, *values)
         self._rerun = [row["task_index"] for row in rows if row["status"] == NodeStatus.ENQUEUED]
@@ -388,47 +370,3 @@ class _Step:
         ready += [node.index for node in await self._settle(await self._skip(skipped))]
         await self._fetch("mark_ready", ready)
         self._next[self._id] = Work(ready=True)
-
-    async def _finish(self, workflow: Mapping[str, Any]) -> None:
-        if workflow["ends_as"] is not None:
-            # a retried run may have undone what it did before it continued, and has more to undo now
-            if await self._undo(workflow["ends_as"], workflow["error"]):
-                return
-            (facts,) = await self._fetch("compensations")
-            status = WorkflowStatus(workflow["ends_as"])
-            await self._end_run(workflow, status, with_failed_compensation(workflow["error"], facts))
-            return
-        error = None
-        try:
-            if not workflow["nodes_left"] and (await self._fetch("lacks_nodes"))[0]["lacks_nodes"]:
-                raise BadRow("it has no nodes")
-            cases = cases_of(workflow["success_policy"])
-            named = sorted({index for case in cases or () for index in case})
-            facts = await self._fetch("finish_facts", named, LISTED)
-            status = outcome(cases, {row["task_index"]: row["status"] for row in facts})
-            if is_partial(workflow["success_policy"]):
-                status = WorkflowStatus.COMPLETED
-            if status is not WorkflowStatus.COMPLETED:
-                error = failure(facts, await self._fetch("first_failure"), has_policy=cases is not None)
-        except BadRow as bad:
-            log.error("workflow %s ends FAILED: %s", self._id, bad)
-            status, error = WorkflowStatus.FAILED, encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, str(bad)))
-        if status is WorkflowStatus.FAILED and await self._undo(status.value, error):
-            return
-        await self._end_run(workflow, status, error)
-
-    async def _undo(self, ends_as: str, error: str | None) -> bool:
-        """Begin to undo what the run did. False: there is nothing to undo."""
-        self._nodes_left = await plan_compensations(self._queries, self._connection, self._id, ends_as, error)
-        if self._nodes_left:
-            self._next[self._id] = Work(ready=True)
-        return bool(self._nodes_left)
-
-    async def _end_run(self, workflow: Mapping[str, Any], status: WorkflowStatus, error: str | None) -> None:
-        large = encode_error(large_output(self._max_bytes))
-        for row in await self._fetch("finish_workflow", status.value, error, self._max_bytes, large, NO_OUTPUT):
-            self._ended.append(
-                WorkflowEnded(self._id, workflow["name"], row["status"])
-            )  # FAILED for a too large output
-        if workflow["parent_workflow_id"] is not None:
-            self._next[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])
