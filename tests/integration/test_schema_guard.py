@@ -136,7 +136,7 @@ def test_the_newest_breaking_revision_counts() -> None:
 
 def test_every_step_records_it(empty_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     horsies_schema.upgrade(empty_db.url)
-    assert empty_db.execute("SELECT breaking FROM horsies_alembic_version") == [("0021",)]
+    assert empty_db.execute("SELECT breaking FROM horsies_alembic_version") == [("0022",)]
     horsies_schema.downgrade(empty_db.url, "0020")
     assert empty_db.execute("SELECT breaking FROM horsies_alembic_version") == [("0016",)]
     horsies_schema.downgrade(empty_db.url, "0015")

@@ -148,7 +148,7 @@ class Driver:
         raise AssertionError("the runs do not end")
 
 
-@pytest.mark.breaks("W5")  # see test_workflow_model
+@pytest.mark.breaks("W5", "G2")  # W5: see test_workflow_model; G2: this test moves the clocks, and watches them itself
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_random_graphs_that_wait_end_as_the_model_says(db: Database, seed: int) -> None:
     chance = random.Random(seed)
@@ -186,7 +186,7 @@ async def test_random_graphs_that_wait_end_as_the_model_says(db: Database, seed:
             for problem in rows_of.compare(run_id, graph)
         ]
     wrong += broken_rules(db)
-    wrong += [str(one) for one in invariants.check(db, slack_s=0, wf_grace_s=0) if one.rule != "W5"]
+    wrong += [str(one) for one in invariants.check(db, slack_s=0, wf_grace_s=0) if one.rule not in ("W5", "G2")]
     assert not wrong, "\n".join(wrong)
 
 

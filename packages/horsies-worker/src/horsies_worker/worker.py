@@ -189,7 +189,7 @@ class Worker:
         )
         self.settings = settings
         self.sessions = sessions = Sessions(broker, self.queries, self.bus)
-        self.advancer = Advancer(sessions.workflows, config, self.bus)
+        self.advancer = Advancer(sessions.workflows, config, self.bus, checks=sessions.heartbeat)
         tasks_ended = self.advancer.tasks_ended
         self.finalizer = Finalizer(sessions.finalize, config.resilience, self.bus, on_done=self._on_done)
         self.attempts = Attempts(self.bus, self.clock, self.owned, self.finalizer)

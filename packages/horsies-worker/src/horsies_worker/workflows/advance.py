@@ -15,6 +15,7 @@ from typing import Final
 
 from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
+from horsies_worker.database.checks import Checks
 from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.service import BacklogService
@@ -36,8 +37,12 @@ LONGEST_ALARM_S: Final = 86_400.0
 class Advancer(BacklogService):
     name = "workflows"
 
-    def __init__(self, session: Session, config: AppConfig, bus: EventBus = SILENT) -> None:
+    def __init__(
+        self, session: Session, config: AppConfig, bus: EventBus = SILENT, *, checks: Session | None = None
+    ) -> None:
+        """`checks`: a session whose connection is open anyway, for looks at the clocks, most of which find nothing."""
         super().__init__(session, config.resilience)
+        self._checks = Checks(checks, session)
         self._take_step = partial(
             take_step, session, max_bytes=config.payload_max_bytes, bus=bus, on_clock=self.set_alarm
         )
@@ -138,7 +143,7 @@ class Advancer(BacklogService):
             raise unexpected
 
     async def _find_due(self) -> None:
-        rows = await self._session.ask("due_workflows", BATCH, LEASE)
+        rows = await self._checks.ask("due_workflows", BATCH, LEASE)
         due = [row["id"] for row in rows if row["id"] is not None]
         self._has_rung = len(due) == BATCH
         for workflow_id in due:
