@@ -37,6 +37,10 @@ test-int *args: setup
 test-e2e *args: setup
     {{run}} pytest -n 2 tests/e2e {{args}}
 
+# random workflows of every kind of node against a pure model, with deaths: 40 seeds of 33 runs, or more: just model 100
+model seeds="40" *args: setup
+    HORSIES_TEST_MODEL_SEEDS={{seeds}} {{run}} pytest -n 2 tests/integration/test_workflow_model_waits.py tests/integration/test_workflow_model.py {{args}}
+
 # the dashboard's screens against their accepted pictures
 snap *args: setup
     {{run}} pytest tests/tui/test_snapshots.py {{args}}

@@ -2,7 +2,7 @@
 retries and deaths.
 
 As in `test_workflow_model`, what fails, fails again, so that no retry changes how a graph ends. Compensations fail at
-random while workers die, and work at last. `HORSIES_TEST_MODEL_SEEDS` runs more seeds.
+random while workers die, and work at last. `just model` runs more seeds.
 """
 
 import os
@@ -25,7 +25,7 @@ from tests.support.workflow_plan_app import NAMES, Plans
 from tests.support.workflow_plan_checks import EARLY, Rows, broken_rules
 from tests.support.workflow_plans import Graph, Plan, random_graph
 
-GRAPHS, SEEDS = 33, int(os.environ.get("HORSIES_TEST_MODEL_SEEDS", "20"))
+GRAPHS, SEEDS = 33, int(os.environ.get("HORSIES_TEST_MODEL_SEEDS", "8"))
 POINTS = dict.fromkeys(
     ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),
     0.03,
