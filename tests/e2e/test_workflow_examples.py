@@ -24,7 +24,8 @@ def test_an_order_that_waits_for_a_person(db: Database, tmp_path: Path) -> None:
         "the second answer was ignored",
     ]  # fmt: skip
     skipped = db.execute(
-        "SELECT w.unique_key::json ->> 1, n.node_id FROM horsies_workflow_tasks n JOIN horsies_workflows w ON w.id = n.workflow_id"
+        "SELECT w.unique_key::json ->> 1, n.node_id FROM horsies_workflow_tasks n"
+        " JOIN horsies_workflows w ON w.id = n.workflow_id"
         " WHERE n.skip_reason = 'not_taken' ORDER BY 1, n.task_index"
     )
     assert skipped == [

@@ -170,8 +170,9 @@ UNREADABLE = (
 )
 
 
-@pytest.mark.breaks("T4", "T5", "T6", "T7", "T8", "A1", "A2", "A3", "A4", "W1", "W2", "W3", "W4", "W6", "W8", "G1", "G4",
-                    "G5")  # fmt: skip
+@pytest.mark.breaks(
+    "T4", "T5", "T6", "T7", "T8", "A1", "A2", "A3", "A4", "W1", "W2", "W3", "W4", "W6", "W8", "G1", "G4", "G5",
+)  # fmt: skip
 def test_times_that_no_program_can_read_are_refused_in_every_column(db: Database) -> None:
     assert len(TIMES) == 60
     for table, row in ROWS.items():

@@ -112,7 +112,9 @@ class Awaited(Generic[T_co]):
 
     def keep(self, seen: "Seen") -> None:
         """For `horsies.testing`: keep the result that a stand-in has, which is gone with it."""
-        self._ended(seen, 0)
+        result = self._ended(seen, 0)
+        if seen.status.is_terminal:
+            self._result = result
 
     def _ended(self, seen: "Seen | None", timeout_ms: int | None) -> TaskResult[T_co, TaskError]:
         if seen is None:
@@ -121,8 +123,11 @@ class Awaited(Generic[T_co]):
             return err(self._not_found, f"there is no {self._kind} {self._id}: {why}")
         if not seen.status.is_terminal:
             return self._not_ended(timeout_ms)
-        self._result = self._decode(seen)
-        return self._result
+        result = self._decode(seen)
+        # a run that failed may be retried, here or elsewhere
+        if result.is_ok() or not self._is_workflow:
+            self._result = result
+        return result
 
     def _decoded(self, ended: "Seen", codec: "TaskCodec | None") -> TaskResult[Any, TaskError]:
         """The stored result by this codec, or as plain JSON data without one."""

@@ -54,22 +54,23 @@ class BatchHandle(Awaited[R_co]):
         result = await super().get_async(timeout_ms)
         if self._ended_as is not None and self._app.stand_in is None:
             try:
-                await self._read_then(result)
+                result = await self._read_then(result)
             except Exception as error:
                 self._result = None
                 return self._broker_error(error)
-            result = result if self._result is None else self._result
+            self._result = result if result.is_ok() else None  # what failed may be retried
         return result
 
-    async def _read_then(self, result: TaskResult[Any, TaskError]) -> None:
+    async def _read_then(self, result: TaskResult[Any, TaskError]) -> TaskResult[Any, TaskError]:
         """Replace what the run says by what `then` says: its own error, and its value by its type."""
         status, self._ended_as = self._ended_as, None
         is_failed = result.err is not None and result.err.error_code == OutcomeCode.WORKFLOW_SUCCESS_CASE_NOT_MET
         if not is_failed and (status is not WorkflowStatus.COMPLETED or self._codec is not None):
-            return
+            return result
         row = await self._app.get_broker().batches.then(self.batch_id)
         if row is not None and row["result"] is not None:
-            self._result = self._read(row["task_name"], row["result"])
+            return self._read(row["task_name"], row["result"])
+        return result
 
     def _decode(self, ended: Seen) -> TaskResult[Any, TaskError]:
         self._ended_as = WorkflowStatus(ended.status)

@@ -111,7 +111,7 @@ class InlineRun:
     def go_on(self, data: Mapping[str, Any]) -> None:
         """Go on in its own place with the nodes of another graph."""
         self.past.insert(0, self.nodes)
-        self._begin(data)
+        self._begin({**data, "name": self.data["name"]})
 
     @property
     def is_open(self) -> bool:

@@ -76,8 +76,11 @@ class Workflows:
         return static or self._specs.get(name)
 
     def known(self, name: str, definition_key: str | None) -> Graph[Any] | None:
-        """The workflow of this name with the shape that the run was started with."""
-        return self._shapes.get(name, {}).get(definition_key or "")
+        """The workflow of this name with the shape that the run was started with, or of any name: a run that continues
+        with another workflow keeps its name."""
+        key = definition_key or ""
+        found = self._shapes.get(name, {}).get(key)
+        return found or next((shapes[key] for shapes in self._shapes.values() if key in shapes), None)
 
     def fingerprints(self) -> dict[str, frozenset[str]]:
         """By name: the fingerprints of the workflows that this process knows."""

@@ -89,7 +89,10 @@ class Signal(Send[SignalReceipt]):
             case "REPEATED":  # with an id of its own, an earlier try has stored it and its answer was lost
                 return SignalReceipt(self.ids[0], self._is_own_id)
             case "WORKFLOW_ENDED":
-                raise SignalError(OutcomeCode.WORKFLOW_ENDED, f"{self.label}: the run has ended; nothing was stored")
+                raise SignalError(
+                    OutcomeCode.WORKFLOW_ENDED,
+                    f"{self.label}: the run has ended, or undoes what it did; nothing was stored",
+                )
             case "WORKFLOW_NOT_FOUND":
                 raise SignalError(RetrievalCode.WORKFLOW_NOT_FOUND, f"{self.label}: there is no such run")
             case "NOT_STARTED":
@@ -119,7 +122,8 @@ def encode_signal(
         result: TaskResult[Any, TaskError] = TaskResult(ok=value)
         return node.signal_name, node.codec.encode_result(result)[len('{"ok":') : -1]
     except (EncodeError, HorsiesError) as error:
-        why = f"signal {node.signal_name!r}: the value does not fit its type: {error}"
+        told = str(error).removeprefix(f"task {node.title!r}: ").removeprefix("the return value: ")
+        why = f"signal {node.signal_name!r}: the value does not fit its type: {told}"
         raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
 
 

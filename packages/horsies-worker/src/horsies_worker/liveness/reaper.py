@@ -7,6 +7,7 @@ Most sweeps find nothing. So each begins with a look at one task of each kind, o
 reaper opens its own when the look finds a task.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -27,6 +28,8 @@ from horsies_worker.service import Service
 from horsies_worker.syncpoints import reached
 
 BATCH: Final = 500
+SECOND_SWEEP_S: Final = 1.0
+"""After a worker has died: the time from the sweep for its workflows to the second one."""
 DEFAULT_GRACE: Final = timedelta(minutes=1)
 """The grace of workflows where the setting is 0."""
 _OVERDUE, _CLAIMS, _RUNNING, _WORKFLOWS = _PARTS = (
@@ -89,12 +92,13 @@ class Reaper(Service):
         self._recovery = recovery
         self._watch = LockWatch("reaper", REAPER_LOCK, session)
         self._is_active = True
-        self._skip_grace = True
+        self._sweeps_without_grace = 1
         self.contact = Contact(config.recovery)
 
     def find_halted_workflows(self) -> None:
-        """Sweep now, and once without the grace of workflows: a worker died, or notifications may have been missed."""
-        self._skip_grace = True
+        """Sweep without the grace of workflows: a worker died, or notifications may have been missed. Sweep now, and
+        once more a moment later: a sweep passes over runs that are locked, and a step of this worker may hold one."""
+        self._sweeps_without_grace = 2
         self.wake()
 
     async def run_once(self) -> None:
@@ -113,6 +117,8 @@ class Reaper(Service):
         if self._is_active:
             self._watch.obtained()
             self._look_at_clocks()
+            if self._sweeps_without_grace:
+                asyncio.get_running_loop().call_later(SECOND_SWEEP_S, self.wake)
         else:
             await self._watch.refused()
 
@@ -200,8 +206,8 @@ class Reaper(Service):
         """Workflows whose progress was not applied within the grace, and whether there may be more. Checking one too
         many is harmless: a step does nothing where nothing is missing."""
         grace = timedelta(milliseconds=self._settings.crashed_worker_recovery_grace_ms) or DEFAULT_GRACE
-        if self._skip_grace:
-            self._skip_grace = False
+        if self._sweeps_without_grace:
+            self._sweeps_without_grace -= 1
             grace = timedelta(0)
         rows = await self._fetch(connection, "unadvanced_workflows", grace, BATCH)
         stopped = await self._fetch(connection, "unsettled_stopped_workflows", grace, BATCH)

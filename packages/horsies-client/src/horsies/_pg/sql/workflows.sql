@@ -57,7 +57,7 @@ SELECT *, NULL::jsonb AS metadata FROM (
 -- Nodes that wait for a signal, the longest wait first; of all signals with a name NULL.
 SELECT n.workflow_id, coalesce(w.root_workflow_id, w.id) AS root_workflow_id, w.name AS workflow_name, n.node_id,
        n.signal_name, n.started_at, n.wake_at
-  FROM (SELECT * FROM horsies_workflow_tasks n
+  FROM (SELECT n.workflow_id, n.task_index, n.node_id, n.signal_name, n.started_at, n.wake_at FROM horsies_workflow_tasks n
          WHERE n.status = 'WAITING' AND n.signal_name IS NOT NULL AND n.signal_name = coalesce($1::varchar, n.signal_name)
          ORDER BY n.signal_name, n.started_at LIMIT $2) AS n
   JOIN horsies_workflows w ON w.id = n.workflow_id

@@ -43,7 +43,9 @@ _REFUSED: Final = {
 def main(argv: Sequence[str]) -> int:
     command = Command("workflows", "Runs of workflows: list, show, check, signal, pause, resume, cancel, retry them.")
     listed = command.add("list", "list runs, live ones first (this is what `workflows` alone does)", _list)
-    listed.add_argument("--status", choices=[status.value for status in WorkflowStatus], help="only runs in this state")
+    listed.add_argument(
+        "--status", type=str.upper, choices=[status.value for status in WorkflowStatus], help="only runs in this state"
+    )
     listed.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
     show = command.add("show", "draw a run with the state of every node", _show)
     show.add_argument("id", metavar="ID", type=row_id)
@@ -115,8 +117,10 @@ async def _show(desk: Desk) -> int:
 
 
 async def _waiting(desk: Desk) -> int:
-    nodes = await desk.broker.workflows.waiting(desk.options.signal, desk.options.limit)
-    if desk.has_said({"waiting": nodes}, nodes, "no node waits for a signal"):
+    name = desk.options.signal
+    nodes = await desk.broker.workflows.waiting(name, desk.options.limit)
+    empty = "no node waits for a signal" if name is None else f"no node waits for the signal {name!r}"
+    if desk.has_said({"waiting": nodes}, nodes, empty):
         return OK
     say_table(
         ["WORKFLOW ID", "WORKFLOW", "NODE", "SIGNAL", "SINCE", "UNTIL"],

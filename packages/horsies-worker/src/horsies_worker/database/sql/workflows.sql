@@ -256,7 +256,10 @@ WITH candidate AS (
                           WHERE c.id = n.sub_workflow_id AND c.status || '' IN ('COMPLETED', 'FAILED', 'CANCELLED')
                           LIMIT 1) AS c
 ), told AS (
-    UPDATE horsies_workflows c SET unsettled = false FROM ended e WHERE c.id = e.id
+    -- a whole check also forgets ends for which no node waits any more
+    UPDATE horsies_workflows c SET unsettled = false
+     WHERE c.id IN (SELECT e.id FROM ended e)
+        OR ($3::text[] IS NULL AND c.parent_workflow_id = $1 AND c.unsettled AND c.completed_at IS NOT NULL)
 )
 UPDATE horsies_workflow_tasks n
    SET result = CASE WHEN e.status = 'COMPLETED' THEN e.result END,
@@ -529,6 +532,7 @@ RETURNING n.task_index;
 
 -- name: continue_run :many
 -- params: id, archive_id
+-- The run keeps its name, by which it was started and is looked for.
 WITH target AS MATERIALIZED (
     SELECT t.result::json -> 'continue' AS graph FROM horsies_workflows a
       JOIN horsies_workflow_tasks n ON n.workflow_id = a.id AND n.task_index = a.output_task_index
@@ -536,7 +540,7 @@ WITH target AS MATERIALIZED (
      WHERE a.id = $2
 ), child AS (
     UPDATE horsies_workflows w
-       SET name = t.graph ->> 'name', on_error = t.graph ->> 'on_error', output_task_index = (t.graph ->> 'output')::int,
+       SET on_error = t.graph ->> 'on_error', output_task_index = (t.graph ->> 'output')::int,
            success_policy = CASE WHEN t.graph ->> 'success_policy' IS NOT NULL THEN (t.graph -> 'success_policy')::jsonb END,
            definition_key = t.graph ->> 'definition_key', nodes_left = json_array_length(t.graph -> 'nodes'),
            continues = w.continues + 1, continued_from = $2::varchar, ended_count = 0, updated_at = statement_timestamp()
@@ -548,7 +552,8 @@ SELECT nodes_left FROM child;
 -- name: reopen_child :many
 -- params: id, index
 -- Continues the workflow of a retried node, now that the node is ready. If that workflow has ended (it had, when the run
--- around it was cancelled), the next step settles it. No row back: the node has no workflow. The clock is for a step that
+-- around it was cancelled), the next step settles it, which `unsettled` does not let be lost. No row back: the node has no
+-- workflow. The clock is for a step that
 -- is lost: the nodes inside are PENDING, and nothing else would find them.
 WITH target AS MATERIALIZED (
     SELECT n.id, c.id AS child_id, c.status FROM horsies_workflow_tasks n JOIN horsies_workflows c ON c.id = n.sub_workflow_id
@@ -556,8 +561,10 @@ WITH target AS MATERIALIZED (
        FOR UPDATE OF n
 ), child AS (
     UPDATE horsies_workflows c
-       SET updated_at = statement_timestamp(), unsettled = true, wake_at = statement_timestamp(), status = 'RUNNING'
-      FROM target t WHERE c.id = t.child_id AND c.status = 'PENDING'
+       SET updated_at = statement_timestamp(), unsettled = true,
+           wake_at = CASE WHEN c.status = 'PENDING' THEN statement_timestamp() END,
+           status = CASE WHEN c.status = 'PENDING' THEN 'RUNNING' ELSE c.status END
+      FROM target t WHERE c.id = t.child_id
 ), moved AS (
     UPDATE horsies_workflow_tasks n
        SET started_at = statement_timestamp(), updated_at = statement_timestamp(), status = 'RUNNING'
