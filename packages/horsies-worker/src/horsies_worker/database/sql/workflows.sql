@@ -258,8 +258,11 @@ WITH candidate AS (
 ), told AS (
     -- a whole check also forgets ends for which no node waits any more
     UPDATE horsies_workflows c SET unsettled = false
-     WHERE c.id IN (SELECT e.id FROM ended e)
-        OR ($3::text[] IS NULL AND c.parent_workflow_id = $1 AND c.unsettled AND c.completed_at IS NOT NULL)
+     WHERE c.id = ANY (ARRAY(SELECT e.id FROM ended e
+                             UNION ALL
+                             SELECT x.id FROM horsies_workflows x
+                              WHERE $3::text[] IS NULL AND x.parent_workflow_id = $1 AND x.unsettled
+                                AND x.completed_at IS NOT NULL))
 )
 UPDATE horsies_workflow_tasks n
    SET result = CASE WHEN e.status = 'COMPLETED' THEN e.result END,
