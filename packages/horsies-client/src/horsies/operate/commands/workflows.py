@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     command = Command("workflows", "Runs of workflows: list, show, check, signal, pause, resume, cancel, retry them.")
     listed = command.add("list", "list runs, live ones first (this is what `workflows` alone does)", _list)
     listed.add_argument(
-        "--status", type=str.upper, choices=[status.value for status in WorkflowStatus], help="only runs in this state"
+        "--status", type=_status, choices=[status.value for status in WorkflowStatus], help="only runs in this state"
     )
     listed.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
     show = command.add("show", "draw a run with the state of every node", _show)
@@ -67,6 +67,11 @@ def main(argv: Sequence[str]) -> int:
         if name == "retry":
             verb.add_argument("--node", help="only this failed node (or path), and what was skipped for it")
     return command.run(argv, default="list")
+
+
+def _status(text: str) -> str:
+    """A state in upper or lower case."""
+    return text.upper() if text.upper() in list(WorkflowStatus) else text
 
 
 async def _list(desk: Desk) -> int:
