@@ -1715,7 +1715,7 @@ CREATE INDEX ix_horsies_workflow_tasks_waiting ON public.horsies_workflow_tasks 
 
 CREATE INDEX ix_horsies_workflows_completed_at ON public.horsies_workflows USING btree (completed_at) WHERE (completed_at IS NOT NULL);
 
-CREATE INDEX ix_horsies_workflows_finishing ON public.horsies_workflows USING btree (updated_at) WHERE (((status)::text = 'RUNNING'::text) AND (nodes_left = 0));
+CREATE INDEX ix_horsies_workflows_finishing ON public.horsies_workflows USING btree (updated_at) WHERE ((nodes_left = 0) AND (completed_at IS NULL));
 
 CREATE INDEX ix_horsies_workflows_live ON public.horsies_workflows USING btree (status, updated_at) WHERE ((status)::text = ANY ((ARRAY['PENDING'::character varying, 'RUNNING'::character varying, 'PAUSED'::character varying])::text[]));
 

@@ -73,7 +73,7 @@ class Workflow(base.Base):
             "ix_horsies_workflows_parent_workflow_id", "parent_workflow_id", where="parent_workflow_id IS NOT NULL"
         ),
         base.partial("ix_horsies_workflows_wake_at", "wake_at", where="wake_at IS NOT NULL"),
-        base.partial("ix_horsies_workflows_finishing", "updated_at", where="status = 'RUNNING' AND nodes_left = 0"),
+        base.partial("ix_horsies_workflows_finishing", "updated_at", where="nodes_left = 0 AND completed_at IS NULL"),
         base.partial("ix_horsies_workflows_unsettled", "completed_at", where="unsettled AND completed_at IS NOT NULL"),
         base.partial(
             "uq_horsies_workflows_unique_key",

@@ -58,7 +58,7 @@ INDEXES = {
     " WHERE status = 'WAITING' AND signal_name IS NOT NULL",
     "ix_horsies_workflow_tasks_compensate": "horsies_workflow_tasks (workflow_id) WHERE compensate IS NOT NULL",
     "ix_horsies_workflows_wake_at": "horsies_workflows (wake_at) WHERE wake_at IS NOT NULL",
-    "ix_horsies_workflows_finishing": "horsies_workflows (updated_at) WHERE status = 'RUNNING' AND nodes_left = 0",
+    "ix_horsies_workflows_finishing": "horsies_workflows (updated_at) WHERE nodes_left = 0 AND completed_at IS NULL",
     "ix_horsies_workflows_unsettled": "horsies_workflows (completed_at) WHERE unsettled AND completed_at IS NOT NULL",
 }
 UNIQUE_INDEXES = {

@@ -715,17 +715,22 @@ RETURNING w.id, w.status;
 -- first; updated_at is set here, so that runs that cannot be continued do not hide the others. A locked workflow is being
 -- advanced, and is skipped.
 WITH found AS MATERIALIZED (
-    SELECT n.workflow_id AS id FROM horsies_workflow_tasks n
-     WHERE n.status = 'READY' AND n.updated_at < statement_timestamp() - $1::interval
-       AND (SELECT w.status FROM horsies_workflows w WHERE w.id = n.workflow_id) = 'RUNNING'
+    -- the order is that of the index: a plan that is made on empty tables would take another one
+    (SELECT n.workflow_id AS id FROM horsies_workflow_tasks n
+      WHERE n.status = 'READY' AND n.updated_at < statement_timestamp() - $1::interval
+        AND (SELECT w.status FROM horsies_workflows w WHERE w.id = n.workflow_id) = 'RUNNING'
+      ORDER BY n.updated_at LIMIT 100000)
     UNION ALL
-    SELECT n.workflow_id FROM horsies_workflow_tasks n
-      LEFT JOIN LATERAL (SELECT t.id, t.terminal_at FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t ON true
-     WHERE n.status = 'ENQUEUED' AND n.updated_at < statement_timestamp() - $1::interval
-       AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval)
+    (SELECT n.workflow_id FROM horsies_workflow_tasks n
+       LEFT JOIN LATERAL (SELECT t.id, t.terminal_at FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t ON true
+      WHERE n.status = 'ENQUEUED' AND n.updated_at < statement_timestamp() - $1::interval
+        AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval)
+      ORDER BY n.updated_at LIMIT 100000)
     UNION ALL
     SELECT w.id FROM horsies_workflows w
-     WHERE w.status = 'RUNNING' AND w.nodes_left = 0 AND w.updated_at < statement_timestamp() - $1::interval
+     -- not an equality: a plan that is made on an empty table could go through the index of all live runs
+     WHERE w.nodes_left = 0 AND w.completed_at IS NULL AND w.status || '' = 'RUNNING'
+       AND w.updated_at < statement_timestamp() - $1::interval
     UNION ALL
     SELECT c.parent_workflow_id FROM horsies_workflows c
      WHERE c.unsettled AND c.completed_at < statement_timestamp() - $1::interval
@@ -737,15 +742,14 @@ WITH found AS MATERIALIZED (
     SELECT CASE WHEN w.paused_inside THEN w.id ELSE w.parent_workflow_id END FROM horsies_workflows w
      WHERE w.status = 'PAUSED' AND w.updated_at < statement_timestamp() - $1::interval
        AND CASE WHEN w.paused_inside
-                THEN NOT EXISTS (SELECT FROM horsies_workflow_tasks n
-                                  CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflows c
-                                                       WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
-                                  WHERE n.workflow_id = w.id AND n.status = 'RUNNING' AND c.status = 'PAUSED')
-                ELSE EXISTS (SELECT FROM horsies_workflows p
-                              WHERE p.id = w.parent_workflow_id AND p.status = 'RUNNING' AND NOT p.paused_inside) END
+                THEN (SELECT count(*) FROM horsies_workflow_tasks n
+                       CROSS JOIN LATERAL (SELECT c.status FROM horsies_workflows c WHERE c.id = n.sub_workflow_id LIMIT 1) AS c
+                       WHERE n.workflow_id = w.id AND n.status = 'RUNNING' AND c.status = 'PAUSED') = 0
+                ELSE (SELECT p.status = 'RUNNING' AND NOT p.paused_inside FROM horsies_workflows p
+                       WHERE p.id = w.parent_workflow_id) END
 ), halted AS MATERIALIZED (
     SELECT w.ctid AS tid FROM horsies_workflows w
-     WHERE w.id = ANY (ARRAY(SELECT DISTINCT found.id FROM found)) AND w.status IN ('RUNNING', 'PAUSED', 'PENDING')
+     WHERE w.id = ANY (ARRAY(SELECT DISTINCT found.id FROM found)) AND w.status || '' IN ('RUNNING', 'PAUSED', 'PENDING')
        AND w.updated_at < statement_timestamp() - $1::interval
      ORDER BY w.updated_at LIMIT $2 FOR NO KEY UPDATE OF w SKIP LOCKED
 )
@@ -755,12 +759,13 @@ RETURNING w.id;
 -- name: unsettled_stopped_workflows :many
 -- params: grace, row_limit
 -- Workflows that were stopped while one of their tasks ran, and whose node has not been ended with it.
-SELECT DISTINCT n.workflow_id AS id FROM horsies_workflow_tasks n
- CROSS JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w
-  LEFT JOIN LATERAL (SELECT t.id, t.terminal_at FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t ON true
- WHERE n.status = 'ENQUEUED' AND w.completed_at < statement_timestamp() - $1::interval
-   AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval)
- LIMIT $2;
+SELECT DISTINCT stopped.id FROM (
+    SELECT n.workflow_id AS id FROM horsies_workflow_tasks n
+     CROSS JOIN LATERAL (SELECT w.completed_at FROM horsies_workflows w WHERE w.id = n.workflow_id LIMIT 1) AS w
+      LEFT JOIN LATERAL (SELECT t.id, t.terminal_at FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t ON true
+     WHERE n.status = 'ENQUEUED' AND w.completed_at < statement_timestamp() - $1::interval
+       AND (t.id IS NULL OR t.terminal_at < statement_timestamp() - $1::interval)
+     ORDER BY n.updated_at LIMIT $2) AS stopped;
 
 -- name: ended_workflows :many
 -- params: ids
