@@ -1,4 +1,4 @@
--- The horsies schema at revision 0022, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0028, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -79,7 +79,7 @@ BEGIN
 END
 $_$;
 
-CREATE FUNCTION public.horsies_claim_grouped(queues text[], look_queues text[], look_keys text[], is_walk boolean, cursor_queues text[], cursor_priorities integer[], cursor_keys text[], cursor_wrapped boolean[], cursor_stops text[], max_groups integer, row_limit integer, room_async integer, room_sync integer, room_ahead integer, async_names text[], short_names text[], sync_names text[], cap_queues text[], caps integer[], cluster_cap integer, caps_lock integer, worker_id text, hostname text, expired_result text, expected_at double precision) RETURNS TABLE(id text, status text, claim_generation integer, task_name text, args text, kwargs text, queue_name text, priority integer, retry_count integer, max_retries integer, task_options text, is_workflow_task boolean, metadata jsonb, ready_at double precision, group_key text, start_within double precision, frees text, report jsonb)
+CREATE FUNCTION public.horsies_claim_grouped(queues text[], look_queues text[], look_keys text[], is_walk boolean, cursor_queues text[], cursor_priorities integer[], cursor_keys text[], cursor_wrapped boolean[], cursor_stops text[], max_groups integer, row_limit integer, room_async integer, room_sync integer, room_ahead integer, async_names text[], short_names text[], sync_names text[], cap_queues text[], caps integer[], cluster_cap integer, caps_lock integer, worker_id text, hostname text, expired_result text, expected_at double precision) RETURNS TABLE(id text, status text, claim_generation integer, task_name text, args text, kwargs text, queue_name text, priority integer, retry_count integer, max_retries integer, task_options text, is_workflow_task boolean, metadata jsonb, ready_at double precision, group_key text, start_within double precision, frees text, report jsonb, snoozes integer)
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
     AS $$
@@ -445,17 +445,17 @@ BEGIN
                       FROM picked c
                      WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
                     RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.retry_count,
-                              t.max_retries, t.task_options, t.is_workflow_task, t.metadata, t.enqueued_at, t.group_key,
-                              c.kind, c.turn
+                              t.max_retries, t.task_options, t.is_workflow_task, t.metadata, t.snoozes, t.enqueued_at,
+                              t.group_key, c.kind, c.turn
                 )
                 SELECT t.turn, t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.retry_count,
-                       t.max_retries, t.task_options, t.is_workflow_task, t.metadata,
+                       t.max_retries, t.task_options, t.is_workflow_task, t.metadata, t.snoozes,
                        date_part('epoch', t.enqueued_at) AS ready_at, t.group_key, t.kind,
                        NULL::int AS nth, NULL::text AS from_key, NULL::boolean AS is_again, NULL::int AS eligible,
                        NULL::jsonb AS waits, NULL::boolean AS is_throttled, NULL::boolean AS has_more
                   FROM taken t
                 UNION ALL
-                SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                        e.nth, e.from_key, e.is_again, e.eligible,
                        (SELECT jsonb_agg(jsonb_build_array(queue, x.key, x.wait_s)) FROM (
                             SELECT w.key, w.wait_s FROM walk w WHERE w.wait_s IS NOT NULL
@@ -503,7 +503,7 @@ BEGIN
                 task_name := task.task_name; args := task.args; kwargs := task.kwargs; queue_name := queue;
                 priority := level; retry_count := task.retry_count; max_retries := task.max_retries;
                 task_options := task.task_options; is_workflow_task := task.is_workflow_task;
-                metadata := task.metadata; ready_at := task.ready_at; group_key := task.group_key;
+                metadata := task.metadata; snoozes := task.snoozes; ready_at := task.ready_at; group_key := task.group_key;
                 start_within := within; frees := freed; report := NULL;
                 RETURN NEXT;
             END LOOP;
@@ -530,6 +530,59 @@ BEGIN
     RETURN NEXT;
 END
 $$;
+
+CREATE FUNCTION public.horsies_complete_task(task_id text, worker_id text, generation integer, token text, transaction_id bigint, result text, started double precision, finished double precision, pid integer, process_name text, again boolean) RETURNS TABLE(outcome text, state text)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    found_row record;
+BEGIN
+    IF $5 IS DISTINCT FROM txid_current() THEN
+        RETURN QUERY SELECT 'NO_TRANSACTION', NULL::text;
+        RETURN;
+    END IF;
+    PERFORM FROM public.horsies_worker_instances w
+      WHERE w.worker_id = $2
+        -- NULL for a worker of an older release, which has no key
+        AND encode(sha256(convert_to($1 || ' ' || $3 || ' ' || w.completion_key, 'UTF8')), 'hex') = $4;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT 'UNKNOWN', NULL::text;
+        RETURN;
+    END IF;
+    IF $11 THEN
+        PERFORM FROM public.horsies_tasks t WHERE t.id = $1 FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND AND EXISTS (SELECT FROM public.horsies_tasks t WHERE t.id = $1) THEN
+            RETURN QUERY SELECT 'OPEN', NULL::text;
+            RETURN;
+        END IF;
+    END IF;
+    -- As complete_task of the worker writes it, fenced on owner, generation and state.
+    WITH moved AS (
+        UPDATE public.horsies_tasks t
+           SET status = 'COMPLETED', completed_at = statement_timestamp(), terminal_at = statement_timestamp(),
+               result = $6, worker_pid = $9, worker_process_name = $10,
+               finalizing_at = NULL, finalizing_by_worker_id = NULL, updated_at = statement_timestamp()
+         WHERE t.id = $1 AND t.claim_generation = $3 AND t.claimed_by_worker_id = $2 AND t.status || '' = 'RUNNING'
+        RETURNING t.id, t.retry_count + 1 AS attempt, t.started_at AS row_started, t.worker_hostname,
+                  least(greatest(to_timestamp($8), t.started_at),
+                        greatest(statement_timestamp(), t.started_at)) AS ended
+    )
+    INSERT INTO public.horsies_task_attempts (task_id, attempt, outcome, started_at, finished_at, worker_id,
+                                                worker_hostname, worker_pid, worker_process_name)
+    SELECT moved.id, moved.attempt, 'COMPLETED', least(greatest(to_timestamp($7), moved.row_started), moved.ended),
+           moved.ended, $2, moved.worker_hostname, $9, $10
+      FROM moved;
+    IF FOUND THEN
+        RETURN QUERY SELECT 'COMPLETED', 'COMPLETED';
+        RETURN;
+    END IF;
+    SELECT t.status, t.claimed_by_worker_id = $2 AND t.claim_generation = $3 AND t.status = 'COMPLETED' AS is_own
+      INTO found_row FROM public.horsies_tasks t WHERE t.id = $1;
+    RETURN QUERY SELECT CASE WHEN found_row.is_own THEN 'ENDED' ELSE 'LOST' END, found_row.status::text;
+END
+$_$;
 
 CREATE FUNCTION public.horsies_fall_asleep(queues text[]) RETURNS void
     LANGUAGE plpgsql
@@ -667,6 +720,23 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.horsies_moment_problem(value jsonb) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+BEGIN
+    IF jsonb_typeof(value) = 'string'
+        AND value #>> '{}' ~ '^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)? ?(Z|[+-]\d\d(:?\d\d)?)$'
+        AND (value #>> '{}')::timestamptz BETWEEN timestamptz '1971-01-01 00:00:00Z' AND timestamptz '9000-01-01 00:00:00Z'
+    THEN
+        RETURN NULL;
+    END IF;
+    RETURN 'a moment with a time zone, from 1971 to 8999, such as "2030-01-31T12:00:00Z"';
+EXCEPTION WHEN data_exception THEN  -- such as the 31st of February
+    RETURN 'a moment that exists, such as "2030-01-31T12:00:00Z"';
+END
+$_$;
+
 CREATE FUNCTION public.horsies_notify_groups_sent(queue_name text, group_keys text[], ids text[]) RETURNS boolean
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog', 'pg_temp'
@@ -769,11 +839,18 @@ CREATE FUNCTION public.horsies_policy_is_sound(policy jsonb) RETURNS boolean
 DECLARE
     rate constant jsonb := nullif(policy -> 'rate', 'null');
     most constant jsonb := nullif(policy -> 'max_concurrency', 'null');
+    weight constant jsonb := nullif(policy -> 'weight', 'null');
+    ageing constant jsonb := nullif(policy -> 'ageing_seconds', 'null');
 BEGIN
     IF policy IS NULL THEN
         RETURN true;
-    ELSIF jsonb_typeof(policy) <> 'object' OR policy - '{max_concurrency,rate,fair,limits}'::text[] <> '{}'
+    ELSIF jsonb_typeof(policy) <> 'object' OR policy - '{max_concurrency,rate,fair,limits,weight,ageing_seconds}'::text[] <> '{}'
         OR (most IS NOT NULL AND NOT public.horsies_is_count(most))
+        OR (CASE WHEN weight IS NULL THEN false WHEN jsonb_typeof(weight) <> 'number' THEN true
+                ELSE (weight #>> '{}')::numeric NOT BETWEEN 1 AND 1000
+                  OR scale((weight #>> '{}')::numeric) <> 0 END)
+        OR (CASE WHEN ageing IS NULL THEN false WHEN jsonb_typeof(ageing) <> 'number' THEN true
+                ELSE (ageing #>> '{}')::numeric NOT BETWEEN 0.1 AND 2678400 END)
         OR coalesce(jsonb_typeof(policy -> 'fair'), 'boolean') <> 'boolean'
         OR coalesce(jsonb_typeof(policy -> 'limits'), 'array') <> 'array'
         OR jsonb_path_exists(policy -> 'limits', 'strict $[*] ? (@.type() != "string")')
@@ -832,6 +909,241 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.horsies_schedule_changed() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    times constant text[] := '{created_at,updated_at,timed_at}';
+    is_timing boolean;
+BEGIN
+    IF TG_LEVEL = 'STATEMENT' THEN
+        PERFORM pg_notify('schedule_state', '');
+        RETURN NULL;
+    ELSIF TG_OP = 'DELETE' THEN
+        DELETE FROM public.horsies_schedule_state WHERE schedule_name = OLD.name AND is_data;
+        DELETE FROM public.horsies_schedule_runs WHERE schedule_name = OLD.name;
+        RETURN NULL;
+    END IF;
+    is_timing := TG_OP = 'INSERT'
+        OR (NEW.pattern, NEW.timezone, NEW.skipped_times, NEW.enabled)
+           IS DISTINCT FROM (OLD.pattern, OLD.timezone, OLD.skipped_times, OLD.enabled);
+    IF TG_WHEN = 'BEFORE' THEN
+        IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name THEN
+            RAISE USING ERRCODE = 'check_violation', HINT = 'delete it and insert another one',
+                MESSAGE = 'schedule ' || quote_literal(OLD.name) || ' cannot get another name: its runs are known by it';
+        END IF;
+        IF TG_OP = 'INSERT' THEN
+            NEW.version := 1;
+        ELSE
+            NEW.version := OLD.version;
+            IF to_jsonb(NEW) - times IS DISTINCT FROM to_jsonb(OLD) - times THEN
+                NEW.version := OLD.version + 1;
+                NEW.updated_at := statement_timestamp();
+            END IF;
+        END IF;
+        IF is_timing THEN
+            NEW.timed_at := statement_timestamp();
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF is_timing THEN
+        INSERT INTO public.horsies_schedule_state (schedule_name, is_data) VALUES (NEW.name, true)
+        ON CONFLICT (schedule_name) DO UPDATE
+           SET is_data = true, config_hash = NULL, next_run_at = NULL, problem = NULL, problem_at = NULL;
+    ELSE
+        UPDATE public.horsies_schedule_state SET problem = NULL, problem_at = NULL
+         WHERE schedule_name = NEW.name AND problem_at IS NOT NULL;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION public.horsies_send(task_name text, kwargs jsonb DEFAULT '{}'::jsonb, options jsonb DEFAULT '{}'::jsonb) RETURNS text
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    longest constant int := 315360000;  -- ten years, in seconds
+    given jsonb := coalesce($2, '{}');
+    asked jsonb := coalesce($3, '{}');
+    name text;
+    value jsonb;
+    kind text;
+    wanted text;
+    new_id text;
+    held text;
+    micros bigint;
+BEGIN
+    IF coalesce($1, '') = '' OR length($1) > 255 THEN
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'horsies_send: a task has a name of 1 to 255 characters, '
+            'not ' || coalesce(quote_literal(left($1, 60)), 'NULL'), HINT = 'Give the name in @app.task(...).';
+    ELSIF jsonb_typeof(given) <> 'object' THEN
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'horsies_send: the arguments of task '
+            || quote_literal($1) || ' are a JSON ' || jsonb_typeof(given) || ', not an object',
+            HINT = 'Give the arguments by name: jsonb_build_object(''order_id'', 7).';
+    ELSIF octet_length(given::text) > 268435456 THEN
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'horsies_send: the arguments of task '
+            || quote_literal($1) || ' are larger than 256 MB', HINT = 'Store large data elsewhere and send its address.';
+    ELSIF jsonb_typeof(asked) <> 'object' THEN
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'horsies_send: the options are a JSON '
+            || jsonb_typeof(asked) || ', not an object', HINT = 'Give them as {"queue_name": "mail", "priority": 10}.';
+    END IF;
+    -- An option that is null is one that was not given: other languages send it so.
+    SELECT coalesce(jsonb_object_agg(o.key, o.value), '{}') INTO asked
+      FROM jsonb_each(asked) AS o (key, value) WHERE o.value <> 'null';
+    FOR name, value IN SELECT o.key, o.value FROM jsonb_each(asked) AS o (key, value) LOOP
+        kind := jsonb_typeof(value);
+        wanted := CASE name
+            WHEN 'queue_name' THEN CASE WHEN kind <> 'string' OR value #>> '{}' !~ '^[A-Za-z0-9_.-]{1,52}$'
+                THEN '1 to 52 of A-Z a-z 0-9 _ . -' END
+            WHEN 'priority' THEN CASE WHEN kind <> 'number' OR (value #>> '{}')::numeric NOT BETWEEN 1 AND 100
+                    OR mod((value #>> '{}')::numeric, 1) <> 0
+                THEN 'a whole number from 1 (first) to 100 (last)' END
+            WHEN 'delay_seconds' THEN CASE WHEN kind <> 'number' OR (value #>> '{}')::numeric NOT BETWEEN 0 AND longest
+                THEN 'a number of seconds from 0 to ten years' END
+            WHEN 'ttl_seconds' THEN CASE WHEN kind <> 'number' OR (value #>> '{}')::numeric NOT BETWEEN 0.000001 AND longest
+                THEN 'a positive number of seconds up to ten years' END
+            WHEN 'keep_seconds' THEN CASE WHEN kind <> 'number' OR (value #>> '{}')::numeric NOT BETWEEN 0 AND longest
+                    OR mod((value #>> '{}')::numeric, 1) <> 0
+                THEN 'a whole number of seconds from 0 to ten years' END
+            WHEN 'eta' THEN public.horsies_moment_problem(value)
+            WHEN 'good_until' THEN public.horsies_moment_problem(value)
+            WHEN 'unique_key' THEN CASE WHEN kind <> 'string' OR length(value #>> '{}') NOT BETWEEN 1 AND 255
+                THEN 'a text of 1 to 255 characters' END
+            WHEN 'group' THEN CASE WHEN kind <> 'string' OR length(value #>> '{}') NOT BETWEEN 1 AND 255
+                THEN 'a text of 1 to 255 characters' END
+            WHEN 'task_id' THEN CASE WHEN kind <> 'string'
+                    OR value #>> '{}' !~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+                THEN 'a UUID in its canonical form, in lower case' END
+            WHEN 'store_result' THEN CASE WHEN kind <> 'boolean' THEN 'true or false' END
+            WHEN 'metadata' THEN CASE
+                WHEN kind <> 'object' THEN 'an object'
+                WHEN octet_length(value::text) > 16384 THEN 'at most 16,384 bytes of JSON: store large data elsewhere'
+                WHEN EXISTS (SELECT FROM jsonb_object_keys(value) AS k (key) WHERE k.key = '' OR starts_with(k.key, 'horsies.'))
+                THEN 'an object whose keys are not empty and do not begin with "horsies.", which is reserved' END
+            ELSE 'unknown' END;
+        IF wanted = 'unknown' THEN
+            RAISE USING ERRCODE = 'invalid_parameter_value',
+                MESSAGE = 'horsies_send: there is no option ' || quote_literal(left(name, 60)), HINT = CASE
+                WHEN name IN ('unique_for', 'unique_by_args', 'debounce', 'max_wait', 'replace')
+                THEN 'Sends from SQL know unique_key alone: use the Python client for the others.'
+                WHEN name IN ('max_retries', 'retry_policy', 'timeout_ms')
+                THEN 'The registration of the task in the worker decides it: leave it out.'
+                WHEN name IN ('delay', 'countdown') THEN 'Write delay_seconds.'
+                WHEN name = 'ttl' THEN 'Write ttl_seconds.'
+                WHEN name = 'keep_for' THEN 'Write keep_seconds.'
+                WHEN name = 'queue' THEN 'Write queue_name.'
+                ELSE 'Options are queue_name, priority, delay_seconds, eta, good_until, ttl_seconds, unique_key, task_id, '
+                    'metadata, group, store_result and keep_seconds.' END;
+        ELSIF wanted IS NOT NULL THEN
+            RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'horsies_send: the option ' || name || ' is '
+                || left(value::text, 80) || '; it takes ' || wanted, HINT = 'Give ' || wanted || '.';
+        END IF;
+    END LOOP;
+    IF asked ? 'delay_seconds' AND asked ? 'eta' OR asked ? 'ttl_seconds' AND asked ? 'good_until' THEN
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'horsies_send: ' || CASE
+            WHEN asked ? 'eta' AND asked ? 'delay_seconds' THEN 'delay_seconds and eta both say when the task may start'
+            ELSE 'ttl_seconds and good_until both say until when it may start' END, HINT = 'Give one of them.';
+    ELSIF coalesce((asked ->> 'good_until')::timestamptz,
+                   statement_timestamp() + make_interval(secs => (asked ->> 'ttl_seconds')::float8))
+          <= coalesce((asked ->> 'eta')::timestamptz,
+                      statement_timestamp() + make_interval(secs => coalesce((asked ->> 'delay_seconds')::float8, 0))) THEN
+        RAISE USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'horsies_send: the task would expire before it may start',
+            HINT = 'Give it a later good_until or ttl_seconds, or an earlier start.';
+    END IF;
+    -- A UUID of version 7, as the client makes them: ids of one session ascend, and break ties in the order of the queue.
+    micros := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    new_id := coalesce(asked ->> 'task_id', regexp_replace(lpad(to_hex(micros / 1000), 12, '0'), '^(.{8})', '\1-')
+        || '-7' || lpad(to_hex(mod(micros, 1000) * 4096 / 1000), 3, '0') || '-' || right(gen_random_uuid()::text, 17));
+    SELECT c.holder INTO held
+      FROM public.horsies_send_calls(
+           jsonb_build_array(jsonb_build_object(
+               'task_name', $1, 'queue_name', coalesce(asked ->> 'queue_name', 'default'),
+               'priority', coalesce((asked -> 'priority')::int, 100), 'eta', asked -> 'eta', 'delay', asked -> 'delay_seconds',
+               'good_until', asked -> 'good_until', 'ttl', asked -> 'ttl_seconds', 'metadata', nullif(asked -> 'metadata', '{}'),
+               'unique_key', asked -> 'unique_key', 'keep_seconds', asked -> 'keep_seconds',
+               'task_options', '{"registered":true,"store_result":' || (asked ->> 'store_result') || '}')),
+           ARRAY[new_id], NULL, NULL, ARRAY[nullif(given, '{}')::text],
+           -- like the client's fingerprint, it leaves the metadata out; the id is compared by itself
+           ARRAY[left(encode(sha256(convert_to(jsonb_build_array('sql', $1, given, asked - 'metadata' - 'task_id')::text,
+                                               'UTF8')), 'hex'), 32)],
+           ARRAY[asked ->> 'group'], NULL) AS c;
+    RETURN coalesce(held, new_id);
+END
+$_$;
+
+CREATE FUNCTION public.horsies_send_calls(kinds jsonb, ids text[], of_kind integer[], args text[], kwargs text[], enqueue_shas text[], group_keys text[], sent_at timestamp with time zone) RETURNS TABLE(at integer, holder text)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $_$
+#variable_conflict use_column
+DECLARE
+    written int;
+    open_ids text[] := $2;
+    places int[] := '{}';
+    holders text[] := '{}';
+    found record;
+BEGIN
+    -- After a lost race the next round sees the winner's row, or that it has ended. A transaction whose snapshot is older
+    -- than that row loses every time.
+    FOR round IN 1..5 LOOP
+        -- In the order of keys and names: two sends that take the same keys wait for each other, and do not deadlock. Of
+        -- calls with one key the first of the list is written; the others by id, as ids may be taken, too.
+        INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at,
+               good_until, max_retries, task_options, enqueue_sha, metadata, group_key, unique_key, keep_seconds)
+        SELECT x.id, k.task_name, k.queue_name, k.priority, x.args, x.kwargs, coalesce($8, statement_timestamp()),
+               coalesce(k.eta, statement_timestamp() + make_interval(secs => coalesce(k.delay, 0))),
+               coalesce(k.good_until, statement_timestamp() + make_interval(secs => k.ttl)),
+               coalesce(k.max_retries, 0), k.task_options, x.sha, nullif(k.metadata, 'null'), x.group_key, k.unique_key,
+               k.keep_seconds
+          FROM ROWS FROM (unnest($2), unnest($3), unnest($4), unnest($5), unnest($6), unnest($7)) WITH ORDINALITY
+               AS x (id, kind, args, kwargs, sha, group_key, nth)
+          JOIN ROWS FROM (jsonb_to_recordset($1) AS (task_name text, queue_name text, priority int, eta timestamptz,
+                    delay float8, good_until timestamptz, ttl float8, max_retries int, task_options text, metadata jsonb,
+                    unique_key text, keep_seconds int)) WITH ORDINALITY AS k (task_name, queue_name, priority, eta,
+                    delay, good_until, ttl, max_retries, task_options, metadata, unique_key, keep_seconds, nth)
+            ON k.nth = coalesce(x.kind, 1)
+         WHERE round = 1 OR x.id = ANY (open_ids)
+         ORDER BY k.unique_key COLLATE "C", CASE WHEN k.unique_key IS NULL THEN x.id ELSE k.task_name END COLLATE "C", x.nth
+        ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS written = ROW_COUNT;
+        IF written = cardinality(open_ids) THEN
+            RETURN QUERY SELECT h.at, h.holder FROM unnest(places, holders) AS h (at, holder);
+            RETURN;
+        END IF;
+        SELECT min(x.id) FILTER (WHERE t.sha IS DISTINCT FROM x.sha AND t.id IS NOT NULL) AS taken,
+               coalesce(array_agg(x.id) FILTER (WHERE t.id IS NULL AND h.id IS NULL), '{}') AS ids,
+               coalesce(array_agg(x.nth::int) FILTER (WHERE h.id IS NOT NULL), '{}') AS places,
+               coalesce(array_agg(h.id::text) FILTER (WHERE h.id IS NOT NULL), '{}') AS holders
+          INTO found
+          FROM ROWS FROM (unnest($2), unnest($3), unnest($6)) WITH ORDINALITY AS x (id, kind, sha, nth)
+          LEFT JOIN LATERAL (SELECT t.id, t.enqueue_sha AS sha FROM public.horsies_tasks t
+                              WHERE t.id = x.id LIMIT 1) AS t ON true
+          LEFT JOIN LATERAL (SELECT h.id FROM public.horsies_tasks h
+                              WHERE t.id IS NULL AND h.task_name = $1 -> (coalesce(x.kind, 1) - 1) ->> 'task_name'
+                                AND h.unique_key = $1 -> (coalesce(x.kind, 1) - 1) ->> 'unique_key'
+                                AND h.status IN ('PENDING', 'CLAIMED', 'RUNNING') LIMIT 1) AS h ON true
+         WHERE round = 1 OR x.id = ANY (open_ids);
+        IF found.taken IS NOT NULL THEN
+            RAISE USING ERRCODE = 'ZH001', MESSAGE = 'task id ' || found.taken || ' is taken by a task with other '
+                'arguments or options; nothing was sent',
+                HINT = 'Send it with another task_id, or repeat the very same call.';
+        END IF;
+        open_ids := found.ids;
+        places := places || found.places;
+        holders := holders || found.holders;
+        IF open_ids = '{}' THEN
+            RETURN QUERY SELECT h.at, h.holder FROM unnest(places, holders) AS h (at, holder);
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE USING ERRCODE = 'serialization_failure', MESSAGE = 'another transaction that cannot be seen from here holds the '
+        'id or the unique key of task ' || open_ids[1] || '; nothing was sent', HINT = 'Repeat the transaction.';
+END
+$_$;
+
 CREATE PROCEDURE public.horsies_send_task(IN id text, IN args text, IN kwargs text, IN enqueue_sha character varying, IN task_name character varying, IN queue_name character varying, IN priority integer, IN sent_at timestamp with time zone, IN eta timestamp with time zone, IN delay interval, IN good_until timestamp with time zone, IN ttl interval, IN max_retries integer, IN task_options text, IN metadata jsonb DEFAULT NULL::jsonb, IN group_key character varying DEFAULT NULL::character varying)
     LANGUAGE plpgsql
     AS $$
@@ -874,6 +1186,163 @@ BEGIN
         is_told := public.horsies_notify_groups_sent(queue_name, group_keys, ids);
     ELSE
         is_told := public.horsies_notify_sent(queue_name, ids[1]);
+    END IF;
+END
+$$;
+
+CREATE FUNCTION public.horsies_send_unique(new_id text, new_args text, new_kwargs text, new_sha character varying, new_name character varying, new_queue character varying, new_priority integer, new_sent_at timestamp with time zone, eta timestamp with time zone, delay interval, new_good_until timestamp with time zone, ttl interval, new_max_retries integer, new_options text, new_metadata jsonb, new_group character varying, new_key character varying, mode text, keep_for interval, debounce interval, max_wait interval, new_keep_seconds integer, is_alone boolean, OUT holder_id text, OUT holder_sha text, OUT outcome text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog', 'pg_temp'
+    AS $$
+DECLARE
+    -- Of the last 64 sends that a task took over: one that is repeated after a lost answer must not undo a later one.
+    send_hash constant bigint := hashtextextended(concat(new_id, ' ', new_sha), 0);
+    held public.horsies_unique_keys;
+    holder record;
+    is_new boolean := false;
+    is_moved boolean;
+    at timestamptz;
+    start timestamptz;
+BEGIN
+    IF new_key IS NULL OR new_key = '' OR mode IS NULL OR mode NOT IN ('keep', 'replace', 'debounce')
+        OR (mode = 'keep') <> (keep_for IS NOT NULL) OR (mode = 'debounce') <> (debounce IS NOT NULL)
+    THEN
+        RAISE 'horsies_send_unique: a key, and keep with keep_for, replace, or debounce with a time'
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF mode = 'keep' THEN
+        -- Without a lock: a duplicate then writes nothing, and does not wait for a transaction that does.
+        SELECT k.task_id INTO holder_id FROM public.horsies_unique_keys k
+         WHERE k.task_name = new_name AND k.key = new_key AND k.until > clock_timestamp() AND k.task_id <> new_id;
+        IF FOUND AND NOT EXISTS (SELECT FROM public.horsies_tasks t WHERE t.id = new_id) THEN
+            outcome := 'kept';
+            RETURN;
+        END IF;
+    END IF;
+    LOOP
+        SELECT k.* INTO held FROM public.horsies_unique_keys k
+         WHERE k.task_name = new_name AND k.key = new_key FOR UPDATE;
+        EXIT WHEN FOUND;
+        at := clock_timestamp();
+        INSERT INTO public.horsies_unique_keys AS k (task_name, key, task_id, first_at, until)
+        VALUES (new_name, new_key, new_id, at, at + coalesce(keep_for, interval '0')) ON CONFLICT DO NOTHING
+        RETURNING k.* INTO held;
+        is_new := FOUND;
+        EXIT WHEN is_new;
+    END LOOP;
+    at := clock_timestamp();  -- the time after the wait for the lock: the last to arrive has the latest
+
+    FOR round IN 1..5 LOOP
+        SELECT t.id, t.enqueue_sha INTO holder_id, holder_sha FROM public.horsies_tasks t WHERE t.id = new_id;
+        IF FOUND THEN
+            outcome := 'repeated';
+        ELSIF NOT is_new AND (send_hash = ANY (held.recent) OR held.task_id = new_id AND held.until > at) THEN
+            holder_id := held.task_id;
+            outcome := 'repeated';
+        END IF;
+        IF outcome IS NOT NULL THEN
+            IF is_new THEN
+                DELETE FROM public.horsies_unique_keys k WHERE k.task_name = new_name AND k.key = new_key;
+            END IF;
+            RETURN;
+        END IF;
+
+        -- The holder is that of the row. If it has ended, or cannot be replaced any more, it is the one that has the key
+        -- in the index: a task that was sent with unique_key alone, or an older one that waits for its retry.
+        SELECT t.id, t.enqueue_sha, t.status INTO holder FROM public.horsies_tasks t
+         WHERE t.id = held.task_id AND t.task_name = new_name AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING');
+        IF NOT FOUND OR mode <> 'keep' AND holder.status <> 'PENDING' THEN
+            SELECT t.id, t.enqueue_sha, t.status INTO holder FROM public.horsies_tasks t
+             WHERE t.task_name = new_name AND t.unique_key = new_key AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING');
+        END IF;
+
+        IF mode = 'keep' THEN
+            IF holder.id IS NOT NULL OR NOT is_new AND held.until > at THEN
+                holder_id := coalesce(holder.id, held.task_id);
+                holder_sha := holder.enqueue_sha;
+                outcome := 'kept';
+                IF is_new THEN
+                    DELETE FROM public.horsies_unique_keys k WHERE k.task_name = new_name AND k.key = new_key;
+                END IF;
+                RETURN;
+            END IF;
+        ELSIF holder.status = 'PENDING' THEN
+            -- A claim may be faster. It is waited for, and the task is then no longer PENDING. A task that runs is never
+            -- locked: a transaction of the caller would keep its end from being written.
+            SELECT t.id, t.enqueue_sha, t.queue_name, t.priority, t.group_key, t.enqueued_at,
+                   t.retry_count + t.snoozes > 0 AS has_run
+              INTO holder FROM public.horsies_tasks t
+             WHERE t.id = holder.id AND t.status = 'PENDING' AND NOT t.is_workflow_task FOR NO KEY UPDATE;
+            IF FOUND THEN
+                IF holder.id <> held.task_id OR holder.has_run AND held.first_at + max_wait <= at THEN
+                    held.first_at := at;  -- the task of another kind of send, or one that has run since: a new window
+                END IF;
+                is_moved := (holder.queue_name, holder.priority, holder.group_key)
+                    IS DISTINCT FROM (new_queue, new_priority, new_group);
+                start := CASE WHEN mode = 'debounce' THEN least(at + debounce, held.first_at + max_wait)
+                              ELSE coalesce(eta, at + delay, holder.enqueued_at) END;
+                -- Claims look at new rows first: one that comes to its place from elsewhere, or from the future, must not
+                -- be older than now.
+                start := greatest(start, CASE WHEN is_moved THEN at ELSE least(at, holder.enqueued_at) END);
+                UPDATE public.horsies_tasks t
+                   SET args = new_args, kwargs = new_kwargs, queue_name = new_queue, priority = new_priority,
+                       enqueued_at = start, next_retry_at = CASE WHEN t.next_retry_at IS NOT NULL THEN start END,
+                       good_until = coalesce(new_good_until, at + ttl),
+                       -- what the earlier call used up is not counted against this one
+                       max_retries = least(t.retry_count + new_max_retries, 10000), snoozes = 0, crash_count = 0,
+                       task_options = new_options, metadata = new_metadata, group_key = new_group,
+                       keep_seconds = new_keep_seconds, updated_at = at
+                 WHERE t.id = holder.id AND t.status = 'PENDING';
+                UPDATE public.horsies_unique_keys k
+                   SET task_id = holder.id, first_at = held.first_at, replaced = k.replaced + 1,
+                       recent = (ARRAY[send_hash] || k.recent)[1:64]
+                 WHERE k.task_name = new_name AND k.key = new_key;
+                -- A worker that sleeps until a time before the new one finds nothing then, and asks for the next time.
+                -- It hears of a task that comes earlier, and of one that it may have passed over while this lock is held.
+                IF is_moved OR start < holder.enqueued_at OR is_alone IS NOT TRUE
+                    OR holder.enqueued_at < at + interval '0.25 s'
+                THEN
+                    IF new_group IS NULL THEN
+                        PERFORM pg_notify('task_new', holder.id), pg_notify('task_queue_' || new_queue, holder.id);
+                    ELSE
+                        PERFORM pg_notify('task_grouped', concat(new_queue, ' ', new_group));
+                    END IF;
+                END IF;
+                holder_id := holder.id;
+                holder_sha := holder.enqueue_sha;
+                outcome := 'replaced';
+                RETURN;
+            END IF;
+        END IF;
+
+        -- The index of unique_key allows one live task: beside a task in flight, only the row of the key knows the new
+        -- one. A task that waits and was not seen above is a conflict, and the next round replaces it.
+        INSERT INTO public.horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at,
+               good_until, max_retries, task_options, enqueue_sha, metadata, group_key, unique_key,
+               keep_seconds)
+        VALUES (new_id, new_name, new_queue, new_priority, new_args, new_kwargs, new_sent_at,
+                coalesce(eta, at + coalesce(debounce, delay, interval '0')), coalesce(new_good_until, at + ttl),
+                new_max_retries, new_options, new_sha, new_metadata, new_group,
+                CASE WHEN mode = 'keep' OR NOT EXISTS (
+                         SELECT FROM public.horsies_tasks t WHERE t.task_name = new_name AND t.unique_key = new_key
+                            AND t.status IN ('CLAIMED', 'RUNNING')) THEN new_key END,
+                new_keep_seconds)
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            IF NOT is_new THEN
+                UPDATE public.horsies_unique_keys k
+                   SET task_id = new_id, first_at = at, until = at + coalesce(keep_for, interval '0'), replaced = 0
+                 WHERE k.task_name = new_name AND k.key = new_key;
+            END IF;
+            holder_id := new_id;
+            holder_sha := new_sha;
+            outcome := 'sent';
+            RETURN;
+        END IF;
+    END LOOP;
+    outcome := 'lost';
+    IF is_new THEN
+        DELETE FROM public.horsies_unique_keys k WHERE k.task_name = new_name AND k.key = new_key;
     END IF;
 END
 $$;
@@ -1158,7 +1627,7 @@ BEGIN
             AND completed_at IS NULL AND failed_at IS NULL AND terminal_at IS NULL
             AND (result IS NULL AND error_code IS NULL OR finalizing_at IS NOT NULL);
     ELSIF status = 'COMPLETED' THEN
-        sound := NOT claimed AND completed_at IS NOT NULL AND terminal_at IS NOT NULL AND result IS NOT NULL
+        sound := NOT claimed AND completed_at IS NOT NULL AND terminal_at IS NOT NULL
             AND failed_at IS NULL AND error_code IS NULL;
     ELSIF status = 'CLAIMED' THEN
         sound := claimed AND claimed_by_worker_id IS NOT NULL AND claimed_at IS NOT NULL
@@ -1325,6 +1794,22 @@ CREATE TABLE public.horsies_rate_limits (
 )
 WITH (fillfactor='50');
 
+CREATE TABLE public.horsies_schedule_runs (
+    schedule_name character varying(255) NOT NULL,
+    place smallint NOT NULL,
+    entry integer NOT NULL,
+    slot timestamp with time zone NOT NULL,
+    last_slot timestamp with time zone NOT NULL,
+    fired_at timestamp with time zone NOT NULL,
+    task_id character varying(36),
+    skipped character varying(20),
+    is_request boolean DEFAULT false NOT NULL,
+    CONSTRAINT ck_horsies_schedule_runs_outcome CHECK ((((task_id IS NULL) <> (skipped IS NULL)) AND ((skipped IS NULL) OR ((skipped)::text = ANY ((ARRAY['missed'::character varying, 'overlap'::character varying, 'paused'::character varying, 'refused'::character varying])::text[]))))),
+    CONSTRAINT ck_horsies_schedule_runs_place CHECK (((place >= 0) AND (place <= 19))),
+    CONSTRAINT ck_horsies_schedule_runs_time_range CHECK (((LEAST(slot, last_slot, fired_at) >= to_timestamp((0)::double precision)) AND (GREATEST(slot, last_slot, fired_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+)
+WITH (fillfactor='70');
+
 CREATE TABLE public.horsies_schedule_state (
     schedule_name character varying(255) NOT NULL,
     last_run_at timestamp with time zone,
@@ -1335,8 +1820,53 @@ CREATE TABLE public.horsies_schedule_state (
     paused_at timestamp with time zone,
     run_requested_at timestamp with time zone,
     updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    is_data boolean DEFAULT false NOT NULL,
+    entries integer DEFAULT 0 NOT NULL,
+    problem text,
+    problem_at timestamp with time zone,
     CONSTRAINT ck_horsies_schedule_state_runs CHECK (((run_count = 0) OR ((run_count > 0) AND (last_run_at IS NOT NULL) AND (last_task_id IS NOT NULL)))),
-    CONSTRAINT ck_horsies_schedule_state_time_range CHECK (((LEAST(last_run_at, next_run_at, paused_at, run_requested_at, updated_at) >= to_timestamp((0)::double precision)) AND (GREATEST(last_run_at, next_run_at, paused_at, run_requested_at, updated_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+    CONSTRAINT ck_horsies_schedule_state_time_range CHECK (((LEAST(last_run_at, next_run_at, paused_at, run_requested_at, updated_at, problem_at) >= to_timestamp((0)::double precision)) AND (GREATEST(last_run_at, next_run_at, paused_at, run_requested_at, updated_at, problem_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+);
+
+CREATE TABLE public.horsies_schedulers (
+    id character varying(36) NOT NULL,
+    hostname character varying(255) NOT NULL,
+    pid integer NOT NULL,
+    tasks text[] NOT NULL,
+    workflows text[] NOT NULL,
+    schedules text[] NOT NULL,
+    started_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    seen_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    CONSTRAINT ck_horsies_schedulers_time_range CHECK (((LEAST(started_at, seen_at) >= to_timestamp((0)::double precision)) AND (GREATEST(started_at, seen_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
+)
+WITH (fillfactor='50');
+
+CREATE TABLE public.horsies_schedules (
+    name character varying(255) NOT NULL,
+    task_name character varying(255),
+    workflow character varying(255),
+    pattern jsonb NOT NULL,
+    kwargs jsonb DEFAULT '{}'::jsonb NOT NULL,
+    queue_name character varying(100),
+    group_key character varying(255) COLLATE pg_catalog."C",
+    timezone character varying(255) DEFAULT 'UTC'::character varying NOT NULL,
+    skipped_times character varying(20) DEFAULT 'fire'::character varying NOT NULL,
+    overlap character varying(20) DEFAULT 'allow'::character varying NOT NULL,
+    catch_up_missed boolean DEFAULT false NOT NULL,
+    max_catch_up_runs integer DEFAULT 100 NOT NULL,
+    jitter_s double precision DEFAULT 0 NOT NULL,
+    enabled boolean DEFAULT true NOT NULL,
+    version integer DEFAULT 1 NOT NULL,
+    created_by character varying(255),
+    created_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    updated_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    timed_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    CONSTRAINT ck_horsies_schedules_json CHECK (((jsonb_typeof(pattern) = 'object'::text) AND (jsonb_typeof(kwargs) = 'object'::text))),
+    CONSTRAINT ck_horsies_schedules_name CHECK (((name)::text <> ''::text)),
+    CONSTRAINT ck_horsies_schedules_numbers CHECK ((((max_catch_up_runs >= 1) AND (max_catch_up_runs <= 1000)) AND ((jitter_s >= (0)::double precision) AND (jitter_s <= (86400)::double precision)))),
+    CONSTRAINT ck_horsies_schedules_target CHECK (((task_name IS NULL) <> (workflow IS NULL))),
+    CONSTRAINT ck_horsies_schedules_time_range CHECK (((LEAST(created_at, updated_at, timed_at) >= to_timestamp((0)::double precision)) AND (GREATEST(created_at, updated_at, timed_at) <= to_timestamp(('221845392000'::bigint)::double precision)))),
+    CONSTRAINT ck_horsies_schedules_words CHECK ((((skipped_times)::text = ANY ((ARRAY['fire'::character varying, 'skip'::character varying])::text[])) AND ((overlap)::text = ANY ((ARRAY['allow'::character varying, 'skip'::character varying])::text[]))))
 );
 
 CREATE TABLE public.horsies_task_attempts (
@@ -1436,9 +1966,23 @@ CREATE TABLE public.horsies_tasks (
     snoozes smallint DEFAULT 0 NOT NULL,
     crash_count smallint DEFAULT 0 NOT NULL,
     store_result boolean DEFAULT true NOT NULL,
+    keep_seconds integer,
     CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at, keep_until, metadata))
 )
 WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
+
+CREATE TABLE public.horsies_unique_keys (
+    task_name character varying(255) NOT NULL,
+    key character varying(255) NOT NULL COLLATE pg_catalog."C",
+    task_id character varying(36) NOT NULL,
+    first_at timestamp with time zone NOT NULL,
+    until timestamp with time zone NOT NULL,
+    replaced integer DEFAULT 0 NOT NULL,
+    recent bigint[] DEFAULT '{}'::bigint[] NOT NULL,
+    CONSTRAINT ck_horsies_unique_keys_sound CHECK ((((task_name)::text <> ''::text) AND ((key)::text <> ''::text) AND (replaced >= 0) AND (cardinality(recent) <= 64))),
+    CONSTRAINT ck_horsies_unique_keys_time_range CHECK (((LEAST(first_at, until) >= to_timestamp((0)::double precision)) AND (GREATEST(first_at, until) <= to_timestamp(('221845392000'::bigint)::double precision))))
+)
+WITH (fillfactor='70');
 
 CREATE TABLE public.horsies_worker_instances (
     worker_id character varying(255) NOT NULL,
@@ -1454,9 +1998,18 @@ CREATE TABLE public.horsies_worker_instances (
     recovered_at timestamp with time zone,
     names_sha character varying(64),
     queues text[],
+    completion_key character varying(64),
+    state character varying(16),
+    wanted_state character varying(16),
+    wanted_processes integer,
+    wanted_at timestamp with time zone,
+    wanted_by character varying(255),
+    reached_at timestamp with time zone,
     CONSTRAINT ck_horsies_worker_instances_period CHECK (((period_ms >= 1) AND (period_ms <= 3600000))),
-    CONSTRAINT ck_horsies_worker_instances_time_range CHECK (((LEAST(started_at, beat_at, stopped_at, judged_dead_at, recovered_at) >= to_timestamp((0)::double precision)) AND (GREATEST(started_at, beat_at, stopped_at, judged_dead_at, recovered_at) <= to_timestamp(('221845392000'::bigint)::double precision)))),
-    CONSTRAINT ck_horsies_worker_instances_verdict CHECK ((((judged_dead_at IS NULL) = (judged_by IS NULL)) AND ((recovered_at IS NULL) OR (judged_dead_at IS NOT NULL))))
+    CONSTRAINT ck_horsies_worker_instances_state CHECK (((state)::text = ANY ((ARRAY['RUNNING'::character varying, 'DRAINING'::character varying, 'DRAINED'::character varying])::text[]))),
+    CONSTRAINT ck_horsies_worker_instances_time_range CHECK (((LEAST(started_at, beat_at, stopped_at, judged_dead_at, recovered_at, wanted_at, reached_at) >= to_timestamp((0)::double precision)) AND (GREATEST(started_at, beat_at, stopped_at, judged_dead_at, recovered_at, wanted_at, reached_at) <= to_timestamp(('221845392000'::bigint)::double precision)))),
+    CONSTRAINT ck_horsies_worker_instances_verdict CHECK ((((judged_dead_at IS NULL) = (judged_by IS NULL)) AND ((recovered_at IS NULL) OR (judged_dead_at IS NOT NULL)))),
+    CONSTRAINT ck_horsies_worker_instances_wanted CHECK ((((wanted_state)::text = ANY ((ARRAY['RUNNING'::character varying, 'DRAINED'::character varying])::text[])) AND ((wanted_processes >= 1) AND (wanted_processes <= 1000)) AND ((wanted_at IS NOT NULL) OR ((wanted_state IS NULL) AND (wanted_processes IS NULL)))))
 )
 WITH (fillfactor='50');
 
@@ -1626,8 +2179,17 @@ ALTER TABLE ONLY public.horsies_queue_state
 ALTER TABLE ONLY public.horsies_rate_limits
     ADD CONSTRAINT pk_horsies_rate_limits PRIMARY KEY (name, key);
 
+ALTER TABLE ONLY public.horsies_schedule_runs
+    ADD CONSTRAINT pk_horsies_schedule_runs PRIMARY KEY (schedule_name, place);
+
 ALTER TABLE ONLY public.horsies_schedule_state
     ADD CONSTRAINT pk_horsies_schedule_state PRIMARY KEY (schedule_name);
+
+ALTER TABLE ONLY public.horsies_schedulers
+    ADD CONSTRAINT pk_horsies_schedulers PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_schedules
+    ADD CONSTRAINT pk_horsies_schedules PRIMARY KEY (name);
 
 ALTER TABLE ONLY public.horsies_task_attempts
     ADD CONSTRAINT pk_horsies_task_attempts PRIMARY KEY (id);
@@ -1640,6 +2202,9 @@ ALTER TABLE ONLY public.horsies_task_sets
 
 ALTER TABLE ONLY public.horsies_tasks
     ADD CONSTRAINT pk_horsies_tasks PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.horsies_unique_keys
+    ADD CONSTRAINT pk_horsies_unique_keys PRIMARY KEY (task_name, key);
 
 ALTER TABLE ONLY public.horsies_worker_instances
     ADD CONSTRAINT pk_horsies_worker_instances PRIMARY KEY (worker_id);
@@ -1667,6 +2232,12 @@ ALTER TABLE ONLY public.horsies_workflow_tasks
 
 CREATE INDEX ix_horsies_heartbeats_task ON public.horsies_heartbeats USING btree (task_id, role, sent_at DESC);
 
+CREATE INDEX ix_horsies_schedule_state_due ON public.horsies_schedule_state USING btree (next_run_at, schedule_name) WHERE is_data;
+
+CREATE INDEX ix_horsies_schedule_state_requested ON public.horsies_schedule_state USING btree (run_requested_at) WHERE (is_data AND (run_requested_at IS NOT NULL));
+
+CREATE INDEX ix_horsies_schedule_state_unplanned ON public.horsies_schedule_state USING btree (schedule_name) WHERE (is_data AND (config_hash IS NULL));
+
 CREATE INDEX ix_horsies_task_attempts_error_code ON public.horsies_task_attempts USING btree (error_code) WHERE (error_code IS NOT NULL);
 
 CREATE INDEX ix_horsies_task_attempts_finished_at ON public.horsies_task_attempts USING btree (finished_at DESC);
@@ -1687,11 +2258,17 @@ CREATE INDEX ix_horsies_tasks_grouped_in_flight ON public.horsies_tasks USING bt
 
 CREATE INDEX ix_horsies_tasks_in_flight ON public.horsies_tasks USING btree (queue_name) WHERE ((status)::text = ANY ((ARRAY['CLAIMED'::character varying, 'RUNNING'::character varying])::text[]));
 
+CREATE INDEX ix_horsies_tasks_kept ON public.horsies_tasks USING btree (keep_seconds, terminal_at) WHERE ((keep_seconds IS NOT NULL) AND (terminal_at IS NOT NULL));
+
 CREATE INDEX ix_horsies_tasks_next_retry_at ON public.horsies_tasks USING btree (next_retry_at) WHERE ((next_retry_at IS NOT NULL) AND ((status)::text = 'PENDING'::text));
 
 CREATE INDEX ix_horsies_tasks_terminal_at ON public.horsies_tasks USING btree (terminal_at) WHERE (terminal_at IS NOT NULL);
 
 CREATE INDEX ix_horsies_tasks_withdrawn ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE withdrawn;
+
+CREATE INDEX ix_horsies_unique_keys_task_id ON public.horsies_unique_keys USING btree (task_id);
+
+CREATE INDEX ix_horsies_unique_keys_until ON public.horsies_unique_keys USING btree (until);
 
 CREATE INDEX ix_horsies_worker_instances_open ON public.horsies_worker_instances USING btree (worker_id) WHERE ((stopped_at IS NULL) AND (recovered_at IS NULL));
 
@@ -1734,6 +2311,12 @@ CREATE UNIQUE INDEX uq_horsies_workflow_tasks_compensates ON public.horsies_work
 CREATE UNIQUE INDEX uq_horsies_workflow_tasks_task_id ON public.horsies_workflow_tasks USING btree (task_id) WHERE (task_id IS NOT NULL);
 
 CREATE UNIQUE INDEX uq_horsies_workflows_unique_key ON public.horsies_workflows USING btree (unique_key) WHERE ((unique_key IS NOT NULL) AND (completed_at IS NULL));
+
+CREATE TRIGGER horsies_schedule_notify_trigger AFTER INSERT OR DELETE OR UPDATE ON public.horsies_schedules FOR EACH STATEMENT EXECUTE FUNCTION public.horsies_schedule_changed();
+
+CREATE TRIGGER horsies_schedule_state_trigger AFTER INSERT OR DELETE OR UPDATE ON public.horsies_schedules FOR EACH ROW EXECUTE FUNCTION public.horsies_schedule_changed();
+
+CREATE TRIGGER horsies_schedule_version_trigger BEFORE INSERT OR UPDATE ON public.horsies_schedules FOR EACH ROW EXECUTE FUNCTION public.horsies_schedule_changed();
 
 CREATE TRIGGER horsies_task_notify_trigger AFTER INSERT ON public.horsies_tasks REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT WHEN ((current_setting('horsies.notify'::text, true) IS DISTINCT FROM 'off'::text)) EXECUTE FUNCTION public.horsies_notify_task_changes();
 

@@ -7,7 +7,7 @@ EXCLUSIVE request blocks every claim that queues up behind it.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import asyncpg
@@ -276,7 +276,15 @@ def _taken_names(connection: Connection) -> str | None:
     return (
         f"schema {schema!r} holds tables of these names that horsies-migrate did not make ({', '.join(names)}): they "
         "are left as they are; use a schema of its own with `horsies-migrate up --schema NAME` and "
-        "PostgresConfig(schema=NAME)"
+        "PostgresConfig(schema=NAME)" + _of_0x(names)
+    )
+
+
+def _of_0x(names: Sequence[str]) -> str:
+    """The original horsies makes tables of the same names."""
+    is_likely = {"horsies_tasks", "horsies_schedule_state", "horsies_worker_states"} <= set(names)
+    return (
+        "; they look like those of horsies 0.x: see moving/from-horsies-0.md in the documentation" if is_likely else ""
     )
 
 

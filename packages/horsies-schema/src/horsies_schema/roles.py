@@ -1,5 +1,6 @@
 """Least-privilege roles, printed as SQL for a database owner to read and run."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from horsies_schema.connection import quote_identifier
@@ -29,13 +30,19 @@ PRIVATE: Final = {
     ),
     "horsies_workflows": frozenset({"result", "error", "enqueue_sha", "success_policy", "metadata", "unique_key"}),
     "horsies_workflow_signals": frozenset({"value"}),
-    "horsies_schedule_state": frozenset({"config_hash"}),
+    "horsies_worker_instances": frozenset({"completion_key"}),
+    "horsies_unique_keys": frozenset({"key", "recent"}),
+    "horsies_schedule_state": frozenset({"config_hash", "problem"}),
+    "horsies_schedules": frozenset({"kwargs"}),
 }
+
+# With the key of a worker its tasks can be completed: an operator does not see it either.
+SECRET: Final = {"horsies_worker_instances": frozenset({"completion_key"})}
 
 # What describes a new task. Its state, owner and outcome have defaults, which a producer cannot override.
 SENT_COLUMNS: Final = (
     "id", "task_name", "queue_name", "priority", "args", "kwargs", "sent_at", "enqueued_at", "good_until",
-    "max_retries", "task_options", "unique_key", "enqueue_sha", "metadata", "group_key",
+    "max_retries", "task_options", "unique_key", "enqueue_sha", "metadata", "group_key", "keep_seconds",
 )  # fmt: skip
 
 # What a producer reads: results, and how far its runs are.
@@ -43,6 +50,11 @@ PRODUCED: Final = (
     "horsies_tasks", "horsies_task_attempts", "horsies_workflows", "horsies_workflow_tasks", "horsies_workflow_signals",
 )  # fmt: skip
 
+# What an operator writes of a schedule. Its version and its times are set by a trigger.
+SCHEDULE_COLUMNS: Final = (
+    "task_name", "workflow", "pattern", "kwargs", "queue_name", "group_key", "timezone", "skipped_times", "overlap",
+    "catch_up_missed", "max_catch_up_runs", "jitter_s", "enabled",
+)  # fmt: skip
 # What the operator's verbs write. Not among them: what a task is and was given, the claim's generation, which fences
 # workers, and `completed_at`, without which no task is COMPLETED.
 OPERATED_COLUMNS: Final = {
@@ -51,7 +63,7 @@ OPERATED_COLUMNS: Final = {
         "terminal_at", "cancel_requested_at", "result", "failed_reason", "error_code", "good_until", "enqueued_at",
         "retry_count", "max_retries", "manual_retries", "next_retry_at", "progress", "worker_pid", "worker_hostname",
         "worker_process_name", "finalizing_at", "finalizing_by_worker_id", "is_workflow_task", "former_node_id",
-        "withdrawn", "updated_at",
+        "withdrawn", "snoozes", "crash_count", "updated_at",
     ),
     "horsies_workflows": (
         "status", "result", "error", "completed_at", "nodes_left", "paused_inside", "updated_at", "wake_at", "deadline",
@@ -63,7 +75,10 @@ OPERATED_COLUMNS: Final = {
     ),
     "horsies_queue_state": ("paused_at", "updated_at", "override", "override_at"),
     "horsies_limits": ("override", "override_at", "updated_at"),
+    "horsies_unique_keys": ("until",),
     "horsies_schedule_state": ("paused_at", "run_requested_at", "updated_at"),
+    "horsies_schedules": SCHEDULE_COLUMNS,
+    "horsies_worker_instances": ("wanted_state", "wanted_processes", "wanted_at", "wanted_by"),
 }  # fmt: skip
 # The attempt that an operator ends with a stale task.
 ATTEMPT_COLUMNS: Final = (
@@ -79,8 +94,15 @@ CANCEL: Final = ("horsies_cancel_tasks(text[])", "horsies_cancel_workflow(text)"
 PURGE: Final = "horsies_purge_tasks(text[])"
 SIGNAL: Final = "horsies_signal(text, text, jsonb, text, text)"
 FORGET: Final = "horsies_forget_compensations(text[], text[])"
+COMPLETE: Final = "horsies_complete_task(text, text, int, text, bigint, text, float8, float8, int, text, boolean)"
+SEND_UNIQUE: Final = (
+    "horsies_send_unique(text, text, text, varchar, varchar, varchar, int, timestamptz, timestamptz, interval,"
+    " timestamptz, interval, int, text, jsonb, varchar, varchar, text, interval, interval, interval, int, boolean)"
+)
 # It runs with the rights of its caller: a worker ends a run whose rows cannot be processed.
 STOP: Final = "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)"
+# It runs with the rights of its caller, too; only roles that send may execute it.
+SEND_FROM_SQL: Final = "horsies_send(text, jsonb, jsonb)"
 
 # They run with the rights of their caller, and PUBLIC may execute them; a database may have taken that away.
 _SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text, jsonb"
@@ -89,6 +111,8 @@ SEND: Final = (
     f"horsies_send_tasks(text[], text[], text[], text[], {_SENT}, text[])",
     "horsies_notify_sent(text, text)",
     "horsies_notify_groups_sent(text, text[], text[])",
+    "horsies_send_calls(jsonb, text[], int[], text[], text[], text[], text[], timestamptz)",
+    "horsies_moment_problem(jsonb)",
 )
 DUTY: Final = (
     "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",
@@ -148,21 +172,26 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "",
         "-- take back what an older release granted, columns included",
         f"REVOKE ALL ON {on(VERSION_TABLE, *tables)} FROM {everyone};",
-        f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, SIGNAL, FORGET, *CANCEL)} FROM PUBLIC, {everyone};",
+        f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, SIGNAL, FORGET, COMPLETE, SEND_FROM_SQL, SEND_UNIQUE)}"
+        f" FROM PUBLIC, {everyone};",
+        f"REVOKE ALL ON FUNCTION {on(*CANCEL)} FROM PUBLIC, {everyone};",
         f"GRANT USAGE ON SCHEMA {place} TO {everyone};",
         f"GRANT SELECT ON {on(VERSION_TABLE)} TO {everyone};",
         "",
         "-- producer: send tasks, start workflows and send them signals, wait for results, cancel",
         f"GRANT INSERT ({', '.join(SENT_COLUMNS)}) ON {on('horsies_tasks')} TO {producer};",
         f"GRANT SELECT ON {on(*PRODUCED)} TO {producer};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, SIGNAL, *CANCEL)} TO {producer};",
-        f"GRANT EXECUTE ON ROUTINE {on(*SEND)} TO {producer};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, SIGNAL, SEND_UNIQUE, *CANCEL)} TO {producer};",
+        "-- a task that completes itself does so on its own connection, which is often a producer's",
+        f"GRANT EXECUTE ON FUNCTION {on(COMPLETE)} TO {producer}, {worker};",
+        f"GRANT EXECUTE ON ROUTINE {on(SEND_FROM_SQL, *SEND)} TO {producer};",
         "",
         "-- worker: claim, run, finish, recover and prune; migrations need the owner, so either run",
         "-- `horsies-migrate up` as the owner and workers with auto_migrate=False, or let the worker own the tables",
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON {on(*tables)} TO {worker};",
-        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, SIGNAL, FORGET, *CANCEL)} TO {worker};",
-        f"GRANT EXECUTE ON ROUTINE {on(*SEND, *DUTY, *CLAIM, *POLICY)} TO {worker};",
+        f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, START, STOP, PURGE, SIGNAL, FORGET, SEND_UNIQUE, *CANCEL)}"
+        f" TO {worker};",
+        f"GRANT EXECUTE ON ROUTINE {on(SEND_FROM_SQL, *SEND, *DUTY, *CLAIM, *POLICY)} TO {worker};",
         "-- behind a transaction-mode pooler, give the worker's login account its planner settings (sessions cannot",
         "-- keep them there; settings of a role count for the role that logs in, not for its members):",
         *(f"--   ALTER ROLE <login account> SET {setting};" for setting in _CLAIM_SETTINGS),
@@ -170,23 +199,30 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "-- viewer: states, counts, codes and names; no messages, arguments and results",
     ]
     for name in tables:
-        columns = [
-            column.name for column in Base.metadata.tables[name].columns if column.name not in PRIVATE.get(name, ())
-        ]
-        lines.append(f"GRANT SELECT ({', '.join(columns)}) ON {on(name)} TO {viewer};")
+        lines.append(f"GRANT SELECT ({', '.join(columns_without(name, PRIVATE))}) ON {on(name)} TO {viewer};")
     lines += [
         f"GRANT EXECUTE ON FUNCTION {on(RATE_ROOM)} TO {viewer};",
         "",
-        "-- operator: sees everything; cancels, retries, requeues, purges ended tasks, pauses, asks a schedule to run",
-        f"GRANT SELECT ON {on(*tables)} TO {operator};",
+        "-- operator: sees everything; cancels, retries, requeues, purges ended tasks, pauses, steers schedules",
+        f"GRANT SELECT ON {on(*(name for name in tables if name not in SECRET))} TO {operator};",
+        *(
+            f"GRANT SELECT ({', '.join(columns_without(name, SECRET))}) ON {on(name)} TO {operator};"
+            for name in sorted(SECRET)
+        ),
         *(
             f"GRANT UPDATE ({', '.join(columns)}) ON {on(name)} TO {operator};"
             for name, columns in OPERATED_COLUMNS.items()
         ),
         f"GRANT INSERT ({', '.join(ATTEMPT_COLUMNS)}) ON {on('horsies_task_attempts')} TO {operator};",
         f"GRANT INSERT (queue_name, paused_at, override, override_at) ON {on('horsies_queue_state')} TO {operator};",
+        f"GRANT INSERT (name, created_by, {', '.join(SCHEDULE_COLUMNS)}), DELETE"
+        f" ON {on('horsies_schedules')} TO {operator};",
         f"GRANT EXECUTE ON FUNCTION {on(CHECK_FUNCTION, PURGE, SIGNAL, FORGET, RATE_ROOM, *CANCEL, *POLICY)}"
         f" TO {operator};",
         "COMMIT;",
     ]
     return "\n".join(lines) + "\n"
+
+
+def columns_without(table: str, hidden: Mapping[str, frozenset[str]]) -> list[str]:
+    return [column.name for column in Base.metadata.tables[table].columns if column.name not in hidden.get(table, ())]

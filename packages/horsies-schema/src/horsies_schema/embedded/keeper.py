@@ -18,6 +18,8 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -69,7 +71,15 @@ def _keep(plan: Plan) -> None:
         if layout.directory.exists():
             cluster.remove_socket_directory(layout)
         if plan.temporary:
-            shutil.rmtree(layout.directory, ignore_errors=True)
+            _delete(layout.directory)
+
+
+def _delete(directory: Path) -> None:
+    """Delete it in one step for those who wait for its locks: they find none of it, or all."""
+    moved = directory.with_name(f"{directory.name}.deleted")
+    with suppress(OSError):
+        directory = directory.rename(moved)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _notice(signal_number: int, frame: FrameType | None) -> None:

@@ -27,9 +27,10 @@ _open: set[LockFile] = set()
 class LockFile:
     """An open lock file. Locked or not, it lives until `close()` or the end of the process."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "_path")
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         # The guard makes "open and remember" one step for a fork in another thread.
         with _guard:
             self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -39,6 +40,14 @@ class LockFile:
     def is_open(self) -> bool:
         """False after `close()`, and in a forked child."""
         return self._fd is not None
+
+    @property
+    def is_in_place(self) -> bool:
+        """False when the file was moved or deleted since it was opened: others lock another one."""
+        try:
+            return os.path.samestat(os.fstat(self.fileno()), self._path.lstat())
+        except FileNotFoundError:
+            return False
 
     def fileno(self) -> int:
         if self._fd is None:

@@ -31,7 +31,11 @@ _LEAVE_SECONDS: Final = 40.0
 
 
 def start(
-    directory: str | Path | None = None, *, port: int | None = None, settings: Mapping[str, str] | None = None
+    directory: str | Path | None = None,
+    *,
+    port: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    temporary: bool = False,
 ) -> EmbeddedPostgres:
     """Start the server of `directory`, or join it when another process already runs it.
 
@@ -39,6 +43,8 @@ def start(
         is not protected against a crash of the machine.
     port: None for a unix socket only, 0 for a free port on 127.0.0.1, or that port; TCP asks for a password.
     settings: PostgreSQL settings, used if this call is the one that starts the server.
+    temporary: delete `directory` with the server, however its last user ended, and do not protect its data against a
+        crash of the machine. All users of one directory must say the same.
 
     Blocks until the server accepts connections, at most 60 seconds. Raises EmbeddedError. The server runs until the
     last process that uses it has called `stop()` or has ended.
@@ -46,26 +52,32 @@ def start(
     wanted_port, wanted_settings = checked_port(port), checked_settings(settings)
     account = server_account()
     bin_dir = binaries.locate(account)
-    layout = prepare_temporary(account) if directory is None else prepare(Path(directory), account)
-    plan = Plan(
-        directory=str(layout.directory),
-        bin_dir=str(bin_dir),
-        account=account,
-        temporary=directory is None,
-        port=wanted_port,
-        settings=wanted_settings,
-    )
-    try:
-        use = _Use(plan)
-    except OSError as error:
-        raise EmbeddedError(f"cannot lock {layout.directory}: {error}{_hint(account)}") from error
-    try:
-        running = use.join()
-        password = None if wanted_port is None else layout.password.read_text()
-    except BaseException:
-        use.leave()
-        raise
-    return EmbeddedPostgres(use, running, password)
+    while True:
+        layout = prepare_temporary(account) if directory is None else prepare(Path(directory), account)
+        plan = Plan(
+            directory=str(layout.directory),
+            bin_dir=str(bin_dir),
+            account=account,
+            temporary=temporary or directory is None,
+            port=wanted_port,
+            settings=wanted_settings,
+        )
+        try:
+            use = _Use(plan, is_shared=directory is not None)
+        except OSError as error:
+            if temporary and isinstance(error, FileNotFoundError):
+                continue  # the last user has left, and the keeper has just deleted the directory
+            raise EmbeddedError(f"cannot lock {layout.directory}: {error}{_hint(account)}") from error
+        try:
+            running = use.join()
+            password = None if wanted_port is None else layout.password.read_text()
+        except _Deleted:
+            use.leave()
+        except BaseException:
+            use.leave()
+            raise
+        else:
+            return EmbeddedPostgres(use, running, password)
 
 
 class EmbeddedPostgres:
@@ -140,12 +152,17 @@ class EmbeddedPostgres:
         return f"EmbeddedPostgres(directory={str(self.directory)!r})"  # the URL may hold a password
 
 
+class _Deleted(Exception):
+    """The temporary directory went away with its last user, while this one waited for a lock there."""
+
+
 class _Use:
     """The locks of one user of one directory."""
 
-    __slots__ = ("_keeper", "_start", "_users", "layout", "plan")
+    __slots__ = ("_is_shared", "_keeper", "_start", "_users", "layout", "plan")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, is_shared: bool) -> None:
+        self._is_shared = is_shared
         self.plan = plan
         self.layout = plan.layout
         self._start = LockFile(self.layout.start_lock)  # first: it marks the directory as ours
@@ -167,6 +184,8 @@ class _Use:
                 raise EmbeddedError(f"the previous server in {self.plan.directory} does not stop")
             while True:
                 if self._keeper.try_lock(EXCLUSIVE):
+                    if not self._start.is_in_place:
+                        raise _Deleted
                     self._start_keeper(deadline)
                 running = self.layout.running()
                 if running is not None:
@@ -190,7 +209,7 @@ class _Use:
         finally:
             for lock_file in (self._users, self._keeper, self._start):
                 lock_file.close()
-        if self.plan.temporary:
+        if self.plan.temporary and not self._is_shared:
             shutil.rmtree(self.layout.directory, ignore_errors=True)  # in case the keeper was killed
 
     def _is_settled(self) -> bool:

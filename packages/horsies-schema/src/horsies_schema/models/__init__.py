@@ -6,8 +6,9 @@ failing test, not a surprise. `create_all()` is not a way to install horsies: it
 """
 
 from horsies_schema.models.base import Base
-from horsies_schema.models.queues import QueueState, RateLimit, SharedLimit
-from horsies_schema.models.tasks import Heartbeat, ScheduleState, Task, TaskAttempt, TaskName, TaskSet
+from horsies_schema.models.queues import QueueState, RateLimit, SharedLimit, UniqueKey
+from horsies_schema.models.schedules import Schedule, SchedulerInstance, ScheduleRun, ScheduleState
+from horsies_schema.models.tasks import Heartbeat, Task, TaskAttempt, TaskName, TaskSet
 from horsies_schema.models.workers import WorkerInstance, WorkerState
 from horsies_schema.models.workflows import Workflow, WorkflowSignal, WorkflowTask
 
@@ -16,12 +17,16 @@ __all__ = [
     "Heartbeat",
     "QueueState",
     "RateLimit",
+    "Schedule",
+    "ScheduleRun",
     "ScheduleState",
+    "SchedulerInstance",
     "SharedLimit",
     "Task",
     "TaskAttempt",
     "TaskName",
     "TaskSet",
+    "UniqueKey",
     "WorkerInstance",
     "WorkerState",
     "Workflow",

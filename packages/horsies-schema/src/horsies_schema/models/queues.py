@@ -1,8 +1,8 @@
-"""Queues and the limits of their tasks."""
+"""Queues, the limits of their tasks, and unique keys."""
 
 from datetime import datetime
 
-from sqlalchemy import Computed, String
+from sqlalchemy import ARRAY, BigInteger, Computed, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from horsies_schema.models import base
@@ -64,3 +64,26 @@ class RateLimit(base.Base):
     free_at: Mapped[datetime]
 
     __table_args__ = (base.time_range("free_at"), {"postgresql_with": {"fillfactor": 50}})
+
+
+class UniqueKey(base.Base):
+    """A key of tasks that were sent with `unique_for`, `debounce` or `on_conflict="replace"`, and the task that holds
+    it. It is taken until `until`, also when that task has ended, and for as long as that task lives."""
+
+    __tablename__ = "horsies_unique_keys"
+
+    task_name: Mapped[base.Name] = mapped_column(primary_key=True)
+    key: Mapped[base.Key] = mapped_column(primary_key=True)
+    task_id: Mapped[base.Id]
+    first_at: Mapped[datetime]
+    until: Mapped[datetime]
+    replaced: Mapped[int] = mapped_column(server_default=text("0"))
+    recent: Mapped[list[int]] = mapped_column(ARRAY(BigInteger), server_default=text("'{}'"))
+
+    __table_args__ = (
+        base.check("sound", "task_name <> '' AND key <> '' AND replaced >= 0 AND cardinality(recent) <= 64"),
+        base.time_range("first_at", "until"),
+        Index("ix_horsies_unique_keys_until", "until"),
+        Index("ix_horsies_unique_keys_task_id", "task_id"),
+        {"postgresql_with": {"fillfactor": 70}},
+    )

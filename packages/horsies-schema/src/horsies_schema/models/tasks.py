@@ -60,9 +60,10 @@ class Task(base.Base):
     snoozes: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     crash_count: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     store_result: Mapped[bool] = mapped_column(server_default=true())
+    keep_seconds: Mapped[int | None]
 
     __table_args__ = (
-        # Which values and which combinations of them are legal: a function of revisions 0011, 0017 and 0020, which
+        # Which values and which combinations of them are legal: a function of revision 0011 (changed since), which
         # `create_all()` does not make. As expressions, PostgreSQL would parse their 22 KB again for each statement.
         base.check(
             "sound",
@@ -114,6 +115,12 @@ class Task(base.Base):
             "ix_horsies_tasks_next_retry_at", "next_retry_at", where="next_retry_at IS NOT NULL AND status = 'PENDING'"
         ),
         base.partial("ix_horsies_tasks_terminal_at", "terminal_at", where="terminal_at IS NOT NULL"),
+        base.partial(
+            "ix_horsies_tasks_kept",
+            "keep_seconds",
+            "terminal_at",
+            where="keep_seconds IS NOT NULL AND terminal_at IS NOT NULL",
+        ),
         base.partial("ix_horsies_tasks_error_code", "error_code", where="error_code IS NOT NULL"),
         base.partial(
             "uq_horsies_tasks_unique_key",
@@ -221,25 +228,4 @@ class TaskName(base.Base):
         base.time_range("first_known_at", "last_known_at", "missing_since"),
         base.partial("ix_horsies_task_names_missing", "missing_since", where="missing_since IS NOT NULL"),
         {"postgresql_with": {"fillfactor": 50}},
-    )
-
-
-class ScheduleState(base.Base):
-    """What the scheduler remembers of one schedule."""
-
-    __tablename__ = "horsies_schedule_state"
-
-    schedule_name: Mapped[base.Name] = mapped_column(primary_key=True)
-    last_run_at: Mapped[datetime | None]
-    next_run_at: Mapped[datetime | None]
-    last_task_id: Mapped[base.Id | None]
-    run_count: Mapped[int] = mapped_column(server_default="0")
-    config_hash: Mapped[base.Sha | None]
-    paused_at: Mapped[datetime | None]
-    run_requested_at: Mapped[datetime | None]
-    updated_at: Mapped[datetime] = base.now()
-
-    __table_args__ = (
-        base.check("runs", "run_count = 0 OR (run_count > 0 AND last_run_at IS NOT NULL AND last_task_id IS NOT NULL)"),
-        base.time_range("last_run_at", "next_run_at", "paused_at", "run_requested_at", "updated_at"),
     )

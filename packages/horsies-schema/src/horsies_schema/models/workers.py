@@ -59,10 +59,27 @@ class WorkerInstance(base.Base):
     recovered_at: Mapped[datetime | None]
     names_sha: Mapped[base.Sha | None]
     queues: Mapped[list[str] | None]
+    completion_key: Mapped[base.Sha | None]
+    state: Mapped[str | None] = mapped_column(String(16))
+    """What it does; NULL for a release that cannot be drained or resized. The `wanted` columns are an operator's wish,
+    which it has carried out when `reached_at` is `wanted_at`. See migration 0026."""
+    wanted_state: Mapped[str | None] = mapped_column(String(16))
+    wanted_processes: Mapped[int | None]
+    wanted_at: Mapped[datetime | None]
+    wanted_by: Mapped[base.Name | None]
+    reached_at: Mapped[datetime | None]
 
     __table_args__ = (
         base.check("period", "period_ms BETWEEN 1 AND 3600000"),
-        base.time_range("started_at", "beat_at", "stopped_at", "judged_dead_at", "recovered_at"),
+        base.check("state", "state IN ('RUNNING', 'DRAINING', 'DRAINED')"),
+        base.check(
+            "wanted",
+            "wanted_state IN ('RUNNING', 'DRAINED') AND wanted_processes BETWEEN 1 AND 1000"
+            " AND (wanted_at IS NOT NULL OR (wanted_state IS NULL AND wanted_processes IS NULL))",
+        ),
+        base.time_range(
+            "started_at", "beat_at", "stopped_at", "judged_dead_at", "recovered_at", "wanted_at", "reached_at"
+        ),
         base.check(
             "verdict",
             "(judged_dead_at IS NULL) = (judged_by IS NULL) AND (recovered_at IS NULL OR judged_dead_at IS NOT NULL)",

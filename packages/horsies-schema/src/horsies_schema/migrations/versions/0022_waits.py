@@ -222,7 +222,7 @@ END $do$
 
 
 def _granted_like(old: str, new: str) -> str:
-    """Those who may execute the one may execute the other, and nobody else."""
+    """Give EXECUTE on the new function to the roles that have it on the old one, and take it from all others."""
     return f"""
 DO $do$ DECLARE acl aclitem[]; role oid; owner text; BEGIN
     SELECT pg_get_userbyid(relowner) INTO owner FROM pg_class WHERE oid = 'horsies_tasks'::regclass;
