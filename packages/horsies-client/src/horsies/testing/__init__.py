@@ -9,6 +9,8 @@ off what is in a real database.
 docs/guides/testing.md explains all of it.
 """
 
+from horsies.crash_points import crash_point
+from horsies.testing.crashing import Crash, crash_at
 from horsies.testing.inlining import inline
 from horsies.testing.one_task import OneTask, run, run_as, run_async
 from horsies.testing.real import TestDatabase, real
@@ -18,6 +20,7 @@ from horsies.testing.sends import Sends
 
 __all__ = [
     "Attempt",
+    "Crash",
     "DrainReport",
     "OneTask",
     "Sends",
@@ -25,6 +28,8 @@ __all__ = [
     "SentTask",
     "StartedWorkflow",
     "TestDatabase",
+    "crash_at",
+    "crash_point",
     "inline",
     "real",
     "recorded",

@@ -11,17 +11,19 @@ import contextvars
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from horsies.app import Horsies
-from horsies.context import TaskContext, TaskStopped, enter_task
+from horsies.context import BatchCall, TaskContext, TaskStopped, enter_task
 from horsies.errors import OperationalErrorCode, UsageError
 from horsies.status import TaskStatus
+from horsies.testing.completing import InlineCompleter, KitCompleter
 from horsies.testing.records import Attempt
 from horsies.testing.store import TaskRow
+from horsies.testing.threads import task_loop
 
 if TYPE_CHECKING:
     from horsies.registry import TaskDefinition
@@ -30,9 +32,10 @@ if TYPE_CHECKING:
     from horsies_worker.child.jobs import Job
     from horsies_worker.child.outcome import Outcome
 
-R = TypeVar("R")
 MAX_DEPTH: Final = 40
 """Sends inside sends. A task that sends itself again would otherwise end in a RecursionError, which says less."""
+MAX_SNOOZES: Final = 100
+"""A task that waits for something outside of it would otherwise snooze for ever: inline mode does not wait."""
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("horsies_testing_depth", default=0)
 
 
@@ -41,122 +44,6 @@ def require_worker(verb: str) -> None:
         import horsies_worker.child.execute  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
         raise UsageError(f"testing.{verb} needs the worker's code: pip install 'horsies-client[testing]'") from None
-
-
-# -- threads and loops ---------------------------------------------------------------------------
-
-
-class TaskLoop:
-    """The event loop of `async def` tasks and async lifespans, in a thread of its own. Started at the first use."""
-
-    def __init__(self) -> None:
-        self._starting = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="horsies-testing", daemon=True)
-                self._thread.start()
-            return self._loop
-
-    def close_connections(self, app: Horsies) -> None:
-        """Close the connections that `async def` tasks of this app have opened."""
-        if self._loop is not None:
-            self.run(app.database.close_here, contextvars.Context())
-
-    def close(self) -> None:
-        """End the loop with the process: an open one would be a ResourceWarning."""
-        if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(2)
-            if not self._loop.is_running():
-                self._loop.close()
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, R]], context: contextvars.Context) -> R:
-        """Run a coroutine on the loop, in this context, and wait for it."""
-        loop, done, ended = self.loop, threading.Event(), list[asyncio.Task[R]]()
-
-        def finish(task: asyncio.Task[R]) -> None:
-            ended.append(task)
-            done.set()
-
-        def start() -> None:
-            loop.create_task(work(), context=context).add_done_callback(finish)
-
-        loop.call_soon_threadsafe(start)
-        done.wait()
-        return ended[0].result()
-
-
-async def in_thread(work: Callable[[], R]) -> R:
-    """Run blocking code beside the running loop. A thread for each: those of an executor are few, and sends inside
-    sends would wait for each other."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[R] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def report(value: R | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)  # pyright: ignore[reportArgumentType] # R may be None
-
-    def run() -> None:
-        value, failed = None, None
-        try:
-            value = context.run(work)
-        except BaseException as error:
-            failed = error
-        try:
-            loop.call_soon_threadsafe(report, value, failed)
-        except RuntimeError:
-            pass  # the caller was cancelled, and its loop is closed
-
-    threading.Thread(target=run, name="horsies-testing-task", daemon=True).start()
-    return await future
-
-
-def off_the_loop(work: Callable[[], R]) -> R:
-    """Run blocking code here or, where this thread runs an event loop, in another one, and wait for it."""
-    if not _runs_a_loop():
-        return work()
-    results: list[R] = []
-    errors: list[BaseException] = []
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        try:
-            results.append(context.run(work))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="horsies-testing-task", daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def _runs_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-_task_loop: Final = TaskLoop()
-
-
-def close_connections(app: Horsies) -> None:
-    _task_loop.close_connections(app)
 
 
 # -- lifespans -----------------------------------------------------------------------------------
@@ -177,25 +64,61 @@ def open_app(app: Horsies) -> None:
         if new := [lifespan for lifespan in app.lifespans if id(lifespan) not in known]:
             from horsies_worker.child.lifespans import Lifespans
 
-            entered = Lifespans(new, _task_loop.loop)
+            entered = Lifespans(new, task_loop.loop)
             entered.enter()
             known.update(map(id, new))
             _opened.append(entered)
+
+
+def forget_opened(app: Horsies) -> None:
+    """In a forked child: open hooks and lifespans anew there, and leave those of the parent alone."""
+    _opened.clear()
+    vars(app).pop("_testing_opened", None)
 
 
 @atexit.register
 def _close() -> None:
     while _opened:
         _opened.pop().exit()
-    _task_loop.close()
+    task_loop.close()
 
 
 # -- one attempt ---------------------------------------------------------------------------------
 
 
-def run_attempt(app: Horsies, definition: "TaskDefinition", job: "Job", group: str | None) -> "Outcome":
-    """Run user code once, inside the app's middleware, and call `on_attempt_end`."""
-    from horsies_worker.child.attempt_ends import AttemptEnds
+def run_attempt(
+    app: Horsies, definition: "TaskDefinition", job: "Job", group: str | None, completer: KitCompleter
+) -> "Outcome":
+    """Run user code once, inside the app's middleware, and call `on_attempt_end`. A batch task gets a list of one."""
+    if definition.batch is not None:
+        return run_call(app, definition, [job], [group])[0]
+    context = _context(job, group, completer)
+    outcome = _run(app, definition, job, context)
+    started, finished = outcome.started_mono, outcome.finished_mono
+    (outcome,) = _finished(app, [context], [outcome])
+    outcome = completer.settle(context, outcome)
+    outcome.started_mono, outcome.finished_mono = started, finished
+    return _stored(app, outcome, job)
+
+
+def run_call(
+    app: Horsies, definition: "TaskDefinition", jobs: "Sequence[Job]", groups: Sequence[str | None]
+) -> "list[Outcome]":
+    """Run these tasks of a batch task in one call."""
+    from horsies_worker.child.execute import member_outcomes
+    from horsies_worker.child.jobs import call_of
+
+    call = call_of(jobs)
+    contexts = [_context(job, group, None) for job, group in zip(jobs, groups, strict=True)]
+    made = BatchCall(contexts, deadline=contexts[0].deadline, stop_asked=lambda: False)
+    outcome = _run(app, definition, call, made)
+    outcomes = member_outcomes(call, outcome, None)
+    for one in outcomes:
+        one.started_mono, one.finished_mono = outcome.started_mono, outcome.finished_mono
+    return [_stored(app, one, job) for one, job in zip(_finished(app, contexts, outcomes), jobs, strict=True)]
+
+
+def _run(app: Horsies, definition: "TaskDefinition", job: "Job", context: TaskContext | BatchCall) -> "Outcome":
     from horsies_worker.child.execute import Executor
 
     depth = _depth.get() + 1
@@ -205,37 +128,53 @@ def run_attempt(app: Horsies, definition: "TaskDefinition", job: "Job", group: s
             "testing.recorded for such a task"
         )
     open_app(app)
-    context = _context(job, group)
     executor, inside = Executor(app), contextvars.Context()
     inside.run(_depth.set, depth)
     inside.run(enter_task, context)
-    started = time.monotonic()
+    context.started_mono = started = time.monotonic()
     try:
         if definition.is_async:
-            outcome = _task_loop.run(partial(_awaited, executor, job, context), inside)
+            outcome = task_loop.run(partial(_awaited, executor, job, context), inside)
         else:
             outcome = inside.run(executor.call, job, context)
     except TaskStopped as error:  # raised by the task itself: nothing has stopped it
         outcome = executor.failed(error)
-    finished = time.monotonic()
-    _let_pass(outcome.exception)
-    outcome.started_mono, outcome.finished_mono = started, finished
-    outcome = _sendable(outcome)
-    ends = AttemptEnds(app.config.middleware, app.registry)
-    if ends.is_wanted:
-        ends.add(context, outcome, finished - started)
-        ends.close()
+    outcome.started_mono, outcome.finished_mono = started, time.monotonic()
     return outcome
 
 
-async def _awaited(executor: "Executor", job: "Job", context: TaskContext) -> "Outcome":
+def _stored(app: Horsies, outcome: "Outcome", job: "Job") -> "Outcome":
+    """The outcome as the child sends it: with a payload codec, its value or error is encoded."""
+    from horsies_worker.child.outcome import in_envelopes
+
+    if app.envelopes.codec is None:
+        return outcome
+    return _sendable(in_envelopes(outcome, app.envelopes, job.task_name))
+
+
+def _finished(app: Horsies, contexts: Sequence[TaskContext], outcomes: "Sequence[Outcome]") -> "list[Outcome]":
+    """The outcomes as the child reports them, after their `on_attempt_end`."""
+    from horsies_worker.child.attempt_ends import AttemptEnds
+
+    for outcome in outcomes:
+        _let_pass(outcome.exception)
+    reported = [_sendable(outcome) for outcome in outcomes]
+    ends = AttemptEnds(app.config.middleware, app.registry)
+    if ends.is_wanted:
+        for context, outcome in zip(contexts, reported, strict=True):
+            ends.add(context, outcome, outcome.finished_mono - (outcome.started_mono or outcome.finished_mono))
+        ends.close()
+    return reported
+
+
+async def _awaited(executor: "Executor", job: "Job", context: TaskContext | BatchCall) -> "Outcome":
     try:
         return await executor.call_async(job, context)
     except asyncio.CancelledError as error:  # raised by the task itself
         return executor.failed(error)
 
 
-def _context(job: "Job", group: str | None) -> TaskContext:
+def _context(job: "Job", group: str | None, completer: KitCompleter | None) -> TaskContext:
     deadline = None
     if job.timeout_ms is not None:
         deadline = datetime.now(UTC) + timedelta(milliseconds=job.timeout_ms)
@@ -243,7 +182,7 @@ def _context(job: "Job", group: str | None) -> TaskContext:
         task_id=job.task_id, task_name=job.task_name, attempt=job.attempt, deadline=deadline,
         fencing_token=job.generation, emit_progress=lambda _text: None, stop_asked=lambda: False,
         queue_name=job.queue_name, ready_at=job.ready_at, metadata_json=job.metadata,
-        group=group,
+        group=group, snoozes=job.snoozes, stores_result=job.stores_result, completer=completer,
     )  # fmt: skip
 
 
@@ -270,11 +209,12 @@ def _sendable(outcome: "Outcome") -> "Outcome":
     return outcome
 
 
-def decoded(definition: "TaskDefinition | None", text: str) -> "TaskResult[Any, TaskError]":
+def decoded(app: Horsies, definition: "TaskDefinition | None", text: str) -> "TaskResult[Any, TaskError]":
     """A stored result as a handle returns it."""
     from horsies.codec import DecodeError, decode_untyped_result
     from horsies.result import TaskError, TaskResult
 
+    text = app.envelopes.unwrap_result(text)
     try:
         return decode_untyped_result(text) if definition is None else definition.codec.decode_result(text)
     except DecodeError as error:
@@ -284,7 +224,9 @@ def decoded(definition: "TaskDefinition | None", text: str) -> "TaskResult[Any, 
 # -- one task with its retries -------------------------------------------------------------------
 
 
-def run_row(app: Horsies, row: TaskRow, *, first_attempt: int = 1, only_one: bool = False) -> "Outcome":
+def run_row(
+    app: Horsies, row: TaskRow, *, first_attempt: int = 1, snoozes: int = 0, only_one: bool = False
+) -> "Outcome":
     """Run a task until it ends, or once; fills in its record. The delays between attempts are recorded, not waited."""
     from horsies_worker.child.outcome import error_outcome, outside_of_workflows
     from horsies_worker.claim.claimed_task import claimed_task
@@ -296,7 +238,7 @@ def run_row(app: Horsies, row: TaskRow, *, first_attempt: int = 1, only_one: boo
         kind = "is not registered in this app" if definition is None else "is only declared in this app"
         message = f"task {sent.task_name!r} {kind}: its body is not here, so that it cannot run in this process"
         outcome = error_outcome(OperationalErrorCode.WORKER_RESOLUTION_ERROR, message)
-        _end(row, TaskStatus.FAILED, outcome)
+        _end(app, row, TaskStatus.FAILED, outcome)
         return outcome
     attempt = first_attempt
     while True:
@@ -306,11 +248,11 @@ def run_row(app: Horsies, row: TaskRow, *, first_attempt: int = 1, only_one: boo
                 "max_retries": row.max_retries, "claim_generation": attempt, "retry_count": attempt - 1,
                 "args": row.args, "kwargs": row.kwargs, "queue_name": sent.queue_name, "ready_at": time.time(),
                 "metadata": row.metadata, "is_workflow_task": sent.workflow_id is not None,
-                "group_key": sent.group,
+                "group_key": sent.group, "snoozes": snoozes + len(sent.snoozes),
             },
             definition, run_ahead=False,
         )  # fmt: skip
-        outcome = run_attempt(app, definition, claimed.job, sent.group)
+        outcome = run_attempt(app, definition, claimed.job, sent.group, InlineCompleter(app))
         if sent.workflow_id is None:
             outcome = outside_of_workflows(outcome)
         end = decide(
@@ -318,15 +260,26 @@ def run_row(app: Horsies, row: TaskRow, *, first_attempt: int = 1, only_one: boo
             outcome=outcome, started=0.0, finished=0.0, random=random.random,
         )  # fmt: skip
         is_retried = end.status is TaskStatus.PENDING
+        if is_retried and end.recorded is None:
+            sent.snoozes.append(timedelta(milliseconds=end.retry_delay_ms))
+            if only_one:
+                _end(app, row, TaskStatus.PENDING, outcome)
+                return outcome
+            if len(sent.snoozes) >= MAX_SNOOZES:
+                raise UsageError(
+                    f"task {sent.task_name!r} has snoozed {MAX_SNOOZES} times: inline mode runs it again at once, and "
+                    "nothing changes meanwhile. Use testing.real with drain() and advance() for such a task"
+                )
+            continue
         delay = timedelta(milliseconds=end.retry_delay_ms) if is_retried else None
-        sent.attempts.append(Attempt(attempt, decoded(definition, outcome.result), outcome.exception, delay))
+        sent.attempts.append(Attempt(attempt, decoded(app, definition, outcome.result), outcome.exception, delay))
         if not is_retried or only_one:
-            _end(row, TaskStatus.FAILED if is_retried else end.status, outcome)
+            _end(app, row, TaskStatus.FAILED if is_retried else end.status, outcome, is_stored=not end.drops_value)
             return outcome
         attempt += 1
 
 
-def _end(row: TaskRow, status: TaskStatus, outcome: "Outcome") -> None:
-    row.result = outcome.result
-    row.sent.result = decoded(row.definition, outcome.result)
+def _end(app: Horsies, row: TaskRow, status: TaskStatus, outcome: "Outcome", *, is_stored: bool = True) -> None:
+    row.result = outcome.result if is_stored else None
+    row.sent.result = decoded(app, row.definition, outcome.result)
     row.sent.status = status

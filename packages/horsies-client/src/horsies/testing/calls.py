@@ -1,11 +1,12 @@
 """Arguments by parameter, and how two calls of a task differ. Both have gone through the codec."""
 
-import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
+from horsies.testing.differing import equal, where_they_differ
 from horsies.testing.records import told
 
 if TYPE_CHECKING:
@@ -25,21 +26,29 @@ class Call:
     stored: Mapping[str, Any]
 
 
-def read_call(definition: "TaskDefinition | None", args: str | None, kwargs: str | None) -> Call:
+def read_call(
+    definition: "TaskDefinition | None",
+    args: str | None,
+    kwargs: str | None,
+    envelopes: Envelopes = PLAIN_ENVELOPES,
+    *,
+    task_name: str = "",
+) -> Call:
     """Decode a stored call. Without a definition its values are plain JSON data."""
+    args, kwargs = envelopes.unwrap_call(args, kwargs, task_name)
     stored: dict[str, Any] = json.loads(kwargs) if kwargs else {}
     if definition is None:
         positional = tuple(json.loads(args)) if args else ()
         named: dict[str, Any] = {f"args[{at}]": value for at, value in enumerate(positional)} | stored
         return Call(positional, stored, named, stored)
     given, named = definition.codec.decode_call(args, kwargs)
-    bound = inspect.signature(definition.fn).bind(*given, **named)
+    bound = definition.signature().bind(*given, **named)
     bound.apply_defaults()
     return Call(given, named, bound.arguments, stored)
 
 
 def differences(wanted: Call, found: Call) -> list[str]:
-    """One line per argument that differs."""
+    """A line for each place in which an argument differs."""
     lines: list[str] = []
     for name in dict.fromkeys((*wanted.arguments, *found.arguments)):
         one, other = wanted.arguments.get(name, _MISSING), found.arguments.get(name, _MISSING)
@@ -47,16 +56,9 @@ def differences(wanted: Call, found: Call) -> list[str]:
             lines.append(f"{name}: was {told(other)}, expected to be left out")
         elif other is _MISSING:
             lines.append(f"{name}: was left out, expected {told(one)}")
-        elif not _equal(one, other) and not _same_text(name, wanted, found):
-            lines.append(f"{name}: was {told(other)}, expected {told(one)}")
+        elif not equal(one, other) and not _same_text(name, wanted, found):
+            lines.extend(where_they_differ(name, one, other))
     return lines
-
-
-def _equal(one: object, other: object) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:  # an array of numpy has no truth value: the stored JSON decides
-        return False
 
 
 def _same_text(name: str, wanted: Call, found: Call) -> bool:

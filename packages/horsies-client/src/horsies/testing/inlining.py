@@ -14,10 +14,11 @@ from horsies.handle import TaskHandle
 from horsies.result import TaskFailed
 from horsies.send import Send
 from horsies.status import TaskStatus, WorkflowStatus
-from horsies.testing.attempts import in_thread, off_the_loop, require_worker, run_row
+from horsies.testing.attempts import require_worker, run_row
 from horsies.testing.modes import Mode, installed
 from horsies.testing.sends import Sends
 from horsies.testing.store import Row, RunRow, SignalRow, TaskRow
+from horsies.testing.threads import in_thread, off_the_loop
 from horsies.workflow.signals import SignalReceipt
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Inlining(Mode):
         self._offset = timedelta(0)
         """The time that the test has let pass."""
         self.sends.clock = self
+        self.store.keys.now = lambda: datetime.now(UTC) + self._offset
 
     def send(self, send: Send[Any]) -> Any:
         sent = super().send(send)

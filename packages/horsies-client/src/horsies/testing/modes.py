@@ -29,20 +29,20 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def installed(app: Horsies, mode: "StandIn") -> Generator[None]:
-    """Let the app use `mode` instead of its database inside the block."""
+def installed(app: Horsies, mode: "StandIn | None") -> Generator[None]:
+    """Let the app use `mode` instead of its database inside the block; None: its database, also inside other modes."""
     if not isinstance(app, Horsies):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"horsies.testing takes the app itself, not {shown(app)}")
     with _lock:
-        modes: list[StandIn] = vars(app).setdefault("_testing_modes", [])
-        modes.append(mode)
+        modes: dict[object, StandIn | None] = vars(app).setdefault("_testing_modes", {})
+        modes[block := object()] = mode
         app.stand_in = mode
     try:
         yield
     finally:
         with _lock:
-            modes.remove(mode)
-            app.stand_in = modes[-1] if modes else None
+            del modes[block]
+            app.stand_in = next(reversed(modes.values()), None)
 
 
 class Mode:

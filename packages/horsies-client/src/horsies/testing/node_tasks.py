@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from horsies.app import Horsies
+from horsies.envelopes import stored_bytes
 from horsies.ids import new_id
 from horsies.metadata import NODE, TRACE, WORKFLOW, decode
 from horsies.result import TaskError
@@ -17,7 +18,8 @@ from horsies_worker.workflows.refused import too_large
 
 def task_of(app: Horsies, run: InlineRun, node: InlineNode) -> tuple[TaskRow, Call] | TaskError:
     """The row of the task, or why it cannot be written."""
-    data, max_bytes = node.data, app.config.payload_max_bytes
+    data, envelopes = node.data, app.envelopes
+    max_bytes = stored_bytes(app.config.payload_max_bytes) if envelopes.codec else app.config.payload_max_bytes
     kwargs = compose(run, node)
     if len((kwargs or "").encode()) > max_bytes:
         return too_large(max_bytes)
@@ -27,7 +29,7 @@ def task_of(app: Horsies, run: InlineRun, node: InlineNode) -> tuple[TaskRow, Ca
         found |= {WORKFLOW: run.id, NODE: node.node_id}
     metadata = json.dumps(found) if found else None
     try:
-        call = read_call(definition, data["args"], kwargs)
+        call = read_call(definition, data["args"], kwargs, envelopes, task_name=data["task_name"])
     except Exception:  # the attempt itself will tell
         call = Call((), {}, {}, {})
     priority = data["priority"] if data.get("own_priority") or run.priority is None else run.priority

@@ -5,9 +5,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from horsies.envelopes import MARK, Envelopes
+from horsies.payload_codec import PayloadError
 from horsies.result import TaskError
 from horsies.status import NodeStatus
 from horsies.testing.inline_run import InlineNode, InlineRun
+from horsies.workflow.context import SUMMARIES
 from horsies_worker.workflows.halting import is_partial
 from horsies_worker.workflows.refused import NO_OUTPUT, no_value
 from horsies_worker.workflows.resolve import Join
@@ -40,11 +43,23 @@ def _when(run: InlineRun, node: InlineNode) -> str | None:
     return "taken" if (value == "true") is node.data["when_value"] else "not taken"
 
 
+def decode_condition(node: InlineNode, envelopes: Envelopes) -> None:
+    """Decode the value of a node on which others depend by `when` or `unless`, as `decode_conditions` does."""
+    if node.result is None or not node.data.get("decides"):
+        return
+    try:
+        text = envelopes.unwrap(node.result)
+    except PayloadError:
+        return
+    if text in ('{"ok":true}', '{"ok":false}'):
+        node.result = text
+
+
 def output_of(run: InlineRun) -> str | None:
     """The result of the run: that of its output node, or the list of a map's values or results."""
     if run.is_map:
         is_whole = not is_partial(json.dumps(run.data["success_policy"]))
-        values = [bare(node) if is_whole else node.result or node.error for node in run.nodes]
+        values = [bare(node) if is_whole else node.text for node in run.nodes]
         if any(value is None for value in values):
             return None
         return '{"ok":[' + ",".join(value for value in values if value is not None) + "]}"
@@ -88,6 +103,8 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
             results = ",".join(
                 f"{dumped(one)}:{run.by_id[one].text}" for one in node.data["ctx_from"] or () if one in run.by_id
             )
+            if inner := {one: counts for one in node.data["ctx_from"] or () if (counts := _counts(run.by_id.get(one)))}:
+                results += f",{dumped(SUMMARIES)}:{dumped(inner)}"
             text = f'{{"workflow_id":{dumped(run.id)},"node_id":{dumped(node.node_id)},"results":{{{results}}}}}'
         elif "batch" in source:
             text = _summary(run, node)
@@ -98,6 +115,15 @@ def compose(run: InlineRun, node: InlineNode) -> str | None:
         return given
     inner = (given or "{}")[1:-1]
     return "{" + ",".join([inner, *members] if inner else members) + "}"
+
+
+def _counts(node: InlineNode | None) -> dict[str, Any] | None:
+    """How the nodes of the run in this node ended, if it has one."""
+    if node is None or node.child is None:
+        return None
+    ended = [one.status for one in node.child.nodes if not one.is_undo]
+    return {"status": node.child.status, "total": len(ended), "completed": ended.count(NodeStatus.COMPLETED),
+            "failed": ended.count(NodeStatus.FAILED), "skipped": ended.count(NodeStatus.SKIPPED)}  # fmt: skip
 
 
 def _summary(run: InlineRun, then: InlineNode) -> str:
@@ -113,9 +139,13 @@ def _is_cancelled(node: InlineNode) -> bool:
     return (node.error or "").startswith('{"err":{"error_code":"TASK_CANCELLED"')
 
 
-def items_of(run: InlineRun, node: InlineNode) -> list[Any] | None:
-    """The list that a map goes through; None when the value is none."""
-    value: Any = json.loads(_value(run, node.sources["*"]))
+def items_of(run: InlineRun, node: InlineNode, envelopes: Envelopes) -> list[Any] | None:
+    """The list that a map goes through; None when the value is none. Raises PayloadError."""
+    text = _value(run, node.sources["*"])
+    if envelopes.codec is not None and text.startswith(f"{{{MARK}"):
+        items = envelopes.rewrap_items(text)
+        return None if items is None else [json.loads(item) for item in items]
+    value: Any = json.loads(text)
     return cast("list[Any]", value) if isinstance(value, list) else None
 
 

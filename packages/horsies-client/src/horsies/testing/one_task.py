@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from horsies._checks import Checks, shown
 from horsies.app import Horsies
+from horsies.batch_tasks import AsyncBatchTaskFunction, BatchTaskFunction
 from horsies.errors import ConfigurationError, UsageError
 from horsies.groups import check_group
 from horsies.metadata import NOTHING, decode, encode
 from horsies.new_tasks import plan
 from horsies.options import SendOptions, check_metadata
 from horsies.result import TaskError, TaskResult
+from horsies.snoozing import MAX_COUNT
 from horsies.tasks import AsyncTaskFunction, Sender, TaskFunction
-from horsies.testing.attempts import in_thread, off_the_loop, require_worker, run_row
+from horsies.testing.attempts import require_worker, run_row
 from horsies.testing.calls import read_call
 from horsies.testing.modes import installed
 from horsies.testing.records import SentTask
 from horsies.testing.store import TaskRow
+from horsies.testing.threads import in_thread, off_the_loop
 
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen
@@ -32,7 +35,8 @@ def run(task: Sender[P, T], /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[
 
     Arguments and result go through the codec, and the call through middleware, the app's mapping of exceptions and
     `current_task()`. An exception becomes an err, as on a worker. Retries are not made, and `timeout_ms` is not
-    enforced. Without `recorded` or `inline`, a send inside the task is a UsageError.
+    enforced. Without `recorded` or `inline`, a send inside the task is a UsageError. A batch task is called with a list
+    of this one item.
     """
     return OneTask(task).__call__(*args, **kwargs)
 
@@ -49,10 +53,12 @@ def run_as(
     attempt: int = 1,
     metadata: Mapping[str, Any] | None = None,
     group: str | None = None,
+    snoozes: int = 0,
 ) -> "OneTask[P, T]":
     """Run the task as this attempt, with this metadata beside that of its registration, and in this group; None: what
-    its `group_by` says. `run_as(task, attempt=3)(...)`, or `await run_as(task, attempt=3).run_async(...)`."""
-    return OneTask(task, attempt, metadata, group)
+    its `group_by` says. `run_as(task, attempt=3)(...)`, or `await run_as(task, attempt=3).run_async(...)`. `snoozes`:
+    how often the task has snoozed before."""
+    return OneTask(task, attempt, metadata, group, snoozes)
 
 
 class OneTask(Generic[P, T]):
@@ -64,13 +70,15 @@ class OneTask(Generic[P, T]):
         attempt: int = 1,
         metadata: Mapping[str, Any] | None = None,
         group: str | None = None,
+        snoozes: int = 0,
     ) -> None:
         require_worker("run")
-        if not isinstance(task, TaskFunction | AsyncTaskFunction):
+        if not isinstance(task, TaskFunction | AsyncTaskFunction | BatchTaskFunction | AsyncBatchTaskFunction):
             why = f"task {task.name!r} has no body here" if hasattr(task, "definition") else f"{shown(task)} is no task"
             raise UsageError(f"testing.run takes a function with @app.task: {why}")
         checks = Checks("run_as")
         checks.integer("attempt", attempt, 1, 1_001)
+        checks.integer("snoozes", snoozes, 0, MAX_COUNT)
         check_metadata(checks, metadata)
         check_group(checks, group)
         if checks.problems:
@@ -79,6 +87,7 @@ class OneTask(Generic[P, T]):
         self._attempt = attempt
         self._metadata = metadata or NOTHING
         self._group = group
+        self._snoozes = snoozes
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it."""
@@ -101,7 +110,7 @@ class OneTask(Generic[P, T]):
         )  # fmt: skip
         row = TaskRow(sent, definition, call.args_json, call.kwargs_json, made.task_options, made.max_retries, metadata)
         with _sends_refused(app):
-            run_row(app, row, first_attempt=self._attempt, only_one=True)
+            run_row(app, row, first_attempt=self._attempt, snoozes=self._snoozes, only_one=True)
         return cast("TaskResult[T, TaskError]", sent.result)
 
 

@@ -4,11 +4,15 @@ signals to runs."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from horsies._text import short
+from horsies.errors import UsageError
+from horsies.handle import TaskHandle
 from horsies.result import TaskError, TaskResult
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,19 @@ class SentTask:
     metadata: Mapping[str, Any]
     group: str | None = None
     """Of the send, or of the task's `group_by`; for the task of a node, of the node or its run."""
+    store_result: bool = True
+    """False: a handle gets no value, but RESULT_NOT_AVAILABLE."""
+    keep_for: timedelta | None = None
     workflow_id: str | None = None
     node_id: str | None = None
     """The run and the node of a workflow's task, in inline mode."""
     status: TaskStatus = TaskStatus.PENDING
     result: TaskResult[Any, TaskError] | None = None
-    """Inline mode: what the task ended with."""
+    """Inline mode: what the task ended with; also a value that is not stored."""
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     """Inline mode: every attempt, first to last."""
+    snoozes: list[timedelta] = field(default_factory=list[timedelta])
+    """Inline mode: the delay of every `snooze` that the task returned; inline mode runs it again at once."""
 
     def __str__(self) -> str:
         return f"{self.task_name}({listed(self.arguments)})"
@@ -112,6 +121,23 @@ class DrainReport:
     """Tasks that ended without completing; expired ones included."""
     retried: int = 0
     """Attempts after which the task waits for its next one."""
+    snoozed: int = 0
+    """Runs after which the task waits, because it returned `snooze`. They are not among `attempts`."""
+    crashed: int = 0
+    """Attempts that `crash_at` has killed; they are among `attempts`."""
+    results: dict[str, TaskResult[Any, TaskError]] = field(default_factory=dict[str, TaskResult[Any, TaskError]])
+    """What each task that ended has ended with, by its id; also a value that is not stored."""
+
+    def result(self, handle: TaskHandle[T]) -> TaskResult[T, TaskError]:
+        """What the task of this handle ended with. For a test inside its own transaction: `handle.get()` asks on
+        another connection, which does not see it."""
+        try:
+            return self.results[handle.task_id]
+        except KeyError:
+            raise UsageError(
+                f"task {handle.task_id} did not end in this drain: it waits for a retry or a delay, it is in another "
+                "queue, or it ended before"
+            ) from None
 
 
 def listed(arguments: Mapping[str, Any]) -> str:

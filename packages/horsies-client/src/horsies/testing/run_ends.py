@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from horsies.codec import encode_error
+from horsies.envelopes import Envelopes
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
@@ -18,7 +19,7 @@ _AROUND = encode_error(TaskError(OutcomeCode.WORKFLOW_CANCELLED, "the workflow a
 _BEGUN = (NodeStatus.COMPLETED, NodeStatus.ENQUEUED, NodeStatus.RUNNING)
 
 
-def outcome_of(run: InlineRun) -> tuple[WorkflowStatus, str | None]:
+def outcome_of(run: InlineRun, envelopes: Envelopes) -> tuple[WorkflowStatus, str | None]:
     """How a run ends whose nodes have all ended, and why."""
     policy = run.data["success_policy"]
     text = None if policy is None else json.dumps(policy)
@@ -36,7 +37,7 @@ def outcome_of(run: InlineRun) -> tuple[WorkflowStatus, str | None]:
     status = outcome(cases, {row["task_index"]: row["status"] for row in facts})
     if status is WorkflowStatus.COMPLETED or is_partial(text):
         return WorkflowStatus.COMPLETED, None
-    return status, failure(facts, run.first_failure(), has_policy=cases is not None)
+    return status, failure(facts, run.first_failure(), has_policy=cases is not None, envelopes=envelopes)
 
 
 def stop_overdue(top: InlineRun, runs: Sequence[InlineRun]) -> list[InlineRun]:

@@ -14,20 +14,22 @@ from typing import Any
 
 from horsies.app import Horsies
 from horsies.codec import decode_untyped_result, encode_error
+from horsies.envelopes import stored_bytes
 from horsies.errors import OutcomeCode
 from horsies.ids import new_id
-from horsies.result import TaskError
+from horsies.payload_codec import PayloadError
+from horsies.result import CONTINUES, TaskError
 from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
 from horsies.testing.clocks import Clock, next_clock, passes_by_itself, wake_at
 from horsies.testing.inline_run import InlineNode, InlineRun
 from horsies.testing.node_tasks import task_of
-from horsies.testing.node_values import gap_of, items_of, join_of, map_graph, output_of
+from horsies.testing.node_values import decode_condition, gap_of, items_of, join_of, map_graph, output_of
 from horsies.testing.run_ends import outcome_of, stop_overdue
 from horsies.testing.store import RunRow, Store, TaskRow, moment_of
 from horsies.testing.undo_nodes import undo_nodes
-from horsies.workflow.continuing import HEAD
-from horsies_worker.workflows.failures import inside, told_first
-from horsies_worker.workflows.refused import large_output, no_condition, not_a_list, too_wide
+from horsies.workflow.control import absent
+from horsies_worker.workflows.failures import inside, stored_form, told_first
+from horsies_worker.workflows.refused import large_output, no_condition, not_a_list, too_wide, unreadable
 from horsies_worker.workflows.resolve import Readiness, readiness
 from horsies_worker.workflows.starting import refusal_to_continue
 from horsies_worker.workflows.step import BRANCH, UPSTREAM
@@ -45,7 +47,9 @@ class Runs:
         self._store = store
         self._run_task = run_task
         self.row = row
-        self._max_bytes = app.config.payload_max_bytes
+        self._envelopes = app.envelopes
+        limit = app.config.payload_max_bytes
+        self._max_bytes = stored_bytes(limit) if app.envelopes.codec is not None else limit
         self._queue: deque[tuple[InlineRun, InlineNode, TaskRow] | InlineRun] = deque()
         """Tasks that wait for their turn, and runs that have not begun."""
         data = row.data
@@ -133,7 +137,7 @@ class Runs:
         error = self._run_task(task)
         self.first_error = self.first_error or error
         is_ok = task.sent.status is TaskStatus.COMPLETED
-        if is_ok and task.result is not None and task.result.startswith(HEAD):
+        if is_ok and task.result is not None and task.result.startswith(CONTINUES):
             self._continue(run, node, task.result)
             return
         if is_ok:
@@ -162,10 +166,12 @@ class Runs:
         row, top = self.row, self._top
         row.result, row.error = top.result, top.error
         row.name, row.definition_key = top.data["name"], top.data["definition_key"]
-        row.node_texts = {node.node_id: node.result or node.error for node in top.nodes}
+        row.node_texts = {
+            node.node_id: node.result or node.error or absent(node.node_id, node.status) for node in top.nodes
+        }
         row.started.status = top.status
         row.started.nodes = {node.node_id: node.status for node in top.nodes}
-        row.started.error = decode_untyped_result(top.error).err if top.error else None
+        row.started.error = decode_untyped_result(self._envelopes.unwrap_result(top.error)).err if top.error else None
 
     def _add(self, run: InlineRun) -> None:
         """Let a run begin, in a turn of its own: the run around it is in the middle of a step."""
@@ -191,6 +197,7 @@ class Runs:
         while ended:
             counted: dict[InlineNode, None] = {}
             for node in ended:
+                decode_condition(node, self._envelopes)
                 run.left -= 1
                 run.ended_count += 1
                 node.seq = run.ended_count
@@ -283,7 +290,10 @@ class Runs:
         graph: dict[str, Any] = json.loads(inner) if isinstance(inner, str) else inner
         is_map = node.kind == "map"
         if is_map:
-            items, pattern = items_of(run, node), graph["map"]
+            try:
+                items, pattern = items_of(run, node, self._envelopes), graph["map"]
+            except PayloadError as error:
+                return unreadable(f"the list to map over: {error}")
             if items is None:
                 return not_a_list()
             if len(items) > pattern["max_width"]:
@@ -320,9 +330,9 @@ class Runs:
     def _pause(self, run: InlineRun) -> None:
         """Pause the run because a node failed, and everything inside it along with it."""
         first = run.first_failure()
-        message = f"{told_first(first)}; on_error is pause"
+        message = f"{told_first(first, self._envelopes)}; on_error is pause"
         failed = {"failed": [row["node_id"] for row in first]}
-        run.error = encode_error(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, failed))
+        run.error = stored_form(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, failed), self._envelopes)
         for one in self._all:
             if one.is_inside(run) and one.status is WorkflowStatus.RUNNING:
                 one.status = WorkflowStatus.PAUSED
@@ -334,9 +344,9 @@ class Runs:
                 return
             failed = next((node for node in undone if node.status is NodeStatus.FAILED), None)
             facts = {"failed": failed and failed.node_id, "error": failed and failed.error}
-            self._end(run, run.ends_as, with_failed_compensation(run.error, facts))
+            self._end(run, run.ends_as, with_failed_compensation(run.error, facts, self._envelopes))
             return
-        status, error = outcome_of(run)
+        status, error = outcome_of(run, self._envelopes)
         if status is not WorkflowStatus.FAILED or not self._undo(run, status, error):
             self._end(run, status, error)
 
@@ -362,7 +372,7 @@ class Runs:
             if run.status is WorkflowStatus.COMPLETED:
                 node.end(NodeStatus.COMPLETED, result=run.result)
             else:
-                node.end(NodeStatus.FAILED, error=inside(run.error))
+                node.end(NodeStatus.FAILED, error=inside(run.error, self._envelopes))
             self._ended(parent, [node])
 
 

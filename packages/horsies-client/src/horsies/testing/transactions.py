@@ -19,8 +19,7 @@ def follow(caller: Foreign, connection: Any, commit: Act, roll_back: Act) -> boo
     """Call `commit` or `roll_back` when the transaction has ended. False: this library does not tell, and neither is
     called."""
     if caller.library == "Django":
-        # outside of a transaction Django calls it at once; a rollback is not told, and a send that waits is not seen
-        connection.on_commit(commit)
+        _follow_django(connection, commit)
         return True
     if caller.library != "SQLAlchemy":
         return False
@@ -34,6 +33,45 @@ def follow(caller: Foreign, connection: Any, commit: Act, roll_back: Act) -> boo
     else:
         _follow_connection(target, commit, roll_back)
     return True
+
+
+def _follow_django(connection: Any, commit: Act) -> None:
+    """Outside of a transaction Django calls it at once. A rollback is not told, and a send that waits is not seen.
+
+    A TestCase never commits its own transaction: there a block of the code under test has committed when its savepoint
+    was released and no other block of that code is open.
+    """
+    if connection.in_atomic_block and _only_of_a_test(connection):
+        commit()
+        return
+    connection.on_commit(commit)
+    if any(block._from_testcase for block in connection.atomic_blocks):
+        if not hasattr(connection.savepoint_commit, "waiting"):
+            _watch_savepoints(connection)
+        connection.savepoint_commit.waiting.append(commit)
+
+
+def _watch_savepoints(connection: Any) -> None:
+    release = connection.savepoint_commit
+
+    def savepoint_commit(sid: Any) -> None:
+        release(sid)
+        if _only_of_a_test(connection):
+            acts, waiting[:] = list(waiting), []
+            for commit in acts:
+                # an inner block that was rolled back has removed what it had registered
+                if any(one[1] is commit for one in connection.run_on_commit):
+                    connection.run_on_commit = [one for one in connection.run_on_commit if one[1] is not commit]
+                    commit()
+
+    waiting: list[Act] = []
+    savepoint_commit.waiting = waiting  # type: ignore[attr-defined]
+    connection.savepoint_commit = savepoint_commit
+
+
+def _only_of_a_test(connection: Any) -> bool:
+    """Every open block belongs to a TestCase."""
+    return all(block._from_testcase for block in connection.atomic_blocks)
 
 
 # SQLAlchemy forbids to remove a listener while it is called, so each session or connection gets one set of them, which
