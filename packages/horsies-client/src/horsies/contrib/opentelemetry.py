@@ -8,12 +8,13 @@ in this code or in the SDK never reaches a task or a send; the first one is logg
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from horsies.context import TaskContext, TaskStopped
-from horsies.errors import ContractCode, TaskSendError
+from horsies.context import BatchCall, TaskContext, TaskStopped
+from horsies.errors import ContractCode, OutcomeCode, TaskSendError
 from horsies.metadata import NODE, TRACE, WORKFLOW
 from horsies.middleware import Middleware, Outgoing
 from horsies.result import TaskError, TaskResult
@@ -34,6 +35,9 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.27.0"
 BATCH: Final = "horsies-batch"
 """Beside the headers of the propagator: how many tasks the send wrote."""
 
+_DONE: Final[TaskResult[Any, TaskError]] = TaskResult(ok=None)
+"""The result of a call of a batch task that returned: its tasks have their own."""
+
 _log = logging.getLogger("horsies")
 
 
@@ -50,7 +54,8 @@ class Tracing(Middleware):
 
     `send <task>` is a child of the current span, and its context travels in the task's metadata. `process <task>` is
     one attempt: its parent is the send, and it links to it; tasks of one `send_many` have the link alone, each is a
-    trace of its own. `wait <task>` is the time between. Nodes of a workflow are children of `start <workflow>`.
+    trace of its own. `wait <task>` is the time between. Nodes of a workflow are children of `start <workflow>`. A call
+    of a batch task is one `process <task>`, with a link to each sender.
     """
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
@@ -117,6 +122,38 @@ class Tracing(Middleware):
         finally:
             self._end(ctx, attempt, result, error)
 
+    @contextmanager
+    def batch_scope(self, call: BatchCall) -> Generator[None]:
+        """One span for the call, with a link to the sender of each of its tasks: they belong to several traces."""
+        attempt = self._begin_call(call)
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._end(call, attempt, _DONE, error)
+
+    def _begin_call(self, call: BatchCall) -> _Attempt | None:
+        try:
+            first = call.tasks[0]
+            parents = [propagate.extract(_carrier_of(task), context=Context()) for task in call.tasks]
+            senders = [trace.get_current_span(parent).get_span_context() for parent in parents]
+            span = self._tracer.start_span(
+                f"process {call.task_name}", context=Context(), kind=SpanKind.CONSUMER,
+                links=[Link(sender) for sender in senders if sender.is_valid],
+                attributes={
+                    "messaging.system": SYSTEM, "messaging.destination.name": first.queue_name,
+                    "messaging.operation.type": "process", "messaging.operation.name": "process",
+                    "messaging.batch.message_count": len(call.tasks), "horsies.task": call.task_name,
+                },
+            )  # fmt: skip
+            return _Attempt(span, otel_context.attach(trace.set_span_in_context(span, Context())))
+        except Exception:
+            self._contain("the span of a call could not be started")
+            return None
+
     def _begin(self, ctx: TaskContext) -> _Attempt | None:
         try:
             now = time.time_ns()
@@ -152,7 +189,7 @@ class Tracing(Middleware):
 
     def _end(
         self,
-        ctx: TaskContext,
+        ctx: TaskContext | BatchCall,
         attempt: _Attempt | None,
         result: "TaskResult[Any, TaskError] | None",
         error: BaseException | None,
@@ -238,7 +275,7 @@ def _carrier_of(ctx: TaskContext) -> dict[str, str]:
 
 
 def _record_end(
-    span: Span, ctx: TaskContext, result: "TaskResult[Any, TaskError] | None", error: BaseException | None
+    span: Span, ctx: TaskContext | BatchCall, result: "TaskResult[Any, TaskError] | None", error: BaseException | None
 ) -> None:
     if error is not None:
         reason = error.reason if isinstance(error, TaskStopped) else ctx.stop_reason
@@ -253,6 +290,8 @@ def _record_end(
     elif not isinstance(result, TaskResult):  # user code may return anything
         span.set_attribute("error.type", str(ContractCode.RETURN_TYPE_MISMATCH))
         span.set_status(Status(StatusCode.ERROR, "it did not return a TaskResult"))
+    elif result.err is not None and result.err.error_code is OutcomeCode.TASK_SNOOZED:
+        span.set_attribute("horsies.snoozed_s", (result.err.retry_after_ms or 0) / 1000)
     elif result.err is not None:
         span.set_attribute("error.type", str(result.err.error_code))
         span.set_status(Status(StatusCode.ERROR, str(result.err.message)))

@@ -14,10 +14,11 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
-from horsies.context import TaskContext
+from horsies.context import BatchCall, TaskContext
 from horsies.errors import TaskSendError
 from horsies.metadata import NODE, RESERVED, TRACE, WORKFLOW
 from horsies.middleware import AttemptEnd, Middleware, Outgoing
@@ -40,11 +41,13 @@ _HEADERS: Final = {"sentry-trace": "sentry-trace", "baggage": "sentry-baggage"}
 _log = logging.getLogger("horsies")
 
 
-class _Scopes(NamedTuple):
-    """What an attempt collected: tags, breadcrumbs and the trace."""
+@dataclass(slots=True)
+class _Scopes:
+    """What an attempt collected: tags, breadcrumbs and the trace. The tasks of one call of a batch task share it."""
 
     isolation: Scope
     current: Scope
+    captured: BaseException | None = None
 
 
 class Sentry(Middleware):
@@ -152,12 +155,41 @@ class Sentry(Middleware):
 
             yield note
 
+    @contextmanager
+    def batch_scope(self, call: BatchCall) -> Generator[None]:
+        with ExitStack() as stack:
+            try:
+                self._flush_at_exit()
+                isolation = stack.enter_context(sentry_sdk.isolation_scope())
+                isolation.clear_breadcrumbs()
+                isolation.set_tag("horsies.task", call.task_name)
+                isolation.set_tag("horsies.queue", call.tasks[0].queue_name)
+                isolation.set_context("horsies", {"task_ids": [task.task_id for task in call.tasks]})
+                stack.enter_context(
+                    sentry_sdk.start_transaction(
+                        op="queue.process", name=call.task_name, source="task", origin=ORIGIN,
+                        custom_sampling_context={
+                            "horsies": {"task": call.task_name, "queue": call.tasks[0].queue_name}
+                        },
+                    )
+                )  # fmt: skip
+                isolation.set_transaction_name(call.task_name, source="task")
+                scopes = _Scopes(isolation, sentry_sdk.get_current_scope())
+                for task in call.tasks:
+                    task.state[self] = scopes
+            except Exception:
+                self._contain("the scope of a call could not be made")
+            yield
+
     def on_attempt_end(self, end: AttemptEnd) -> None:
         if end.outcome not in ("error", "timeout") or (end.retry_expected and not self._capture_retried):
             return
         scopes: _Scopes | None = end.context.state.pop(self, None)
         if scopes is None:  # its arguments did not fit: the task was not called
             return
+        if end.exception is not None and scopes.captured is end.exception:
+            return  # of another task in the same call of a batch task
+        scopes.captured = end.exception
         with use_isolation_scope(scopes.isolation), use_scope(scopes.current):
             if end.exception is not None:
                 self._capture(end.exception, end)

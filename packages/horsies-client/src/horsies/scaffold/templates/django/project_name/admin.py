@@ -1,0 +1,5 @@
+from django.contrib import admin
+
+from project_name.models import Customer
+
+admin.site.register(Customer)

@@ -1,0 +1,18 @@
+"""The tasks of project_name. Workers run them: `make dev` here, `flask horsies worker` in production."""
+
+from horsies import RetryPolicy, TaskError, TaskResult
+
+from project_name import mail
+from project_name.extensions import app
+
+RETRY = RetryPolicy.exponential(30, max_retries=5, auto_retry_for=["MAIL_SERVER_DOWN"])
+
+
+@app.task("project_name.send_welcome", retry_policy=RETRY, timeout_ms=60_000)
+def send_welcome(address: str) -> TaskResult[str, TaskError]:
+    """It runs in a context of the Flask application. A task may run more than once, for example after a crash: make it
+    safe to repeat."""
+    if "@" not in address:
+        return TaskResult(err=TaskError("NO_ADDRESS", f"{address!r} is not an address"))
+    mail.deliver(address, "Welcome!")
+    return TaskResult(ok=f"welcomed {address}")
