@@ -14,6 +14,7 @@ from horsies.errors import OperationalErrorCode, RetrievalCode
 from horsies.ids import is_storable_id
 from horsies.options import check_timeout
 from horsies.result import TaskError, TaskResult
+from horsies.status import TaskStatus
 
 if TYPE_CHECKING:
     from horsies._pg.waiters import Seen
@@ -98,6 +99,10 @@ class Awaited(Generic[T_co]):
             if waiters.last_error is not None:
                 return self._broker_error(waiters.last_error)
             return self._not_ended(timeout_ms)
+        return await self._concluded(seen, timeout_ms)
+
+    async def _concluded(self, seen: "Seen | None", timeout_ms: int | None) -> TaskResult[T_co, TaskError]:
+        """The result of a wait; runs of some workflows have it in other rows."""
         return self._ended(seen, timeout_ms)
 
     def warn_of_wait(self, timeout_ms: int | None) -> None:
@@ -134,13 +139,16 @@ class Awaited(Generic[T_co]):
         from horsies.codec import DecodeError, decode_untyped_result
 
         if ended.result is None:
-            return err(
-                RetrievalCode.RESULT_NOT_AVAILABLE, f"{self._kind} {self._id} is {ended.status} without a result"
-            )
+            why = f"{self._kind} {self._id} is {ended.status} without a result"
+            if not self._is_workflow and ended.status == TaskStatus.COMPLETED:
+                why = f"task {self._id} has completed, and its value was not stored (store_result=False)"
+            return err(RetrievalCode.RESULT_NOT_AVAILABLE, why)
+        task = None if self._is_workflow else ended.task_name
+        text = self._app.envelopes.unwrap_result(ended.result, task)
         try:
             if codec is None:
-                return decode_untyped_result(ended.result, task_name=ended.task_name)
-            return codec.decode_result(ended.result)
+                return decode_untyped_result(text, task_name=ended.task_name)
+            return codec.decode_result(text)
         except DecodeError as error:
             return err(OperationalErrorCode.RESULT_DESERIALIZATION_ERROR, str(error))
 

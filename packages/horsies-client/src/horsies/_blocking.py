@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from horsies.context import find_current_task
+from horsies.context import find_current_call, find_current_task
 
 _log = logging.getLogger("horsies")
 _warned: Final[set[str]] = set()
@@ -11,7 +11,7 @@ _warned: Final[set[str]] = set()
 
 def warn_of_wait(what: str) -> None:
     """Log a warning when this code runs in a task, once per process and task name. `what`: what it waits for."""
-    context = find_current_task()
+    context = find_current_task() or find_current_call()
     if context is None or context.task_name in _warned:
         return
     _warned.add(context.task_name)

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from horsies._loading import load_verbs
 from horsies.config import AppConfig, PostgresConfig
+from horsies.envelopes import Envelopes
 from horsies.errors import UsageError
 from horsies.registry import Registry
 
 if TYPE_CHECKING:
+    from horsies._ambient import Ambient
     from horsies._pg.pool import Database
     from horsies._stand_in import StandIn
     from horsies.codec import PayloadLimits
     from horsies.operate.broker import PostgresBroker
+    from horsies.schedule import TaskSchedule
     from horsies.sync import BackgroundLoop
 
 R = TypeVar("R")
@@ -30,15 +33,20 @@ class AppRuntime:
         if config is None:
             config = AppConfig(PostgresConfig())
         if not isinstance(config, AppConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise UsageError(f"Horsies takes an AppConfig, not a {type(config).__name__}")
+            told = f"Horsies takes an AppConfig, not a {type(config).__name__}"
+            raise UsageError(f"{told}: write Horsies(AppConfig(PostgresConfig(url)))")
         self.config = config
         self.registry = Registry()
+        self.envelopes = Envelopes(config.payload_codec)
+        """Encodes and decodes what is stored; for the other horsies packages."""
         self._database: Database | None = None
         self._broker: PostgresBroker | None = None
         self._limits: PayloadLimits | None = None
         self._background: BackgroundLoop | None = None
         self.stand_in: StandIn | None = None
         """Takes the place of the database inside `horsies.testing.recorded` and `inline`."""
+        self.ambient: Ambient | None = None
+        """Finds the transaction that sends without `connection=` join; set by `horsies.contrib.django`."""
 
     def get_broker(self) -> "PostgresBroker":
         """Monitoring and manual recovery."""
@@ -47,8 +55,14 @@ class AppRuntime:
         if self._broker is None:
             from horsies.operate.broker import PostgresBroker
 
-            self._broker = PostgresBroker(self.database, self.config)
+            self._broker = PostgresBroker(self.database, self.config, self.encode_schedule)
         return self._broker
+
+    def encode_schedule(self, schedule: "TaskSchedule") -> str:
+        """The arguments of a schedule as JSON; `Horsies` checks them against its tasks."""
+        from horsies.stored_schedule import plain_kwargs
+
+        return plain_kwargs(schedule)
 
     @property
     def database(self) -> "Database":
@@ -61,6 +75,19 @@ class AppRuntime:
             database = vars(self).setdefault("_first_database", Database(self.config.broker, self.config.resilience))
             self._database = database
         return database
+
+    def redirect(self, config: AppConfig, database: "Database | None" = None) -> Callable[[], None]:
+        """Use another configuration, and its connections, until the returned function is called; for
+        `horsies.testing`, and for frameworks whose test runs have a database of their own."""
+        kept = {name: vars(self).get(name) for name in ("config", "_database", "_broker", "_first_database")}
+
+        def use(values: dict[str, Any]) -> None:
+            vars(self).update(values)
+            if values["_first_database"] is None:
+                del vars(self)["_first_database"]
+
+        use({**dict.fromkeys(kept), "config": config, "_database": database})
+        return lambda: use(kept)
 
     @property
     def schema(self) -> str | None:
@@ -90,6 +117,8 @@ class AppRuntime:
         """Close the connections of the synchronous methods. Happens automatically at exit."""
         if self._background is not None:
             self._background.close()
+        if self._database is not None:
+            self._database.forget_closed_loops()
 
     async def aclose(self) -> None:
         """Close the connections of the running loop, and those of the synchronous methods."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from horsies._checks import Checks
 from horsies.errors import ConfigurationError, HorsiesError
-from horsies.middleware import check_kinds
+from horsies.middleware import check_batch_scopes, check_kinds
 from horsies.schedule import Cron, Hourly, Interval
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def _traits(app: "Horsies", task: "TaskDefinition") -> str:
         traits.append("declared only")
     elif task.is_async:
         traits.append("async")
+    if task.batch is not None:
+        traits.append(f"up to {task.batch.max_size} in one call")
     return f"{', '.join(traits)}  ({task.location})"
 
 
@@ -95,6 +97,7 @@ def check_app(app: "Horsies") -> Iterator[Finding]:
             )
     checks = Checks("AppConfig")
     check_kinds(checks, app.config.middleware, {task.is_async for task in app.registry if not task.is_stub})
+    check_batch_scopes(checks, app.config.middleware, [task.name for task in app.registry if task.batch is not None])
     for problem in checks.problems:
         yield _problem(str(problem))
     yield from _check_schedules(app)

@@ -104,6 +104,12 @@ def _check(argv: Sequence[str]) -> int:
     return OK
 
 
+def _init(argv: Sequence[str]) -> int:
+    from horsies.scaffold.command import main as init
+
+    return init(argv)
+
+
 def _command(name: str) -> Command:
     """A command with its own module, which is imported when the command runs."""
 
@@ -116,14 +122,20 @@ def _command(name: str) -> Command:
 
 
 _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
+    "init": (_init, "write a small project to start from"),
     "check": (_check, "import an app and report its problems"),
     "doctor": (_command("doctor"), "report problems of a database and its workers, with fixes"),
     "tasks": (_command("tasks"), "list, show, retry, cancel and purge tasks"),
+    "quarantine": (_command("quarantine"), "tasks that crashed too often: list, release, purge"),
     "stale": (_command("stale"), "tasks without a sign of life from their worker: list, fail, requeue"),
-    "workers": (_command("workers"), "list workers with their load and liveness"),
+    "workers": (_command("workers"), "list workers with their load and liveness; drain, resume and resize them"),
     "queues": (_command("queues"), "list queues with their waiting tasks; pause, resume, and limit their groups"),
     "limits": (_command("limits"), "the limits that queues share: list, override, unset"),
-    "schedules": (_command("schedules"), "list schedules, run one now, pause and resume"),
+    "keys": (_command("keys"), "the unique keys that are taken: list, release"),
+    "schedules": (
+        _command("schedules"),
+        "list, make and change schedules; their last runs; run one now, pause and resume",
+    ),
     "workflows": (_command("workflows"), "runs of workflows: list, show, check, pause, resume, cancel, retry"),
     "version": (_version, "print the versions of the installed packages"),
 }

@@ -1,14 +1,17 @@
 """Registers tasks: what `@app.task` and `@app.declare` return, and what they check at import."""
 
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
 from horsies._checks import Checks, shown
 from horsies._runtime import AppRuntime
 from horsies._text import short
 from horsies.config import QueueMode
 from horsies.errors import ConfigurationError, TaskDefinitionError
+from horsies.exception_codes import ExceptionCodes, ExceptionMapper
 from horsies.groups import GroupBy, can_be_key, check_group_by
 from horsies.options import TaskOptions, check_name
 from horsies.registry import TaskDefinition
@@ -17,12 +20,35 @@ from horsies.retry import RetryPolicy
 from horsies.tasks import AsyncTaskFunction, Sender, TaskFunction, TaskStub
 
 if TYPE_CHECKING:
+    from horsies.batch_limits import BatchLimits
     from horsies.codec import TaskCodec
+    from horsies.uniqueness import OnConflict
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
+
+
+class TaskSettings(TypedDict, total=False):
+    """The options of `@app.task(task_name=...)`, except for `group_by`; `Horsies.task` says what they are."""
+
+    queue_name: str | None
+    retry_policy: RetryPolicy | None
+    timeout_ms: int | None
+    priority: int | None
+    good_until: datetime | timedelta | None
+    run_ahead: bool
+    metadata: Mapping[str, Any] | None
+    unique_for: timedelta | None
+    unique_by_args: bool | None
+    debounce: timedelta | None
+    max_wait: timedelta | None
+    on_conflict: "OnConflict | None"
+    store_result: bool
+    keep_for: timedelta | None
+    exception_mapper: ExceptionMapper | None
+    default_unhandled_error_code: str | None
 
 
 class TaskDecorator(Protocol):
@@ -93,7 +119,13 @@ class GroupedStubDecorator(Protocol[P]):
 
 
 def define(
-    app: AppRuntime, name: str, fn: Callable[..., Any], options: TaskOptions, *, is_stub: bool
+    app: AppRuntime,
+    name: str,
+    fn: Callable[..., Any],
+    options: TaskOptions,
+    *,
+    is_stub: bool,
+    batch: "BatchLimits | None" = None,
 ) -> TaskDefinition:
     """Register a function as a task; a definition that cannot work is a TaskDefinitionError with all its problems."""
     from horsies.codec import TaskCodec
@@ -106,15 +138,14 @@ def define(
     checks = Checks(f"task {short(str(name))!r} ({location})")
     check_name(checks, "name", name)
     options.check(checks)
-    check_group_by(checks, options.group_by, fn)
-    if isinstance(options.retry_policy, RetryPolicy):
-        config = app.config
-        options.retry_policy.check_codes(
-            checks,
-            config.exception_mapper,
-            config.default_unhandled_error_code,
-            getattr(inspect.unwrap(fn), "__globals__", {}),
-        )
+    taker, group_by = fn, options.group_by
+    if batch is not None:
+        from horsies.batch_limits import group_by_item, item_taker
+
+        batch.check(checks)
+        taker, group_by = item_taker(), None if group_by is None else group_by_item(group_by)
+    check_group_by(checks, options.group_by, taker)
+    options, exception_codes = _with_codes(app, options, fn, checks)
     queues = app.config.queue_names
     if options.queue_name is not None and options.queue_name not in queues:
         checks.add(
@@ -130,7 +161,8 @@ def define(
         text = "; ".join(f"{problem.where.rpartition('.')[2]}: {problem.why}" for problem in error.problems)
         fix = "; ".join(problem.fix for problem in error.problems)
         raise TaskDefinitionError(str(name), text, fix, location=location) from None
-    codec = TaskCodec.from_function(fn, task_name=name, location=location)
+    read = TaskCodec.from_function if batch is None else TaskCodec.from_batch_function
+    codec = read(fn, task_name=name, location=location)
     if options.group_by is not None:
         _refuse_odd_key(codec, options.group_by)
     definition = TaskDefinition(
@@ -141,10 +173,30 @@ def define(
         codec=codec,
         options=options,
         location=location,
-        group_by=None if options.group_by is None else GroupBy(name, options.group_by, inspect.signature(fn)),
+        batch=batch,
+        exception_codes=exception_codes,
     )
+    if group_by is not None:
+        definition = replace(definition, group_by=GroupBy(name, group_by, definition.signature()))
     app.registry.add(definition)
     return definition
+
+
+def _with_codes(
+    app: AppRuntime, options: TaskOptions, fn: Callable[..., Any], checks: Checks
+) -> tuple[TaskOptions, ExceptionCodes]:
+    """The options with a retry policy that lists codes only, and the codes of the task's exceptions."""
+    codes, policy = app.config.exception_codes, options.retry_policy
+    if any(
+        problem.where.rpartition(".")[2].startswith(("exception_mapper", "default_un")) for problem in checks.problems
+    ):
+        return options, codes  # a wrong mapping cannot be used
+    codes = codes.of_task(options.exception_mapper, options.default_unhandled_error_code)
+    if not isinstance(policy, RetryPolicy):
+        return options, codes
+    codes, policy = codes.settle(policy, checks)
+    policy.check_codes(checks, codes.mapper, codes.default, getattr(inspect.unwrap(fn), "__globals__", {}))
+    return replace(options, retry_policy=policy), codes
 
 
 def _refuse_odd_key(codec: "TaskCodec", group_by: object) -> None:
@@ -170,6 +222,15 @@ def refuse_no_name(decorator: str, name: object) -> None:
     if not isinstance(name, str):
         why = f"name: must be a string, got {shown(name)}"
         raise TaskDefinitionError(short(str(name)), why, f'write @app.{decorator}("name")')
+
+
+def name_of_task(name: str | None, task_name: str | None) -> str:
+    """The name of a task, which is given as `name` or as `task_name`."""
+    if name is not None and task_name is not None:
+        raise TaskDefinitionError(short(str(name)), "it has a name and a task_name", "give one of the two")
+    given = name if task_name is None else task_name
+    refuse_no_name("task", given)
+    return cast("str", given)
 
 
 def location_of(fn: object) -> str:

@@ -17,12 +17,15 @@ class OperationalErrorCode(StrEnum):
     UNHANDLED_EXCEPTION = "UNHANDLED_EXCEPTION"
     TASK_EXCEPTION = "TASK_EXCEPTION"
     WORKER_CRASHED = "WORKER_CRASHED"
+    CRASH_LIMIT = "CRASH_LIMIT"
     BROKER_ERROR = "BROKER_ERROR"
     WORKER_RESOLUTION_ERROR = "WORKER_RESOLUTION_ERROR"
     WORKER_SERIALIZATION_ERROR = "WORKER_SERIALIZATION_ERROR"
     RESULT_DESERIALIZATION_ERROR = "RESULT_DESERIALIZATION_ERROR"
     WORKFLOW_ENQUEUE_FAILED = "WORKFLOW_ENQUEUE_FAILED"
     SUBWORKFLOW_LOAD_FAILED = "SUBWORKFLOW_LOAD_FAILED"
+    COMPLETION_NOT_COMMITTED = "COMPLETION_NOT_COMMITTED"
+    """The task called `complete()` and returned, but the transaction of that call did not commit."""
 
 
 class ContractCode(StrEnum):
@@ -48,6 +51,7 @@ class OutcomeCode(StrEnum):
     TASK_CANCELLED = "TASK_CANCELLED"
     TASK_EXPIRED = "TASK_EXPIRED"
     TASK_TIMEOUT = "TASK_TIMEOUT"
+    TASK_SNOOZED = "TASK_SNOOZED"
     WORKFLOW_PAUSED = "WORKFLOW_PAUSED"
     WORKFLOW_FAILED = "WORKFLOW_FAILED"
     WORKFLOW_CANCELLED = "WORKFLOW_CANCELLED"
@@ -114,6 +118,16 @@ class BrokerError(HorsiesError):
 
 class UsageError(HorsiesError, RuntimeError):
     """A method was called where it cannot work, such as a blocking one on an event loop."""
+
+
+class ClaimLostError(HorsiesError):
+    """`complete()` wrote nothing: this attempt no longer owns its task, because it was taken for dead, or has ended.
+
+    Let it leave the block of your transaction, which rolls back: another attempt may be doing the same work."""
+
+    def __init__(self, task_id: str, message: str) -> None:
+        super().__init__(message)
+        self.task_id = task_id
 
 
 class SendErrorCode(StrEnum):

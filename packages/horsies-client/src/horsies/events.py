@@ -35,6 +35,45 @@ class WorkerStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerDraining(Event):
+    """An operator wants the worker to claim no more tasks; those that run go on."""
+
+    worker_id: str
+    requested_by: str | None
+    """Who asked, as the request says."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDrained(Event):
+    """The worker has no task any more, and claims none until it is resumed."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResumed(Event):
+    """The worker claims tasks again."""
+
+    worker_id: str
+    requested_by: str | None
+    """Who asked, as the request says."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResized(Event):
+    """An operator has changed the number of child processes. Further ones start now; those that are too many leave when
+    they have no task."""
+
+    worker_id: str
+    processes: int
+    """Child processes from now on."""
+    before: int
+    """Child processes until now."""
+    requested_by: str | None
+    """Who asked, as the request says."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStopping(Event):
     """The worker claims no more tasks."""
 
@@ -126,7 +165,8 @@ class AttemptFailed(Event):
     traceback: str | None
     """Of an exception; None for an err that the task returned."""
     will_retry: bool
-    """The worker's decision. The row may still change it: a cancelled or expired task is not retried."""
+    """The worker's decision. The row may still change it: a cancelled or expired task is not retried,
+    nor one in quarantine (`TaskQuarantined`)."""
     retry_delay_s: float
     duration_s: float | None
     """None: user code never began."""
@@ -136,6 +176,41 @@ class AttemptFailed(Event):
     """The task's metadata as JSON."""
     pid: int | None
     """The child process; None when the task never reached one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSnoozed(Event):
+    """A task returned `snooze`: it runs again later, and this is neither a failure nor an attempt."""
+
+    task_id: str
+    task_name: str
+    queue_name: str
+    attempt: int
+    """The number that its next run has again."""
+    snoozes: int
+    """How often it has snoozed, this time included."""
+    delay_s: float
+    """After which it runs again."""
+    duration_s: float
+    wait_s: float
+    """As for `AttemptSucceeded`."""
+    metadata: str | None
+    """The task's metadata as JSON."""
+    pid: int | None
+    """The child process."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskQuarantined(Event):
+    """A task has crashed as often as the `max_crashes` of its policy allows: it ended FAILED with CRASH_LIMIT, and an
+    operator decides (`horsies quarantine`)."""
+
+    task_id: str
+    attempt: int
+    crashes: int
+    """How often its process has died."""
+    reason: str
+    """How its process died the last time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,8 @@ class TaskHandle(Awaited[T_co]):
         self._definition = definition
         self.task_id = task_id
         self.is_duplicate = is_duplicate
-        """True when the send found a live task with the same `unique_key`, to which this handle refers."""
+        """True when another task holds the unique key of the send, and this handle refers to it. With `debounce` and
+        `on_conflict="replace"` that task has taken the arguments over."""
 
     def __repr__(self) -> str:
         name = f" {self._definition.name}" if self._definition else ""

@@ -39,9 +39,12 @@ def load_app(locator: str) -> "Horsies":
         return _only_app(module)
     found: object = module
     for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise LocatorError(f"module {module_name!r} has no {short(attribute)!r}{_hint(module)}")
-        found = getattr(found, name)
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise LocatorError(f"module {module_name!r} has no {short(attribute)!r}{_hint(module)}") from None
+        except Exception as error:  # a module may make its app when it is asked for
+            raise _raised(module_name, error) from error
     if not isinstance(found, Horsies):
         raise LocatorError(f"{locator!r} is {_described(found)}, not a Horsies app{_hint(module)}")
     return found

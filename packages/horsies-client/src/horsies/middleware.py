@@ -23,12 +23,12 @@ from horsies._checks import Checks, shown
 from horsies.errors import TaskSendError
 
 if TYPE_CHECKING:
-    from horsies.context import TaskContext
+    from horsies.context import BatchCall, TaskContext
     from horsies.result import TaskError, TaskResult
 
 _log = logging.getLogger("horsies")
 
-AttemptOutcomeName = Literal["ok", "error", "timeout", "cancelled", "interrupted"]
+AttemptOutcomeName = Literal["ok", "error", "timeout", "cancelled", "interrupted", "snoozed"]
 
 
 @dataclass(slots=True)
@@ -95,6 +95,11 @@ class Middleware:
         tasks."""
         return nullcontext()
 
+    def batch_scope(self, call: "BatchCall") -> AbstractContextManager[None]:
+        """Entered once around every call of a batch task, sync and async, in place of `scope` and `run_task`: the tasks
+        of one call may differ in their metadata. It must not block."""
+        return nullcontext()
+
     def run_task(
         self, ctx: "TaskContext", call: "Callable[[], TaskResult[Any, TaskError]]"
     ) -> "TaskResult[Any, TaskError]":
@@ -119,7 +124,7 @@ def overrides(middleware: Middleware, method: str) -> bool:
     )
 
 
-HOOKS: Final = ("on_send", "on_sent", "scope", "run_task", "run_task_async", "on_attempt_end")
+HOOKS: Final = ("on_send", "on_sent", "scope", "batch_scope", "run_task", "run_task_async", "on_attempt_end")
 
 
 def check_middleware(checks: Checks, given: object) -> tuple[Middleware, ...]:
@@ -155,6 +160,19 @@ def check_kinds(checks: Checks, middleware: Iterable[Middleware], kinds: Collect
                     f"{type(item).__name__} has {one} and not {other}: the app's `{kind}` tasks would run without it",
                     f"write {other} as well, or use scope, which is for both",
                 )
+
+
+def check_batch_scopes(checks: Checks, middleware: Iterable[Middleware], batch_tasks: Sequence[str]) -> None:
+    """Refuse middleware around attempts that would silently leave out the batch tasks of an app."""
+    for item in middleware if batch_tasks else ():
+        around = [name for name in ("scope", "run_task", "run_task_async") if overrides(item, name)]
+        if around and not overrides(item, "batch_scope"):
+            checks.add(
+                "middleware",
+                f"{type(item).__name__} has {around[0]} and not batch_scope: the batch task {batch_tasks[0]!r} would "
+                "run without it",
+                "write batch_scope as well: it is entered once around each call, which runs several tasks",
+            )
 
 
 def announce(middleware: Sequence[Middleware], task: Outgoing) -> None:

@@ -7,12 +7,17 @@ from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from horsies._checks import Checks, key_problem, shown
+from horsies.exception_codes import ExceptionMapper, check_default_code, check_exception_mapper
 from horsies.groups import check_group
 from horsies.metadata import RESERVED, encode
 from horsies.retry import RetryPolicy
+from horsies.uniqueness import OnConflict, check_unique
 
 MAX_TIMEOUT_MS: Final = 7 * 24 * 3_600_000
 MAX_DELAY: Final = timedelta(days=3650)
+REGISTERED: Final = '{"registered":true'
+"""The beginning of the `task_options` of a row that names only some options; the others are those of the worker's
+registration. Sends by name, by stub and from SQL write it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +36,43 @@ class TaskOptions:
     """What every send of the task starts with; stored in the row by itself."""
     group_by: str | Callable[..., Any] | None = None
     """The parameter, or the function of the arguments, that gives the group of a send without `group=`."""
+    store_result: bool = True
+    """Whether the value that the task returns is stored. Errors always are, and None is."""
+    keep_for: timedelta | None = None
+    """How long an ended task stays in the database; None: as long as the retention says."""
+    unique_for: timedelta | None = None
+    """The key stays taken for so long after the send, also when the task has ended."""
+    unique_by_args: bool | None = None
+    """The arguments are the key."""
+    debounce: timedelta | None = None
+    """A task that waits starts so long after the last send of its key, with the arguments of that."""
+    max_wait: timedelta | None = None
+    """But not later than so long after the first."""
+    on_conflict: OnConflict | None = None
+    exception_mapper: ExceptionMapper | None = None
+    """The error codes of exceptions that escape this task. Not stored in rows: the worker's registration decides."""
+    default_unhandled_error_code: str | None = None
+    """The error code of an exception that neither this task nor the app maps."""
 
     def check(self, checks: Checks) -> None:
         """Add all problems of these options."""
         checks.queue_name("queue_name", self.queue_name, optional=True)
+        if self.exception_mapper is not None:
+            object.__setattr__(self, "exception_mapper", check_exception_mapper(checks, self.exception_mapper))
+        if self.default_unhandled_error_code is not None:
+            check_default_code(checks, self.default_unhandled_error_code)
         checks.integer("priority", self.priority, 1, 100, optional=True)
         checks.integer("timeout_ms", self.timeout_ms, 1, MAX_TIMEOUT_MS, optional=True, unit="ms")
         checks.boolean("run_ahead", self.run_ahead)
+        checks.boolean("store_result", self.store_result)
+        check_keep_for(checks, self.keep_for)
         if self.retry_policy is not None and not isinstance(self.retry_policy, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]
-            checks.add("retry_policy", "is not a RetryPolicy", "use RetryPolicy.fixed, .exponential or .intervals")
+            checks.add(
+                "retry_policy", "is not a RetryPolicy", "use RetryPolicy.fixed, .exponential, .intervals or .crashes"
+            )
         check_good_until(checks, self.good_until)
         check_metadata(checks, self.metadata)
+        check_unique(checks, self, is_whole=True)
 
     @property
     def max_retries(self) -> int:
@@ -52,10 +83,14 @@ class TaskOptions:
         stored: dict[str, Any] = {}
         if self.retry_policy is not None:
             stored["retry_policy"] = self.retry_policy.to_json()
+            if self.retry_policy.max_crashes is not None:
+                stored["max_crashes"] = self.retry_policy.max_crashes
         if self.timeout_ms is not None:
             stored["timeout_ms"] = self.timeout_ms
         if not self.run_ahead:
             stored["run_ahead"] = False
+        if not self.store_result:
+            stored["store_result"] = False
         return json.dumps(stored, separators=(",", ":"), sort_keys=True)
 
     @classmethod
@@ -67,9 +102,10 @@ class TaskOptions:
         data = cast("dict[str, Any]", stored)
         policy = data.get("retry_policy")
         options = cls(
-            retry_policy=None if policy is None else RetryPolicy.from_json(policy),
+            retry_policy=None if policy is None else RetryPolicy.from_json(policy, max_crashes=data.get("max_crashes")),
             timeout_ms=data.get("timeout_ms"),
             run_ahead=data.get("run_ahead", True),
+            store_result=data.get("store_result", True),
         )
         checks = Checks("task_options")
         options.check(checks)
@@ -91,6 +127,13 @@ class SendOptions:
     connection: Any = None
     metadata: Mapping[str, Any] | None = None
     group: str | None = None
+    store_result: bool | None = None
+    keep_for: timedelta | None = None
+    unique_for: timedelta | None = None
+    unique_by_args: bool | None = None
+    debounce: timedelta | None = None
+    max_wait: timedelta | None = None
+    on_conflict: OnConflict | None = None
 
     def check(self, checks: Checks) -> None:
         """Add all problems of these options."""
@@ -110,6 +153,10 @@ class SendOptions:
             checks.add("task_id", why, ID_FIX)
         check_metadata(checks, self.metadata)
         check_group(checks, self.group)
+        if self.store_result is not None:
+            checks.boolean("store_result", self.store_result)
+        check_keep_for(checks, self.keep_for)
+        check_unique(checks, self)
 
 
 def check_name(checks: Checks, field: str, name: object, *, is_sent: bool = False) -> None:
@@ -152,6 +199,15 @@ def check_delay(checks: Checks, value: object) -> None:
         checks.add("delay", f"is a {type(value).__name__}", "give a timedelta")
     elif not timedelta(0) <= value <= MAX_DELAY:
         checks.add("delay", f"{_told(value)} is not between 0 and ten years", "give a timedelta in that range")
+
+
+def check_keep_for(checks: Checks, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, timedelta):
+        checks.add("keep_for", f"is {shown(value)}", "give a timedelta, such as timedelta(days=30)")
+    elif not timedelta(0) <= value <= MAX_DELAY:
+        checks.add("keep_for", f"{_told(value)} is not between 0 and ten years", "give a timedelta in that range")
 
 
 def _told(value: timedelta) -> str:

@@ -8,13 +8,15 @@
 Every run of pytest in the environment imports this module, so it imports nothing of horsies before a fixture is used.
 """
 
+import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
+    from horsies.testing.databases import Prepare
     from horsies.testing.real import TestDatabase
     from horsies.testing.sends import Sends
 
@@ -23,6 +25,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "horsies_app", "The app of the fixtures horsies_recorded, horsies_inline and horsies_db: module:attribute"
     )
+    told = "a PostgreSQL server on which horsies_db may create databases, in place of an embedded one: postgresql://..."
+    parser.addini("horsies_database_url", told)
+    parser.getgroup("horsies").addoption("--horsies-database-url", metavar="URL", help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    url = config.getoption("--horsies-database-url") or config.getini("horsies_database_url")
+    if url:
+        os.environ["HORSIES_TEST_DATABASE_URL"] = str(url)
+    if run := getattr(config, "workerinput", {}).get("horsies_run"):
+        os.environ["HORSIES_TESTING_RUN"] = run
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """pytest-xdist: its processes share one server."""
+    from horsies.testing.databases import begin_run
+
+    node.workerinput["horsies_run"] = str(begin_run())
 
 
 @pytest.fixture(scope="session")
@@ -62,10 +83,17 @@ def horsies_inline(horsies_app: "Horsies") -> "Iterator[Sends]":
         yield sends
 
 
+@pytest.fixture(scope="session")
+def horsies_prepare() -> "Prepare | None":
+    """Define a fixture of this name that returns a function: it gets the URL of the template database once per run, and
+    makes the tables of your own there."""
+    return None
+
+
 @pytest.fixture
-def horsies_db(horsies_app: "Horsies") -> "Iterator[TestDatabase]":
-    """The app's own database; what is sent in this test runs when the test drains it."""
+def horsies_db(horsies_app: "Horsies", horsies_prepare: "Prepare | None") -> "Iterator[TestDatabase]":
+    """The app on a clean database of this test; what is sent runs when the test drains it."""
     from horsies.testing import real
 
-    with real(horsies_app) as database:
+    with real(horsies_app, prepare=horsies_prepare) as database:
         yield database

@@ -1,13 +1,16 @@
 """The registered tasks of an app, by name. A name in a row is looked up here only; it is never imported."""
 
+import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from horsies.errors import TaskDefinitionError
+from horsies.exception_codes import ExceptionCodes
 from horsies.options import TaskOptions
 
 if TYPE_CHECKING:
+    from horsies.batch_limits import BatchLimits
     from horsies.codec import TaskCodec
     from horsies.groups import GroupBy
 
@@ -24,6 +27,18 @@ class TaskDefinition:
     options: TaskOptions
     location: str
     group_by: "GroupBy | None" = None
+    batch: "BatchLimits | None" = None
+    """Of a batch task: `fn` takes a list of items, one of each task."""
+    exception_codes: ExceptionCodes = field(default_factory=ExceptionCodes)
+    """The error codes of exceptions that escape it: those of the app, and its own."""
+
+    def signature(self) -> inspect.Signature:
+        """The parameters of a send, which are those of the function, or the item of a batch task."""
+        if self.batch is None:
+            return inspect.signature(self.fn)
+        from horsies.batch_limits import ITEM_SIGNATURE
+
+        return ITEM_SIGNATURE
 
 
 class Registry:

@@ -147,6 +147,13 @@ class TaskResult(Generic[T_co, E_co]):
         return hash((self.is_ok(), self._err))
 
 
+CONTINUES: Final = '{"continue":'
+"""The beginning of the stored result of a task that continues as a workflow; no other result begins like this."""
+
+NO_VALUE: Final = '{"ok":null}'
+"""The stored result of a task that returned None. It is stored even with `store_result=False`."""
+
+
 @dataclass(frozen=True)
 class Continued(Generic[T_co]):
     """What a task stores that continues as a workflow, or why it cannot."""

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Final, Self, cast
 
 from horsies._checks import Checks, shown
+from horsies._hints import known_settings
 from horsies.errors import (
     BUILT_IN_CODES,
     BuiltInCode,
@@ -25,10 +26,14 @@ from horsies.errors import (
 )
 
 MAX_RETRIES: Final = 1_000
+MAX_CRASHES: Final = 1_000
 MAX_DELAY_MS: Final = 30 * 24 * 3_600_000
 """30 days. Use a schedule for longer delays."""
 _MAX_LIST: Final = 1_000
 _FIX_SECONDS: Final = "give seconds from 0 (exponential: 0.001) to 2_592_000 (30 days)"
+
+Retryable = str | BuiltInCode | type[Exception]
+"""What `auto_retry_for` lists."""
 
 
 class RetryStrategy(StrEnum):
@@ -48,6 +53,7 @@ class Jitter(StrEnum):
     """A random delay in d/2..d: half of the delay is certain, so a broken service gets a pause."""
 
 
+@known_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Build a policy with `fixed`, `exponential` or `intervals`. Retry n (from 1) follows failed attempt n."""
@@ -56,8 +62,9 @@ class RetryPolicy:
     max_retries: int
     """Retries after the first attempt. 0 to 1,000."""
 
-    auto_retry_for: Sequence[str | BuiltInCode]
-    """The error codes that are retried. Any other error code ends the task."""
+    auto_retry_for: Sequence[Retryable]
+    """The error codes that are retried, and the classes of exceptions, with their subclasses. Any other error ends the
+    task. A task that is registered with the policy has the codes of these classes in their place."""
 
     delays_ms: Sequence[int]
     """The delay (fixed), the first delay (exponential), or all delays (intervals: the last one repeats)."""
@@ -70,17 +77,40 @@ class RetryPolicy:
 
     jitter: Jitter = Jitter.NONE
 
+    max_crashes: int | None = None
+    """After so many crashes of its process the task ends FAILED with CRASH_LIMIT; until then each one is retried, and
+    uses up none of `max_retries`. None: a crash is retried only where `auto_retry_for` lists WORKER_CRASHED."""
+
     @classmethod
     def fixed(
         cls,
         seconds: float,
         max_retries: int,
         *,
-        auto_retry_for: Sequence[str | BuiltInCode] = (),
+        auto_retry_for: Sequence[Retryable] = (),
         jitter: Jitter | str = Jitter.NONE,
+        max_crashes: int | None = None,
     ) -> Self:
         """The same delay before every retry."""
-        return cls._build(RetryStrategy.FIXED, {"seconds": seconds}, max_retries, auto_retry_for, jitter)
+        delays = {"seconds": seconds}
+        return cls._build(
+            RetryStrategy.FIXED, delays, max_retries, auto_retry_for, jitter, max_crashes=max_crashes
+        )  # fmt: skip
+
+    @classmethod
+    def crashes(
+        cls,
+        max_crashes: int,
+        *,
+        base_seconds: float = 1.0,
+        factor: float = 2.0,
+        cap_seconds: float = 3_600.0,
+        jitter: Jitter | str = Jitter.EQUAL,
+    ) -> Self:
+        """Retry crashes of the process alone, and no error of the task; delays as in `exponential`."""
+        return cls.exponential(
+            base_seconds, 0, factor=factor, cap_seconds=cap_seconds, jitter=jitter, max_crashes=max_crashes
+        )
 
     @classmethod
     def exponential(
@@ -90,8 +120,9 @@ class RetryPolicy:
         *,
         factor: float = 2.0,
         cap_seconds: float = 3_600.0,
-        auto_retry_for: Sequence[str | BuiltInCode] = (),
+        auto_retry_for: Sequence[Retryable] = (),
         jitter: Jitter | str = Jitter.EQUAL,
+        max_crashes: int | None = None,
     ) -> Self:
         """`base_seconds`, then each delay `factor` times longer, up to `cap_seconds`."""
         return cls._build(
@@ -102,6 +133,7 @@ class RetryPolicy:
             jitter,
             factor=factor,
             cap_seconds=cap_seconds,
+            max_crashes=max_crashes,
         )
 
     @classmethod
@@ -110,8 +142,9 @@ class RetryPolicy:
         seconds: Sequence[float],
         *,
         max_retries: int | None = None,
-        auto_retry_for: Sequence[str | BuiltInCode] = (),
+        auto_retry_for: Sequence[Retryable] = (),
         jitter: Jitter | str = Jitter.NONE,
+        max_crashes: int | None = None,
     ) -> Self:
         """The listed delays, one per retry. With a larger `max_retries` the last delay repeats."""
         checks = Checks("RetryPolicy")
@@ -121,7 +154,11 @@ class RetryPolicy:
         checks.finish()
         listed = {f"intervals[{at}]": value for at, value in enumerate(items)}
         count = len(listed) if max_retries is None else max_retries
-        return cls._build(RetryStrategy.INTERVALS, listed, count, auto_retry_for, jitter)
+        if max_retries is None and max_crashes is not None and not auto_retry_for:
+            count = 0  # the delays are those of crashes alone
+        return cls._build(
+            RetryStrategy.INTERVALS, listed, count, auto_retry_for, jitter, max_crashes=max_crashes
+        )  # fmt: skip
 
     @classmethod
     def _build(
@@ -129,11 +166,12 @@ class RetryPolicy:
         strategy: RetryStrategy,
         seconds: Mapping[str, object],
         max_retries: int,
-        auto_retry_for: Sequence[str | BuiltInCode],
+        auto_retry_for: Sequence[Retryable],
         jitter: Jitter | str,
         *,
         factor: float = 2.0,
         cap_seconds: object = 3_600.0,
+        max_crashes: int | None = None,
     ) -> Self:
         """Convert seconds to milliseconds, and report invalid ones together with all other problems."""
         checks = Checks("RetryPolicy")
@@ -143,6 +181,7 @@ class RetryPolicy:
         cap = _milliseconds(checks, "cap_seconds", cap_seconds, 1)
         settings: dict[str, Any] = {"strategy": strategy, "max_retries": max_retries, "factor": factor, "cap_ms": cap}
         settings |= {"auto_retry_for": auto_retry_for, "delays_ms": delays, "jitter": jitter}
+        settings["max_crashes"] = max_crashes
         try:
             policy = cls(**settings)
         except ConfigurationError as error:
@@ -157,16 +196,19 @@ class RetryPolicy:
         if checks.word("jitter", self.jitter, tuple(Jitter)):
             object.__setattr__(self, "jitter", Jitter(self.jitter))
         retries_ok = checks.integer("max_retries", self.max_retries, 0, MAX_RETRIES)
+        checks.integer("max_crashes", self.max_crashes, 1, MAX_CRASHES, optional=True)
         codes: tuple[Any, ...] = (
             checks.listed("auto_retry_for", self.auto_retry_for, 'write auto_retry_for=["SMTP_DOWN"]') or ()
         )
         for at, code in enumerate(codes):
-            if isinstance(code, type) and issubclass(code, BaseException):
-                fix = f'map it, AppConfig(exception_mapper={{{code.__name__}: "SOME_CODE"}}), and list the code here'
-                checks.add(f"auto_retry_for[{at}]", f"{code.__name__} is an exception, not an error code", fix)
-            else:
+            if not isinstance(code, type):
                 checks.text(f"auto_retry_for[{at}]", cast("object", code))
-        object.__setattr__(self, "auto_retry_for", tuple(str(code) for code in codes))
+            elif not issubclass(code, Exception):
+                why = f"{code.__name__} is not a subclass of Exception"
+                checks.add(f"auto_retry_for[{at}]", why, "list error codes and exceptions that a task may end with")
+        object.__setattr__(
+            self, "auto_retry_for", tuple(code if isinstance(code, type) else str(code) for code in codes)
+        )
         if retries_ok and self.max_retries > 0 and not codes and not _named(checks, "auto_retry_for"):
             why = f"is empty, so none of the {self.max_retries} retries could ever happen"
             checks.add("auto_retry_for", why, 'list error codes, such as ["SMTP_DOWN", "WORKER_CRASHED"]')
@@ -191,6 +233,12 @@ class RetryPolicy:
         """True if errors with this code are retried, regardless of the number of retries left."""
         return str(error_code) in self.auto_retry_for
 
+    def may_rerun_crashed(self, attempt: int, budget: int) -> bool:
+        """Whether another worker may run the task again when the process of this attempt has died."""
+        if self.max_crashes is not None:
+            return True
+        return attempt <= budget and self.allows(OperationalErrorCode.WORKER_CRASHED)
+
     def check_codes(
         self, checks: Checks, mapper: Mapping[type[BaseException], str], default_code: str, scope: Mapping[str, object]
     ) -> None:
@@ -201,7 +249,7 @@ class RetryPolicy:
         """
         possible = {*mapper.values(), default_code}
         mapped = {exception.__name__: code for exception, code in mapper.items()}
-        for code in self.auto_retry_for:
+        for code in map(str, self.auto_retry_for):
             name = code.rpartition(".")[2]
             if code in possible:
                 continue
@@ -210,7 +258,7 @@ class RetryPolicy:
                 checks.add("retry_policy", f"auto_retry_for: {why}", f"list {mapped[name]!r}")
             elif _is_exception_name(code, scope):
                 why = f"{code!r} is the name of an exception, not an error code, and can never match"
-                fix = f'map it, AppConfig(exception_mapper={{{name}: "SOME_CODE"}}), and list that code'
+                fix = f"list the class itself, {name} without quotes"
                 unmapped = f"an exception that is not mapped has the code {default_code!r}"
                 checks.add("retry_policy", f"auto_retry_for: {why}", f"{fix}; {unmapped}")
             elif (built_in := BUILT_IN_CODES.get(code)) is not None and built_in not in _OF_ATTEMPTS:
@@ -242,11 +290,13 @@ class RetryPolicy:
         return min(self.cap_ms, round(base * self.factor**steps))
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as JSON data in a fixed order, so that equal policies have equal text."""
+        """The policy as JSON data in a fixed order, so that equal policies have equal text. `TaskOptions`
+        stores `max_crashes` beside it: a worker of an older release refuses a policy with a key that it does not know.
+        """
         data: dict[str, Any] = {
             "strategy": self.strategy.value,
             "max_retries": self.max_retries,
-            "auto_retry_for": list(self.auto_retry_for),
+            "auto_retry_for": list(map(str, self.auto_retry_for)),
             "delays_ms": list(self.delays_ms),
             "jitter": self.jitter.value,
         }
@@ -255,7 +305,7 @@ class RetryPolicy:
         return data
 
     @classmethod
-    def from_json(cls, data: object) -> Self:
+    def from_json(cls, data: object, *, max_crashes: Any = None) -> Self:
         """Read the output of `to_json`; raises ValueError for other data."""
         if not isinstance(data, Mapping):
             raise ValueError(f"a retry policy is a JSON object, got {shown(data)}")
@@ -268,13 +318,14 @@ class RetryPolicy:
             raise ValueError(
                 f"a retry policy lacks {sorted(missing)} and does not know {shown(sorted(map(str, unknown)))}"
             )
-        return cls(**cast("dict[str, Any]", fields))
+        return cls(**cast("dict[str, Any]", fields), max_crashes=max_crashes)
 
 
 _OF_ATTEMPTS: Final = frozenset(
     {
         OperationalErrorCode.UNHANDLED_EXCEPTION,
         OperationalErrorCode.WORKER_CRASHED,
+        OperationalErrorCode.COMPLETION_NOT_COMMITTED,
         OperationalErrorCode.WORKER_SERIALIZATION_ERROR,
         OutcomeCode.TASK_TIMEOUT,
         *ContractCode,
@@ -289,6 +340,10 @@ def _why_never(code: BuiltInCode) -> str:
             return "it says that a reader could not get a result"
         case OperationalErrorCode.WORKER_RESOLUTION_ERROR:
             return "such a task never starts, because no worker knows its name"
+        case OperationalErrorCode.CRASH_LIMIT:
+            return "a task with it has crashed as often as max_crashes allows"
+        case OutcomeCode.TASK_SNOOZED:
+            return "a snoozed task runs again by itself, and that is no retry"
         case OutcomeCode.TASK_CANCELLED | OutcomeCode.TASK_EXPIRED:
             return "such a task was ended for good"
         case OperationalErrorCode.TASK_EXCEPTION | OperationalErrorCode.SUBWORKFLOW_LOAD_FAILED:

@@ -7,13 +7,14 @@ that shares the configuration does not load that code.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, fields
 from datetime import time, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal, cast
 
 from horsies._checks import Checks, shown
+from horsies._hints import known_settings
 from horsies.groups import check_group
 from horsies.options import check_name
 
@@ -156,6 +157,7 @@ class Monthly:
         return f"monthly on {'the last day' if self.day == LAST_DAY else f'day {self.day}'} at {self.at}"
 
 
+@known_settings
 @dataclass(frozen=True, slots=True)
 class Cron:
     """Five fields of cron, read on the local clock: minute, hour, day of month, month, day of week.
@@ -189,6 +191,7 @@ Pattern = Interval | Hourly | Daily | Weekly | Monthly | Cron
 _PATTERNS: Final = (Interval, Hourly, Daily, Weekly, Monthly, Cron)
 
 
+@known_settings
 @dataclass(frozen=True, slots=True)
 class TaskSchedule:
     """Starts a task or a workflow by a pattern. The task's registration decides retries, time-out and priority.
@@ -209,6 +212,10 @@ class TaskSchedule:
 
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True, hash=False)
     """The arguments of each call, by name."""
+
+    args: Sequence[Any] = field(default=(), kw_only=True, hash=False)
+    """The first arguments of each call, by position. The task's parameters give them their names, so that a schedule
+    that is stored has `kwargs` only."""
 
     queue_name: str | None = field(default=None, kw_only=True)
     """None: the task's own queue."""
@@ -249,8 +256,10 @@ class TaskSchedule:
             self._check_workflow(checks)
         if not isinstance(self.pattern, _PATTERNS):  # pyright: ignore[reportUnnecessaryIsInstance]
             names = ", ".join(kind.__name__ for kind in _PATTERNS)
-            checks.add("pattern", f"{shown(self.pattern)} is not a pattern", f"give one of: {names}")
+            fix = f"{_pattern_like(self.pattern)}give one of: {names}"
+            checks.add("pattern", f"{shown(self.pattern)} is not a pattern", fix)
         self._check_kwargs(checks)
+        self._check_args(checks)
         checks.queue_name("queue_name", self.queue_name, optional=True)
         check_group(checks, self.group)
         if checks.text("timezone", self.timezone) and not _ZONE.match(self.timezone):
@@ -290,6 +299,15 @@ class TaskSchedule:
         # a copy, so that it cannot change after the checks
         object.__setattr__(self, "kwargs", dict(cast("Mapping[str, Any]", given)))
 
+    def _check_args(self, checks: Checks) -> None:
+        fix = "write args=(1, 2)"
+        listed = checks.listed("args", self.args, fix)
+        if isinstance(cast("object", self.args), AbstractSet):
+            checks.add("args", f"{shown(self.args)} has no order", fix)
+        object.__setattr__(self, "args", listed or ())
+        if listed and self.workflow is not None:
+            checks.add("args", "a workflow takes its arguments by name", "give them as kwargs")
+
     def _check_jitter(self, checks: Checks) -> None:
         given = cast("object", self.jitter)
         if isinstance(given, int | float) and not isinstance(given, bool):
@@ -314,6 +332,15 @@ class TaskSchedule:
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
+def _pattern_like(given: object) -> str:
+    """What was probably meant by a value that another scheduler takes as a schedule."""
+    if isinstance(given, str) or hasattr(given, "day_of_week"):
+        return 'write Cron("30 2 * * mon-fri"), or '
+    is_span = isinstance(given, int | float | timedelta) and not isinstance(given, bool)
+    return "write Interval(seconds=...), or " if is_span else ""
+
+
+@known_settings
 @dataclass(frozen=True, slots=True)
 class ScheduleConfig:
     """The schedules of an app: `AppConfig(schedule=ScheduleConfig([...]))`."""

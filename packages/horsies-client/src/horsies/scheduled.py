@@ -1,27 +1,32 @@
-"""Turns each schedule into the task or the workflow that its runs start, once, when the scheduler starts.
+"""Turns each schedule into the task or the workflow that its runs start.
 
-Used by the scheduler and by `horsies check`. Reports the problems of all schedules together: an unknown task or queue,
-arguments that do not fit, an unknown time zone, an invalid cron expression.
+Used by the scheduler, by `horsies check`, and before a schedule is stored. Reports all problems together: an unknown
+task or queue, arguments that do not fit, an unknown time zone, an invalid cron expression.
 """
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from horsies._checks import Checks, shown
-from horsies.codec import EncodeError
+from horsies.codec import DecodeError, EncodeError
+from horsies.envelopes import MARK
 from horsies.errors import ConfigurationError, Problem, TaskSendError
 from horsies.groups import GroupError
 from horsies.ids import derived_id, new_id
 from horsies.new_tasks import NewTasks, checked_plan
 from horsies.options import SendOptions
+from horsies.payload_codec import PayloadError
 from horsies.schedule import Cron, TaskSchedule
+from horsies.stored_schedule import plain_kwargs, storable
+from horsies.workflow.defined import workflows_of
 from horsies.workflow.spec import WorkflowSpec
 
 if TYPE_CHECKING:
-    from horsies.app import Horsies
+    from horsies._runtime import AppRuntime
 
 CronProblem = Callable[[str], str | None]
 """Returns the problem of a cron expression, or None."""
@@ -54,7 +59,7 @@ class ScheduledTask:
         return timedelta(milliseconds=int(self.schedule.max_jitter / timedelta(milliseconds=1) * draw))
 
 
-def settle_schedules(app: "Horsies", cron_problem: CronProblem | None) -> list[ScheduledTask]:
+def settle_schedules(app: "AppRuntime", cron_problem: CronProblem | None) -> list[ScheduledTask]:
     """Settle all schedules of the app; raises ConfigurationError with the problems of all of them."""
     problems: list[Problem] = []
     settled = [_settle(app, schedule, cron_problem, problems) for schedule in app.config.schedule.schedules]
@@ -63,14 +68,145 @@ def settle_schedules(app: "Horsies", cron_problem: CronProblem | None) -> list[S
     return [task for task in settled if task is not None]
 
 
+def settle_schedule(app: "AppRuntime", schedule: TaskSchedule, cron_problem: CronProblem | None) -> ScheduledTask:
+    """The same for one schedule."""
+    problems: list[Problem] = []
+    task = _settle(app, schedule, cron_problem, problems)
+    if task is None or problems:
+        raise ConfigurationError(problems, subject="schedule")
+    return task
+
+
+def decoded(app: "AppRuntime", schedule: TaskSchedule, kwargs: str) -> TaskSchedule:
+    """The stored schedule with its arguments in the types of its task, from JSON; raises ConfigurationError."""
+    plain = _plain_kwargs(app, schedule, kwargs)
+    definition = None if schedule.task_name is None else app.registry.get(schedule.task_name)
+    if definition is None:
+        return schedule if plain == kwargs else replace(schedule, kwargs=json.loads(plain))
+    try:
+        return replace(schedule, kwargs=definition.codec.decode_call(None, plain)[1])
+    except DecodeError as error:
+        checks = Checks(f"TaskSchedule({schedule.name!r})")
+        checks.add("kwargs", str(error), f"give what {schedule.task_name!r} ({definition.location}) takes")
+        raise ConfigurationError(checks.problems, subject="schedule") from error
+
+
+def checked_kwargs(app: "AppRuntime", schedule: TaskSchedule) -> str:
+    """The arguments of a schedule as JSON, to be stored with it; raises ConfigurationError with all problems.
+
+    A task or workflow that this app has not defined belongs to another code base: its arguments are checked there.
+    """
+    cron_problem = _installed_cron_problem()
+    is_known = _is_known(app, schedule)
+    if schedule.args:
+        checks = Checks(f"TaskSchedule({schedule.name!r})")
+        schedule = _by_name(app, schedule, checks)
+        checks.finish()
+    schedule = _without_envelopes(app, schedule, is_known=is_known)
+    if schedule.workflow is not None:
+        if is_known:
+            settle_schedule(app, schedule, cron_problem)
+    elif is_known:
+        try:
+            target = settle_schedule(app, schedule, cron_problem).target
+        except ConfigurationError as error:
+            target = _settle_json(app, schedule, cron_problem, error).target
+        if isinstance(target, NewTasks):
+            return storable(schedule, target.kwargs[0] or "{}")
+    checks = Checks(f"TaskSchedule({schedule.name!r})")
+    _check_time(checks, schedule, cron_problem)
+    checks.finish()
+    try:
+        _, stored = app.envelopes.wrap_call(None, plain_kwargs(schedule), schedule.target)
+    except PayloadError as error:
+        checks.add("kwargs", f"cannot be stored: {error}", "see the payload_codec of this app")
+        raise ConfigurationError(checks.problems, subject="schedule") from error
+    return stored or "{}"
+
+
+def _by_name(app: "AppRuntime", schedule: TaskSchedule, checks: Checks) -> TaskSchedule:
+    """The schedule with all its arguments in `kwargs`, by the names that the task's parameters have."""
+    if not schedule.args:
+        return schedule
+    definition = app.registry.get(str(schedule.task_name))
+    fix = "give them as kwargs, by name"
+    if definition is None:
+        why = f"task {schedule.task_name!r} is not defined here, so that the names of its parameters are not known"
+        checks.add("args", why, fix)
+        return replace(schedule, args=())
+    signature = definition.codec.signature
+    names = [parameter.name for parameter in signature.positional_or_keyword]
+    given = dict(zip(names, schedule.args, strict=False))
+    if signature.positional_only:
+        why = f"task {schedule.task_name!r} has parameters without a name, and a schedule has its arguments by name"
+        checks.add("args", why, "remove the / from its parameters")
+    elif len(schedule.args) > len(names):
+        takes = ", ".join(names) or "none"
+        why = f"task {schedule.task_name!r} takes by position and by name: {takes}; {len(schedule.args)} are given"
+        checks.add("args", why, fix)
+    elif twice := sorted(given.keys() & schedule.kwargs.keys()):
+        checks.add("args", f"{', '.join(map(repr, twice))} is in kwargs too", "give each argument once")
+    return replace(schedule, args=(), kwargs={**given, **schedule.kwargs})
+
+
+def _is_known(app: "AppRuntime", schedule: TaskSchedule) -> bool:
+    """Whether this app has the task or the workflow."""
+    if schedule.workflow is None:
+        return app.registry.get(str(schedule.task_name)) is not None
+    workflows = workflows_of(app)
+    return workflows.definition(schedule.workflow) is not None or workflows.get(schedule.workflow) is not None
+
+
+def _without_envelopes(app: "AppRuntime", schedule: TaskSchedule, *, is_known: bool) -> TaskSchedule:
+    """A stored schedule that is put again may have its arguments as they are stored. An app that has neither the codec
+    nor the task stores them so again. Raises ConfigurationError."""
+    if not any(isinstance(value, dict) for value in schedule.kwargs.values()):
+        return schedule
+    try:
+        text = plain_kwargs(schedule)
+    except ConfigurationError:
+        return schedule  # not JSON: the checks tell
+    if MARK not in text or (app.envelopes.codec is None and not is_known):
+        return schedule
+    plain = _plain_kwargs(app, schedule, text)
+    return schedule if plain == text else replace(schedule, kwargs=json.loads(plain))
+
+
+def _plain_kwargs(app: "AppRuntime", schedule: TaskSchedule, kwargs: str) -> str:
+    """Stored arguments without envelopes; raises ConfigurationError."""
+    try:
+        return app.envelopes.unwrap_call(None, kwargs, schedule.target)[1] or "{}"
+    except PayloadError as error:
+        checks = Checks(f"TaskSchedule({schedule.name!r})")
+        checks.add("kwargs", str(error), "configure the payload_codec of the app that stored the schedule")
+        raise ConfigurationError(checks.problems, subject="schedule") from error
+
+
+def _settle_json(
+    app: "AppRuntime", schedule: TaskSchedule, cron_problem: CronProblem | None, error: ConfigurationError
+) -> ScheduledTask:
+    """The same for arguments that are JSON already: of a stored schedule, or of the command line."""
+    try:
+        return settle_schedule(app, decoded(app, schedule, plain_kwargs(schedule)), cron_problem)
+    except ConfigurationError:
+        raise error from None
+
+
+def _installed_cron_problem() -> CronProblem | None:
+    """The check of cron expressions, where the package horsies-worker is installed."""
+    try:
+        from horsies_worker.scheduler.local_times import cron_problem
+    except ImportError:
+        return None
+    return cron_problem
+
+
 def _settle(
-    app: "Horsies", schedule: TaskSchedule, cron_problem: CronProblem | None, problems: list[Problem]
+    app: "AppRuntime", schedule: TaskSchedule, cron_problem: CronProblem | None, problems: list[Problem]
 ) -> ScheduledTask | None:
     checks = Checks(f"TaskSchedule({schedule.name!r})")
-    _check_zone(checks, schedule.timezone)
-    pattern = schedule.pattern
-    if isinstance(pattern, Cron) and cron_problem is not None and (why := cron_problem(pattern.expression)):
-        checks.add("pattern", f"{pattern.expression!r}: {why}", "five fields: minute hour day-of-month month weekday")
+    schedule = _by_name(app, schedule, checks)
+    _check_time(checks, schedule, cron_problem)
     queues = app.config.queue_names
     if schedule.queue_name is not None and schedule.queue_name not in queues:
         checks.add(
@@ -84,9 +220,9 @@ def _settle(
     return None if target is None or checks.problems else ScheduledTask(schedule, target)
 
 
-def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks) -> "WorkflowSpec[Any] | None":
+def _workflow(app: "AppRuntime", schedule: TaskSchedule, name: str, checks: Checks) -> "WorkflowSpec[Any] | None":
     """Build the workflow once for all slots; later builds of the app do not change it."""
-    definition = app.workflows.definition(name)
+    definition = workflows_of(app).definition(name)
     spec: object
     if definition is not None and definition.build_with and (schedule.kwargs or definition.static is None):
         try:
@@ -102,12 +238,12 @@ def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks)
     elif schedule.kwargs:
         checks.add("kwargs", f"workflow {name!r} takes none", "give its definition a build_with, or leave them out")
         return None
-    elif app.workflows.is_rebuilt(name):
+    elif workflows_of(app).is_rebuilt(name):
         why = f"app.workflow has built {name!r} more than once and differently, so that the schedule could mean any"
         checks.add("workflow", why, "write a WorkflowDefinition with a build_with, and give its arguments as kwargs")
         return None
     else:
-        spec = app.workflows.get(name)
+        spec = workflows_of(app).get(name)
     if spec is None:
         checks.add("workflow", f"no workflow {name!r} is defined", "import the module that defines it, or rename")
         return None
@@ -120,7 +256,7 @@ def _workflow(app: "Horsies", schedule: TaskSchedule, name: str, checks: Checks)
     return found
 
 
-def _row(app: "Horsies", schedule: TaskSchedule, task_name: str, checks: Checks) -> NewTasks | None:
+def _row(app: "AppRuntime", schedule: TaskSchedule, task_name: str, checks: Checks) -> NewTasks | None:
     definition = app.registry.get(task_name)
     if definition is None:
         checks.add("task_name", f"no task {task_name!r} is registered", "import the module that defines it, or rename")
@@ -144,7 +280,10 @@ def _row(app: "Horsies", schedule: TaskSchedule, task_name: str, checks: Checks)
     return settled.tasks([call], None if group is None else [group])
 
 
-def _check_zone(checks: Checks, name: str) -> None:
+def _check_time(checks: Checks, schedule: TaskSchedule, cron_problem: CronProblem | None) -> None:
+    name, pattern = schedule.timezone, schedule.pattern
+    if isinstance(pattern, Cron) and cron_problem is not None and (why := cron_problem(pattern.expression)):
+        checks.add("pattern", f"{pattern.expression!r}: {why}", "five fields: minute hour day-of-month month weekday")
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

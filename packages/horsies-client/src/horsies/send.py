@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from horsies._checks import shown
 from horsies._pg import enqueue, foreign
 from horsies._pg.refusals import and_remedy, worded
+from horsies._pg.schema_guard import remedy
 from horsies._pg.transient import Doubt, is_from_driver, is_transient, sqlstate
 from horsies.context import find_current_task
 from horsies.errors import HorsiesError, SendErrorCode, TaskSendError
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.new_tasks import NewTasks
     from horsies.registry import TaskDefinition
+
+_OBJECT_IS_MISSING = ("42P01", "42883")
+"""undefined_table and undefined_function"""
 
 H = TypeVar("H")
 T = TypeVar("T")
@@ -93,6 +97,8 @@ class Send(Generic[H]):
 
     def send(self) -> H:
         """Send from synchronous code."""
+        if self.connection is None and self.app.ambient is not None:
+            self.connection = self.app.ambient.connection()
         if self.app.stand_in is not None:
             return self.app.stand_in.send(self)
         if self.outgoing is None:
@@ -102,6 +108,8 @@ class Send(Generic[H]):
 
     async def send_async(self) -> H:
         """Send from a coroutine."""
+        if self.connection is None and self.app.ambient is not None:
+            return await self.app.ambient.send_async(self)
         if self.app.stand_in is not None:
             return await self.app.stand_in.send_async(self)
         if self.outgoing is None:
@@ -157,6 +165,8 @@ class Send(Generic[H]):
         if self.connection is not None:
             if sqlstate(error) is not None:
                 why = f"your connection refused the statement ({told}); it is not enqueued, roll your transaction back"
+                if sqlstate(error) in _OBJECT_IS_MISSING and "horsies_" in told:
+                    why += f"; there are no or older horsies tables: {remedy(self.app.config.broker.schema)}"
             else:
                 why = f"your connection failed ({told}); it is enqueued only if your transaction was committed"
         elif is_transient(error) or is_from_driver(error):

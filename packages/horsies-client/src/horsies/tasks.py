@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast
 
 from horsies._checks import Checks, shown
 from horsies._hints import SENDER, known_options, missing
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.codec import EncodedCall
     from horsies.registry import TaskDefinition
+    from horsies.uniqueness import OnConflict
     from horsies.workflow.node_builder import NodeBuilder
     from horsies.workflow.nodes import Join, Node, Task as NodeTask
 
@@ -37,6 +38,7 @@ Seconds = float
 When = Seconds | timedelta | datetime
 
 _NO_OPTIONS = SendOptions()
+_ARGUMENTS: Final = "send(...) takes the arguments of the task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class TaskCall(Generic[T_co]):
     kwargs: Mapping[str, Any]
     task_name: str | None = None
     options: SendOptions = _NO_OPTIONS
-    """Those of the sender that made it; `send_many` has one set of options for all of its tasks."""
+    """Those of the sender that made it. `app.send_many` applies them; `send_many` of a task has its own for all."""
 
 
 CallLike = TaskCall[T] | tuple[Any, ...] | Mapping[str, Any]
@@ -60,7 +62,7 @@ class WithOptions(Generic[S]):
     def _changed(self, **changes: Any) -> S:
         """A sender with these options changed; None leaves an option as it is."""
 
-    @known_options(countdown="delay=...")
+    @known_options(_ARGUMENTS, countdown="delay=...", args="send(...)", kwargs="send(...)")
     def with_options(
         self,
         *,
@@ -74,6 +76,13 @@ class WithOptions(Generic[S]):
         connection: Any = None,
         metadata: Mapping[str, Any] | None = None,
         group: str | None = None,
+        store_result: bool | None = None,
+        keep_for: timedelta | None = None,
+        unique_for: timedelta | None = None,
+        unique_by_args: bool | None = None,
+        debounce: timedelta | None = None,
+        max_wait: timedelta | None = None,
+        on_conflict: "OnConflict | None" = None,
     ) -> S:
         """A sender of the same task, or for `app.send` of any task, with these options.
 
@@ -83,10 +92,19 @@ class WithOptions(Generic[S]):
         your transaction commits. `metadata`: small JSON values beside the arguments, such as the tenant; the task finds
         them in `current_task().metadata`. `group`: a text of up to 255 characters, such as the tenant's id: the queue's
         `GroupPolicy` limits each group, and lets groups take turns. It wins over the `group_by` of the task.
+        `store_result=False`: the value that the task returns is not stored. `keep_for`: how long the ended task stays
+        in the database; it overrides the retention.
+
+        What further sends of the key do: `unique_for`: the key stays taken for so long after the send, also when the
+        task has ended. `on_conflict="replace"`: a task that has not started takes the new arguments and options.
+        `debounce`: it also starts so long after the last send, at most `max_wait` after the first. `unique_by_args`:
+        the arguments are the key.
         """
         return self._changed(priority=priority, queue_name=queue_name, good_until=good_until, delay=delay, eta=eta,
                              unique_key=unique_key, task_id=task_id, connection=connection,
-                             metadata=metadata, group=group)  # fmt: skip
+                             metadata=metadata, group=group, store_result=store_result, keep_for=keep_for,
+                             unique_for=unique_for, unique_by_args=unique_by_args,
+                             debounce=debounce, max_wait=max_wait, on_conflict=on_conflict)  # fmt: skip
 
 
 class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
@@ -147,7 +165,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         return await self._send_one("schedule", self._plan_for(_later(self._options, when)), args, kwargs).send_async()
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]:
-        """The arguments of one call, type-checked, for `send_many`."""
+        """The arguments of one call, type-checked, for `send_many`, `app.send_many` and `app.batch`."""
         return TaskCall(args, kwargs, self._definition.name, self._options)
 
     def send_many(self, calls: Iterable[CallLike[T]]) -> list[TaskHandle[T]]:
@@ -214,7 +232,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
             group = plan.group_of(args, kwargs)
         except HorsiesError as error:  # an EncodeError; importing that name costs as much as the encoding
             raise _invalid(str(error)) from error
-        tasks = plan.tasks([call], None if group is None else [group])
+        tasks = plan.tasks([call], None if group is None else [group], plan.key_of(self._definition, call))
         return SendOne(self._app, verb, self._definition, tasks, self._options.connection)
 
     def _send_many(self, tasks: NewTasks) -> SendMany[T]:
@@ -223,12 +241,18 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
     def _encode_many(self, calls: Iterable[CallLike[T]]) -> NewTasks:
         if self._options.task_id or self._options.unique_key:
             raise _invalid(
-                "send_many cannot give several tasks one task_id or unique_key: leave it out, or send them one by one"
+                "send_many cannot give several tasks one task_id or unique_key: leave it out, or give each call its "
+                "own: app.send_many([task.with_options(unique_key=...).call(...), ...])"
             )
         if not isinstance(calls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _invalid(f"send_many takes several calls, not {shown(calls)}: give a list of calls: [task.call(...)]")
         encode, limits = self._definition.codec.encode_call, self._app.payload_limits
         plan = self._current_plan()
+        if plan.by_args or plan.unique is not None:
+            raise _invalid(
+                f"send_many of task {self.name!r}: a call with unique_by_args, unique_for, debounce or on_conflict is "
+                "sent by itself: send them one by one"
+            )
         encoded: list[EncodedCall] = []
         groups: list[str | None] = []
         for at, call in enumerate(calls):
@@ -246,12 +270,12 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
             if made.task_name not in (None, self.name):
                 raise _invalid(
                     f"send_many item {at} is a call of task {made.task_name!r}, and this is the send_many of "
-                    f"{self.name!r}: send the calls of each task with its own send_many"
+                    f"{self.name!r}: write app.send_many([...]), which takes calls of several tasks"
                 )
             if made.options not in (_NO_OPTIONS, self._options):
                 raise _invalid(
-                    f"send_many item {at} was made by with_options(...), and send_many has one set of options for all: "
-                    "call send_many on that sender, or send the item by itself"
+                    f"send_many item {at} was made by with_options(...), and this send_many has one set of options for "
+                    "all: write app.send_many([...]), which takes each call with its own"
                 )
             return made.args, made.kwargs
         if isinstance(call, tuple):
@@ -332,7 +356,7 @@ class NamedSender:
             group = made.group_of(args, kwargs)
         except (EncodeError, ConfigurationError, GroupError) as error:
             raise _invalid(str(error)) from error
-        tasks = made.tasks([call], None if group is None else [group])
+        tasks = made.tasks([call], None if group is None else [group], made.key_of(definition, call))
         return SendOne(self._app, "send", definition, tasks, self._options.connection)
 
 

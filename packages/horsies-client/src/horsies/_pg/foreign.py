@@ -15,6 +15,7 @@ from horsies._pg.enqueue import Execute, ExecuteAsync, Rows
 from horsies.errors import UsageError
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
+Shape = Callable[[Sequence[Any], Rows], Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,14 @@ class Foreign:
     execute_async: ExecuteAsync | None = None
 
 
-def adapt(connection: Any) -> Foreign:
-    """Recognise the caller's connection, or raise an error that lists the supported ones."""
+def adapt(connection: Any, shape: Shape = lambda _columns, rows: rows) -> Foreign:
+    """Recognise the caller's connection, or raise an error that lists the supported ones. `shape` gets the DB-API
+    description of the columns and the rows, and makes what `execute` returns; asyncpg's rows know their columns."""
     # __class__, not type(): a traced connection or a LocalProxy returns the class of its target
     for cls in connection.__class__.__mro__:
         build = _ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
         if build is not None:
-            return build(connection)
+            return build(connection, shape)
     raise UsageError(
         f"connection= does not understand {type(connection).__module__}.{type(connection).__qualname__}: "
         "give an asyncpg connection, a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, "
@@ -60,59 +62,64 @@ def require_async(foreign: Foreign, verb: str) -> ExecuteAsync:
 # -- one per library -----------------------------------------------------------------------------
 
 
-def _asyncpg(connection: Any) -> Foreign:
+def _asyncpg(connection: Any, _shape: Shape) -> Foreign:
     return Foreign("asyncpg", execute_async=connection.fetch)
 
 
-def _sqlalchemy_session(session: Any) -> Foreign:
+def _sqlalchemy_session(session: Any, shape: Shape) -> Foreign:
     def execute(sql: str, *values: Any) -> Rows:
-        return _on_sqlalchemy(session.connection(), sql, *values)
+        return _on_sqlalchemy(session.connection(), shape, sql, *values)
 
     return Foreign("SQLAlchemy", execute=execute)
 
 
-def _sqlalchemy_async_session(session: Any) -> Foreign:
+def _sqlalchemy_async_session(session: Any, shape: Shape) -> Foreign:
     async def execute(sql: str, *values: Any) -> Rows:
         connection = await session.connection()
-        return await connection.run_sync(_on_sqlalchemy, sql, *values)
+        return await connection.run_sync(_on_sqlalchemy, shape, sql, *values)
 
     return Foreign("SQLAlchemy", execute_async=execute)
 
 
-def _sqlalchemy_connection(connection: Any) -> Foreign:
-    return Foreign("SQLAlchemy", execute=partial(_on_sqlalchemy, connection))
+def _sqlalchemy_connection(connection: Any, shape: Shape) -> Foreign:
+    return Foreign("SQLAlchemy", execute=partial(_on_sqlalchemy, connection, shape))
 
 
-def _sqlalchemy_async_connection(connection: Any) -> Foreign:
-    return Foreign("SQLAlchemy", execute_async=partial(connection.run_sync, _on_sqlalchemy))
+def _sqlalchemy_async_connection(connection: Any, shape: Shape) -> Foreign:
+    return Foreign("SQLAlchemy", execute_async=partial(connection.run_sync, _on_sqlalchemy, shape))
 
 
-def _on_sqlalchemy(connection: Any, sql: str, *values: Any) -> Rows:
+def _on_sqlalchemy(connection: Any, shape: Shape, sql: str, *values: Any) -> Rows:
     # directly to the driver: SQLAlchemy would guess parameter types, such as a datetime without time zone
     if connection.dialect.name != "postgresql":
         raise UsageError(f"connection= needs PostgreSQL, this SQLAlchemy connection speaks {connection.dialect.name}")
     style = connection.dialect.paramstyle
     if style == "numeric_dollar":
-        return connection.exec_driver_sql(sql, values).fetchall()
-    if style == "pyformat":
-        return connection.exec_driver_sql(*_pyformat(sql, values)).fetchall()
-    return connection.exec_driver_sql(*_format(sql, values)).fetchall()
+        result = connection.exec_driver_sql(sql, values)
+    elif style == "pyformat":
+        result = connection.exec_driver_sql(*_pyformat(sql, values))
+    else:
+        result = connection.exec_driver_sql(*_format(sql, values))
+    if not result.returns_rows:
+        return []
+    columns = result.cursor.description  # a result without rows left has no cursor
+    return shape(columns, result.fetchall())
 
 
-def _psycopg(connection: Any) -> Foreign:
+def _psycopg(connection: Any, shape: Shape) -> Foreign:
     def execute(sql: str, *values: Any) -> Rows:
         with _psycopg_cursor(connection) as cursor:
             cursor.execute(*_for_psycopg(cursor, sql, values))
-            return cursor.fetchall()
+            return [] if cursor.description is None else shape(cursor.description, cursor.fetchall())
 
     return Foreign("psycopg", execute=execute)
 
 
-def _psycopg_async(connection: Any) -> Foreign:
+def _psycopg_async(connection: Any, shape: Shape) -> Foreign:
     async def execute(sql: str, *values: Any) -> Rows:
         async with _psycopg_cursor(connection) as cursor:
             await cursor.execute(*_for_psycopg(cursor, sql, values))
-            return await cursor.fetchall()
+            return [] if cursor.description is None else shape(cursor.description, await cursor.fetchall())
 
     return Foreign("psycopg", execute_async=execute)
 
@@ -129,24 +136,24 @@ def _for_psycopg(cursor: Any, sql: str, values: tuple[Any, ...]) -> tuple[str, A
     return _pyformat(sql, values)
 
 
-def _psycopg2(connection: Any) -> Foreign:
+def _psycopg2(connection: Any, shape: Shape) -> Foreign:
     from psycopg2.extensions import cursor as plain_cursor
 
-    return Foreign("psycopg2", execute=_on_cursor(lambda: connection.cursor(cursor_factory=plain_cursor)))
+    return Foreign("psycopg2", execute=_on_cursor(lambda: connection.cursor(cursor_factory=plain_cursor), shape))
 
 
-def _django(connection: Any) -> Foreign:
+def _django(connection: Any, shape: Shape) -> Foreign:
     vendor = getattr(connection, "vendor", "no database")  # Django uses the same proxy class for its caches
     if vendor != "postgresql":
         raise UsageError(f"connection= needs PostgreSQL, this Django connection is {vendor}")
-    return Foreign("Django", execute=_on_cursor(connection.cursor))
+    return Foreign("Django", execute=_on_cursor(connection.cursor, shape))
 
 
-def _on_cursor(cursor: Callable[[], Any]) -> Execute:
+def _on_cursor(cursor: Callable[[], Any], shape: Shape) -> Execute:
     def execute(sql: str, *values: Any) -> Rows:
         with cursor() as opened:
             opened.execute(*_pyformat(sql, values))
-            return opened.fetchall()
+            return [] if opened.description is None else shape(opened.description, opened.fetchall())
 
     return execute
 
@@ -168,7 +175,7 @@ def _format(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     return _PARAMETER.sub("%s", sql.replace("%", "%%")), tuple(values[index] for index in order)
 
 
-_ADAPTERS: Final[dict[tuple[str, str], Callable[[Any], Foreign]]] = {
+_ADAPTERS: Final[dict[tuple[str, str], Callable[[Any, Shape], Foreign]]] = {
     ("asyncpg", "Connection"): _asyncpg,
     ("asyncpg", "PoolConnectionProxy"): _asyncpg,
     ("sqlalchemy", "AsyncSession"): _sqlalchemy_async_session,

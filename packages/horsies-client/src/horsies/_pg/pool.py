@@ -43,6 +43,8 @@ class LoopDatabase:
         self._closed = False
         self._resolved: PostgresConfig | None = None
         self.waiters = Waiters(self, resilience, schema=config.schema)
+        self.feed: object = None
+        """Of `horsies.watching`, which makes it at its first use."""
 
     async def run(self, action: Action[R], doubt: Doubt | None = None) -> R:
         """Run `action(connection)`, and repeat it after transient errors within the bounds of the configuration.
@@ -139,7 +141,7 @@ class Database:
     def __init__(self, config: PostgresConfig, resilience: ResilienceConfig) -> None:
         self._config = config
         self._resilience = resilience
-        self._loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
+        self.loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
         self._checked: set[str] = set()
         _databases.add(self)
 
@@ -154,26 +156,27 @@ class Database:
     def here(self) -> LoopDatabase:
         """The connections of the running loop."""
         loop = asyncio.get_running_loop()
-        found = self._loops.get(loop)
+        found = self.loops.get(loop)
         if found is None:
-            # remove the entries of loops that were closed without aclose(); their connections are gone
-            for stale in [
-                known for known in list(self._loops) if known.is_closed()
-            ]:  # a copy, because other threads change it
-                self._loops.pop(stale, None)
-            found = self._loops[loop] = LoopDatabase(self._config, self._resilience)
+            self.forget_closed_loops()
+            found = self.loops[loop] = LoopDatabase(self._config, self._resilience)
         return found
+
+    def forget_closed_loops(self) -> None:
+        """Remove the entries of loops that were closed without aclose(); with them their connections are gone."""
+        for stale in [known for known in list(self.loops) if known.is_closed()]:  # a copy: other threads change it
+            self.loops.pop(stale, None)
 
     async def close_here(self) -> None:
         """Close the connections of the running loop."""
-        found = self._loops.pop(asyncio.get_running_loop(), None)
+        found = self.loops.pop(asyncio.get_running_loop(), None)
         if found is not None:
             await found.close()
 
     def forget(self) -> None:
         """In a forked child: drop the parent's connections without closing them."""
-        _inherited.append(dict(self._loops))
-        self._loops.clear()
+        _inherited.append(dict(self.loops))
+        self.loops.clear()
 
 
 _databases: "weakref.WeakSet[Database]" = weakref.WeakSet()

@@ -7,8 +7,12 @@ from typing import Any, ClassVar, Self, cast
 
 
 def json_value(value: Any) -> Any:
-    """The value of a jsonb column, which asyncpg returns as text."""
-    return json.loads(value) if isinstance(value, str) else value
+    """The value of a jsonb column, which asyncpg returns as text. It stays text where Python cannot read what another
+    program wrote: very deep nesting, or a number of thousands of digits."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return value
 
 
 def json_object(value: Any) -> Mapping[str, Any]:

@@ -9,9 +9,9 @@ from horsies.errors import SchemaError
 
 MINIMUM_SERVER: Final = 14
 """The oldest major version of PostgreSQL."""
-REQUIRED_REVISION: Final = "0022"
+REQUIRED_REVISION: Final = "0028"
 """The oldest schema revision that this release works with."""
-HEAD_REVISION: Final = "0022"
+HEAD_REVISION: Final = "0028"
 """The newest revision that this release knows; a test compares it with horsies-schema. A worker with `auto_migrate`
 upgrades an older database to it. Newer revisions are accepted unless they are marked as breaking for older code."""
 
@@ -136,7 +136,15 @@ def taken(place: str, tables: Sequence[str]) -> str:
     return (
         f"schema {place!r} holds tables of these names that horsies-migrate did not make ({', '.join(tables)}): they "
         "are left as they are; use a schema of its own with `horsies-migrate up --schema NAME` and "
-        "PostgresConfig(schema=NAME)"
+        "PostgresConfig(schema=NAME)" + _of_0x(tables)
+    )
+
+
+def _of_0x(names: Sequence[str]) -> str:
+    """The original horsies makes tables of the same names."""
+    is_likely = {"horsies_tasks", "horsies_schedule_state", "horsies_worker_states"} <= set(names)
+    return (
+        "; they look like those of horsies 0.x: see moving/from-horsies-0.md in the documentation" if is_likely else ""
     )
 
 

@@ -28,8 +28,9 @@ from typing import Final
 
 _TABLES: Final = (
     "tasks", "task_attempts", "heartbeats", "worker_states", "worker_instances", "schedule_state",
+    "schedule_runs", "schedules", "schedulers",
     "queue_state", "limits", "rate_limits", "task_sets", "task_names", "workflows", "workflow_tasks",
-    "workflow_signals", "alembic_version",
+    "workflow_signals", "unique_keys", "alembic_version",
 )  # fmt: skip
 TABLES: Final = tuple(f"horsies_{name}" for name in _TABLES)
 FUNCTIONS: Final = (
@@ -38,6 +39,7 @@ FUNCTIONS: Final = (
     "horsies_stop_workflows(text[], text, text, text, text, text, text, boolean)",
     "horsies_signal(text, text, jsonb, text, text)",
     "horsies_forget_compensations(text[], text[])",
+    "horsies_complete_task(text, text, int, text, bigint, text, float8, float8, int, text, boolean)",
     "horsies_cancel_workflow(text)",
     "horsies_purge_tasks(text[])",
     "horsies_wait_for_duty(bigint, int, text[], text[], text[], int, interval, boolean, text)",
@@ -47,6 +49,9 @@ FUNCTIONS: Final = (
     " timestamptz, interval, int, text, jsonb, varchar)",
     "horsies_send_tasks(text[], text[], text[], text[], varchar, varchar, int, timestamptz, timestamptz, interval,"
     " timestamptz, interval, int, text, jsonb, text[])",
+    "horsies_send_calls(jsonb, text[], int[], text[], text[], text[], text[], timestamptz)",
+    "horsies_send_unique(text, text, text, varchar, varchar, varchar, int, timestamptz, timestamptz, interval,"
+    " timestamptz, interval, int, text, jsonb, varchar, varchar, text, interval, interval, interval, int, boolean)",
     "horsies_rate_room(jsonb, timestamptz, timestamptz, timestamptz)",
     "horsies_claim_grouped(text[], text[], text[], boolean, text[], int[], text[], boolean[], text[], int, int, int,"
     " int, int, text[], text[], text[], text[], int[], int, int, text, text, text, float8)",

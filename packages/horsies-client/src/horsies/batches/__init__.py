@@ -1,4 +1,5 @@
 """Batches: many calls that are sent together, and a task that runs once when all of them have ended.
 
-A batch is a run of a workflow that nobody defines: `start.py` writes its rows, the worker moves it on as any run.
+A batch is stored as a run of a workflow without a definition: `start.py` writes its rows, and the worker advances it
+like any other run.
 """

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
     from horsies.codec import TaskCodec
     from horsies.workflow.batch_reading import BatchProgress
+    from horsies.workflow.run_options import Moment
 
 R_co = TypeVar("R_co", covariant=True)
 PAGE: Final = 500
@@ -127,7 +128,7 @@ class BatchHandle(Awaited[R_co]):
     def _untyped(self, text: str | None) -> TaskResult[Any, TaskError]:
         from horsies.codec import decode_untyped_result
 
-        return _not_ready() if text is None else decode_untyped_result(text)
+        return _not_ready() if text is None else decode_untyped_result(self._app.envelopes.unwrap_result(text))
 
     def _member(self, row: Mapping[str, Any]) -> TaskResult[Any, TaskError]:
         status = NodeStatus(row["status"])
@@ -141,6 +142,7 @@ class BatchHandle(Awaited[R_co]):
         from horsies.codec import DecodeError, decode_untyped_result
 
         definition = self._app.registry.get(task_name)
+        text = self._app.envelopes.unwrap_result(text)
         try:
             if definition is None:
                 return decode_untyped_result(text, task_name=task_name)
@@ -174,6 +176,19 @@ class BatchHandle(Awaited[R_co]):
     async def cancel_async(self) -> bool:
         """See `cancel`."""
         return await self._app.get_broker().workflows.cancel(self.batch_id)
+
+    def retry(self, *, deadline: Moment | None = None) -> bool:
+        """Run the failed and cancelled members of a batch that failed or was cancelled again, and `then` after them.
+        False when there is nothing to retry: the batch is running, or it completed. `deadline`: a
+        new one; without it, the batch has none any more."""
+        return self._app.run_sync("retry", lambda: self.retry_async(deadline=deadline))
+
+    async def retry_async(self, *, deadline: Moment | None = None) -> bool:
+        """See `retry`."""
+        done = await self._app.get_broker().workflows.retry(self.batch_id, None, deadline)
+        if done:
+            self._result = None
+        return done
 
 
 THEN: Final = "then"

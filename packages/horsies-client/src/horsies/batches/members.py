@@ -18,6 +18,7 @@ from horsies.ids import new_ids
 from horsies.new_tasks import Plan, checked_plan
 from horsies.options import SendOptions
 from horsies.tasks import Sender, TaskCall
+from horsies.uniqueness import FIELDS as UNIQUE
 from horsies.workflow.batch_reading import BatchSummary
 from horsies.workflow.run_start import MAX_BYTES
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from horsies.registry import TaskDefinition
 
 MAX_MEMBERS: Final = 100_000
-_OWN: Final = ("delay", "eta", "unique_key", "task_id", "connection")
-"""Options of a call that a member cannot have: the batch starts its members, and has the id and the connection."""
+_OWN: Final = ("delay", "eta", "unique_key", "task_id", "connection", "keep_for", *UNIQUE)
+"""Options of a call that a member cannot have: the batch starts its members, has the id and the connection, and is
+deleted with all of them."""
 
 
 class _Kind(NamedTuple):
@@ -81,6 +83,7 @@ class Members:
         except HorsiesError as error:
             raise self._invalid(f"member {at}: {error}") from error
         args, kwargs = encoded.args_json, encoded.kwargs_json
+        # the fingerprint is that of the plain call: an encryption gives equal calls different texts
         text = f"{kind.plan.fingerprint}\0{args or ''}\0{kwargs or ''}\0".encode()
         self._sha.update(text)
         self._bytes += len(text) - len(kind.plan.fingerprint)
@@ -89,6 +92,11 @@ class Members:
                 f"has more than {MAX_BYTES:,} bytes of arguments up to member {at}, which is the limit: store large "
                 "data elsewhere and send its address, or start several batches"
             )
+        if self._app.config.payload_codec is not None:
+            try:
+                args, kwargs = self._app.envelopes.wrap_call(args, kwargs, kind.plan.task_name)
+            except HorsiesError as error:
+                raise self._invalid(f"member {at}: {error}") from error
         row = [f'"node_id":"member-{at}"', kind.row]
         if args is not None:
             row.append(f'"args":{_dumped(args)}')

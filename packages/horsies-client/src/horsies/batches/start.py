@@ -64,7 +64,7 @@ class BatchStart(RunStart[BatchHandle[R]]):
     def values(self) -> tuple[tuple[Any, ...], str]:
         then = self._then
         asked = [self.name, then and then.definition.name, self._members.sha, self._options.identity()]
-        sha = hashlib.sha256(_dumped(asked).encode()).hexdigest()
+        sha = self._stored_sha(hashlib.sha256(_dumped(asked).encode()).hexdigest())
         run: dict[str, Any] = {
             "id": self.workflow_id, "name": self.name, "on_error": "fail", "definition_key": BATCH,
             # members that fail do not fail the batch: no case, or that `then` completed

@@ -1,5 +1,6 @@
 """Builds the pydantic adapter behind a `Record`, and the wire form of results and errors."""
 
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ _TYPED_DICT: Final = Problem(
 
 _RESULT_INSIDE: Final = Problem(
     "a TaskResult cannot be a part of another type, and needs the type of its value",
-    "annotate it as TaskResult[T, TaskError] alone, to take the result of a workflow's node, or as "
+    "annotate it as TaskResult[T, TaskError], alone or | None, to take the result of a workflow's node, or as "
     "list[TaskResult[T, TaskError]], to take those of a partial map",
 )
 
@@ -58,8 +59,9 @@ Refuse = Callable[[str, Problem], NoReturn]
 def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse) -> TypeAdapter[dict[str, Any]]:
     def schema_of(field: Field, handler: GetCoreSchemaHandler) -> CoreSchema:
         try:
-            if typing.get_origin(field.annotation) is TaskResult:
-                return _task_result_schema(typing.get_args(field.annotation)[0], handler)
+            if (taken := taken_result(field.annotation)) is not None:
+                shape = _task_result_schema(typing.get_args(taken)[0], handler)
+                return shape if taken is field.annotation else core_schema.nullable_schema(shape)
             if (item := listed_result(field.annotation)) is not None:
                 return core_schema.list_schema(_task_result_schema(typing.get_args(item)[0], handler))
             return handler.generate_schema(field.annotation)
@@ -88,6 +90,16 @@ def build_adapter(fields: Sequence[Field], extras: Field | None, refuse: Refuse)
             )
 
     return TypeAdapter(Arguments, config=_CONFIG)  # pyright: ignore[reportReturnType] # what its schema yields
+
+
+def taken_result(annotation: Any) -> Any | None:
+    """The `TaskResult[T, TaskError]` of a parameter that takes the result of a node: the annotation itself, or beside
+    None, for a task that is also called without one."""
+    if typing.get_origin(annotation) is TaskResult:
+        return annotation
+    members = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
+    results = [one for one in members if typing.get_origin(one) is TaskResult]
+    return results[0] if len(results) == 1 and set(members) == {results[0], type(None)} else None
 
 
 def listed_result(annotation: Any) -> Any | None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from horsies._hints import misplaced_options
 from horsies.codec.adapter import CORE_CONFIG, Field, Refuse, build_adapter
 from horsies.codec.compare import (
     MAX_DEPTH,
@@ -336,7 +337,7 @@ def _arity_fault(complaints: Sequence[Any], labels: Mapping[str, str], reason: R
         parts.append(f"missing {_count(missing, 'required argument')}")
     if extra:
         known = ", ".join(labels.values()) or "no arguments"
-        parts.append(f"unexpected {_count(extra, 'keyword argument')} (it takes: {known})")
+        parts.append(f"unexpected {_count(extra, 'keyword argument')} (it takes: {known}){misplaced_options(extra)}")
     return Fault(((missing if reason is Reason.MISSING else extra)[0],), reason, "; ".join(parts))
 
 

@@ -7,16 +7,19 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter as P
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from horsies.codec.errors import type_name
 from horsies.errors import TaskDefinitionError
 from horsies.result import TaskError, TaskResult
+
+ITEM: Final = "item"
+"""The one parameter of a batch task, as senders and rows name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,10 @@ def read_signature(fn: Callable[..., Any], *, task_name: str, location: str | No
     groups: dict[Any, list[Parameter]] = {}
     for name, raw in signature.parameters.items():
         if raw.annotation is P.empty:
-            refuse(f"parameter {name!r} has no annotation", f"write its type, such as {name}: str")
+            fix = f"write its type, such as {name}: str"
+            if name == "self":  # from a queue that passes the task to its function
+                fix = "leave it out: current_task() inside the task has the id, the attempt and the metadata"
+            refuse(f"parameter {name!r} has no annotation", fix)
         annotation = hints.resolve(name, f"parameter {name!r}")
         if typing.get_origin(annotation) is typing.Unpack:
             refuse(f"parameter {name!r} uses Unpack", "write the keyword parameters out, or take one TypedDict")
@@ -70,6 +76,45 @@ def read_signature(fn: Callable[..., Any], *, task_name: str, location: str | No
     )
 
 
+def read_batch_signature(fn: Callable[..., Any], *, task_name: str, location: str | None) -> TaskSignature:
+    """The signature by which one task of a batch task is sent: the function takes a list of items and returns a list of
+    results; a send gives one item, and its handle returns one result."""
+
+    def refuse(why: str, fix: str) -> NoReturn:
+        raise TaskDefinitionError(task_name, why, fix, location=location)
+
+    _refuse_odd_functions(fn, refuse)
+    signature = inspect.signature(fn)
+    hints = _Hints(fn, refuse)
+    fix = "let the function of a batch task take one parameter, such as items: list[str]"
+    if len(signature.parameters) != 1:
+        refuse(f"it takes {len(signature.parameters)} parameters, and a batch task takes one list", fix)
+    ((name, raw),) = signature.parameters.items()
+    if raw.kind not in (P.POSITIONAL_ONLY, P.POSITIONAL_OR_KEYWORD) or raw.default is not P.empty:
+        refuse(f"parameter {name!r} is no plain parameter: the worker passes one list by position", fix)
+    if raw.annotation is P.empty:
+        refuse(f"parameter {name!r} has no annotation", fix)
+    annotation = hints.resolve(name, f"parameter {name!r}")
+    items = _elements(annotation)
+    if not items:
+        refuse(f"parameter {name!r} is {type_name(annotation)}, not a list of items", fix)
+    return TaskSignature(
+        task_name=task_name,
+        location=location,
+        positional_only=(),
+        positional_or_keyword=(Parameter(ITEM, items[0], required=True),),
+        keyword_only=(),
+        var_positional=None,
+        var_keyword=None,
+        result=_result_type(signature.return_annotation, hints, refuse, is_batch=True),
+    )
+
+
+def _elements(annotation: Any) -> tuple[Any, ...]:
+    """The T of list[T] or Sequence[T]; nothing for any other annotation."""
+    return typing.get_args(annotation) if typing.get_origin(annotation) in (list, Sequence) else ()
+
+
 _Refuse = Callable[[str, str], NoReturn]
 
 
@@ -86,11 +131,18 @@ def _refuse_odd_functions(fn: Callable[..., Any], refuse: _Refuse) -> None:
         refuse("a generator has no single result", "return a TaskResult instead of yielding")
 
 
-def _result_type(raw: Any, hints: "_Hints", refuse: _Refuse) -> Any:
+def _result_type(raw: Any, hints: "_Hints", refuse: _Refuse, *, is_batch: bool = False) -> Any:
     fix = "annotate it as -> TaskResult[T, TaskError], with None for T when there is no value"
+    if is_batch:
+        fix = "annotate it as -> list[TaskResult[T, TaskError]], one for each item, with None for T without a value"
     if raw is inspect.Signature.empty:
         refuse("it has no return annotation", fix)
     annotation = hints.resolve("return", "the return annotation")
+    if is_batch:
+        results = _elements(annotation)
+        if not results or typing.get_origin(results[0]) is not TaskResult:
+            refuse(f"it returns {type_name(annotation)}, not a list of TaskResults", fix)
+        annotation = results[0]
     if annotation is TaskResult:
         refuse("the return annotation does not name the types in the TaskResult", fix)
     members = _members(annotation)

@@ -20,11 +20,12 @@ from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason, Result
 from horsies.codec.failure import encode_error, serialization_error
 from horsies.codec.record import Record
 from horsies.codec.schema import Problem
-from horsies.codec.signature import Parameter, TaskSignature, read_signature
+from horsies.codec.signature import Parameter, TaskSignature, read_batch_signature, read_signature
 from horsies.codec.untyped import decode_untyped_result, read_json
 from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, EncodedResult, PayloadLimits
 from horsies.errors import BUILT_IN_CODES, ContractCode, OperationalErrorCode, TaskDefinitionError
 from horsies.result import Continue, TaskError, TaskResult
+from horsies.snoozing import Snooze
 
 #: *args gets a key that cannot be a keyword of a Python call.
 _VARARGS_KEY: Final = "*"
@@ -56,6 +57,11 @@ class TaskCodec:
     def from_function(cls, fn: Callable[..., Any], *, task_name: str, location: str | None = None) -> "TaskCodec":
         """Read the signature of a sync or async function, or raise TaskDefinitionError."""
         return cls(read_signature(fn, task_name=task_name, location=location))
+
+    @classmethod
+    def from_batch_function(cls, fn: Callable[..., Any], *, task_name: str, location: str | None = None) -> "TaskCodec":
+        """The codec of the single tasks of a batch task, whose function takes a list of items."""
+        return cls(read_batch_signature(fn, task_name=task_name, location=location))
 
     def _refuse_parameter(self, name: str, problem: Problem) -> NoReturn:
         self._refuse(f"parameter {name!r}: {problem.why}", problem.fix)
@@ -235,6 +241,8 @@ def _reserved(returned: object) -> TaskError | None:
         return None
     given = cast("TaskResult[Any, object]", returned).err
     if not isinstance(given, TaskError) or str(given.error_code) not in BUILT_IN_CODES:
+        return None
+    if isinstance(given, Snooze):
         return None
     code = str(given.error_code)
     return TaskError(

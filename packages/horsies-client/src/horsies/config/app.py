@@ -5,15 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from horsies._checks import MANY, Checks, shown
+from horsies._hints import known_settings
 from horsies.config.limits import Limit, queue_policy_json
 from horsies.config.postgres import PostgresConfig
 from horsies.config.queues import DEFAULT_PRIORITY, DEFAULT_QUEUE, CustomQueueConfig, QueueMode
 from horsies.config.recovery import RecoveryConfig, check_two_beats
 from horsies.config.resilience import ResilienceConfig
-from horsies.errors import BUILT_IN_CODES, OperationalErrorCode
+from horsies.errors import OperationalErrorCode
+from horsies.exception_codes import ExceptionCodes, check_default_code, check_exception_mapper
 from horsies.metadata import RESERVED
 from horsies.middleware import Middleware, check_middleware
 from horsies.options import check_name
+from horsies.payload_codec import PayloadCodec, check_codec
 from horsies.schedule import ScheduleConfig
 
 _HOUR_MS = 3_600_000
@@ -22,6 +25,7 @@ _PAYLOAD_LIMIT = 268_435_456
 """256 MiB: a text value may have 1 GB, but encoding, parameters and the reply each hold a copy."""
 
 
+@known_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig:
     """The configuration of one `Horsies` app, the same for its producers, workers and schedulers."""
@@ -63,16 +67,20 @@ class AppConfig:
     exception_mapper: Mapping[type[BaseException], str] = field(
         default_factory=dict[type[BaseException], str], hash=False
     )
-    """Error code for an exception that escapes a task; the most specific class wins."""
+    """Error code for an exception that escapes a task; the most specific class wins. A task may have its own, which
+    replace these for the same classes: `@app.task(..., exception_mapper=)`."""
 
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_EXCEPTION.value
-    """Error code for an exception without a mapped class."""
+    """Error code for an exception without a mapped class, of tasks that do not have their own."""
 
     payload_warn_bytes: int = 1_048_576
     """Arguments or results above this size are logged."""
 
     payload_max_bytes: int = 8_388_608
     """Arguments or results above this size are refused."""
+
+    payload_codec: PayloadCodec | None = field(default=None, hash=False)
+    """Encodes arguments, results and errors in the database, such as by encryption; None: they are stored as JSON."""
 
     middleware: Sequence[Middleware] = field(default=(), hash=False)
     """Code around every send and every attempt; the first is the outermost."""
@@ -115,6 +123,8 @@ class AppConfig:
                 f"lower it to {self.payload_max_bytes:_} or less, or raise payload_max_bytes to"
                 f" {self.payload_warn_bytes:_}",
             )
+        if cast("object", self.payload_codec) is not None:
+            check_codec(checks, "payload_codec", self.payload_codec)
         object.__setattr__(self, "middleware", check_middleware(checks, self.middleware))
         keys = checks.listed("propagate_metadata", self.propagate_metadata, 'give a list of keys, such as ["tenant"]')
         for key in keys or ():
@@ -206,22 +216,8 @@ class AppConfig:
                 )
 
     def _check_exceptions(self, checks: Checks) -> None:
-        default = self.default_unhandled_error_code
-        if default != OperationalErrorCode.UNHANDLED_EXCEPTION:
-            _check_code(checks, "default_unhandled_error_code", default)
-        mapper = cast("object", self.exception_mapper)
-        if not isinstance(mapper, Mapping):
-            checks.add("exception_mapper", f"must be a mapping, got {shown(mapper)}", 'write {SomeError: "SOME_CODE"}')
-            return
-        entries = dict(cast("Mapping[object, object]", mapper))
-        # a copy, so that it cannot change after the checks
-        object.__setattr__(self, "exception_mapper", entries)
-        for key, code in entries.items():
-            if isinstance(key, type) and issubclass(key, BaseException):
-                _check_code(checks, f"exception_mapper[{key.__name__}]", code)
-            else:
-                name = shown(cast("object", key))
-                checks.add("exception_mapper", f"the key {name} is not an exception class", "use the class itself")
+        check_default_code(checks, self.default_unhandled_error_code)
+        object.__setattr__(self, "exception_mapper", check_exception_mapper(checks, self.exception_mapper))
 
     @property
     def queue_names(self) -> tuple[str, ...]:
@@ -243,21 +239,21 @@ class AppConfig:
         raise KeyError(name)
 
     @property
+    def exception_codes(self) -> ExceptionCodes:
+        """The error codes of exceptions, for tasks that have none of their own."""
+        return ExceptionCodes(self.exception_mapper, self.default_unhandled_error_code)
+
+    @property
     def queue_policies(self) -> dict[str, dict[str, Any] | None]:
         """The declared policy of each queue, as its row in the database holds it."""
         if self.queue_mode is QueueMode.DEFAULT:
             return {DEFAULT_QUEUE: None}
-        return {queue.name: queue_policy_json(queue.groups, queue.limits) for queue in self.custom_queues}
+        return {
+            queue.name: queue_policy_json(queue.groups, queue.limits, queue.weight, queue.ageing_seconds)
+            for queue in self.custom_queues
+        }
 
     @property
     def effective_claim_lease_ms(self) -> int:
         """The lease of a claim: `claim_lease_ms`, or the threshold after which the reaper requeues the task."""
         return self.claim_lease_ms or self.recovery.claimed_stale_threshold_ms
-
-
-def _check_code(checks: Checks, field: str, code: object) -> None:
-    """An error code that user code may produce."""
-    if checks.text(field, code) and code in BUILT_IN_CODES:
-        checks.add(
-            field, f"{code!s} is a built-in code, which is reserved for horsies itself", "choose a code of your own"
-        )

@@ -8,6 +8,7 @@ from horsies._checks import MANY, Checks, shown
 
 LONGEST_WINDOW_S: Final = 31 * 86_400.0
 LIMIT_NAME_LENGTH: Final = 100
+HEAVIEST: Final = 1_000
 GROUP_KEY_LENGTH: Final = 255
 
 
@@ -93,13 +94,22 @@ class Limit:
         return _limits_json(self.max_concurrency, self.rate)
 
 
-def queue_policy_json(groups: GroupPolicy | None, limits: Sequence[str]) -> dict[str, Any] | None:
+def queue_policy_json(
+    groups: GroupPolicy | None,
+    limits: Sequence[str],
+    weight: int | None = None,
+    ageing_seconds: float | None = None,
+) -> dict[str, Any] | None:
     """What a worker writes to `horsies_queue_state.declared`; None for a queue without a policy."""
     policy: dict[str, Any] = {}
     if groups is not None:
         policy = {**_limits_json(groups.max_concurrency, groups.rate), "fair": groups.fair}
     if limits:
         policy["limits"] = list(limits)
+    if weight is not None:
+        policy["weight"] = weight
+    if ageing_seconds is not None:
+        policy["ageing_seconds"] = ageing_seconds
     return policy or None
 
 
@@ -117,6 +127,12 @@ def check_limits(checks: Checks, max_concurrency: object, rate: object) -> None:
     checks.integer("max_concurrency", max_concurrency, 1, MANY, optional=True)
     if rate is not None and not isinstance(rate, Rate):
         checks.add("rate", f"must be a Rate, got {shown(rate)}", "give Rate(limit, per_seconds), or None")
+
+
+def check_shares(checks: Checks, weight: object, ageing_seconds: object) -> None:
+    """How a queue shares the places of workers with others, or None."""
+    checks.integer("weight", weight, 1, HEAVIEST, optional=True)
+    checks.seconds("ageing_seconds", ageing_seconds, 0.1, LONGEST_WINDOW_S, optional=True)
 
 
 def check_groups(checks: Checks, field: str, value: object) -> None:

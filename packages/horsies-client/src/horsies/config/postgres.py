@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from horsies._checks import Checks
+from horsies._hints import known_settings
 from horsies._secret import Secret
 from horsies.errors import ConfigurationError
 
@@ -20,6 +21,7 @@ _IDENTIFIER_BYTES: Final = 63
 _TLS_FIELDS: Final = ("sslrootcert", "sslcert", "sslkey", "sslpassword")
 
 
+@known_settings
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PostgresConfig:
     """Settings of the connection. A setting in the URL counts where the field has its default value."""

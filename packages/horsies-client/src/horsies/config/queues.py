@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from horsies._checks import MANY, Checks
-from horsies.config.limits import GroupPolicy, check_groups, check_limit_names
+from horsies.config.limits import GroupPolicy, check_groups, check_limit_names, check_shares
 
 DEFAULT_QUEUE: Final = "default"
 """The only queue of `QueueMode.DEFAULT`."""
@@ -41,6 +41,15 @@ class CustomQueueConfig:
     limits: Sequence[str] = ()
     """The names of limits in `AppConfig.limits` that all tasks of this queue share with other queues."""
 
+    weight: int | None = None
+    """The share of a worker's places while there are more tasks than places: of two queues with the weights 3 and 1,
+    three of four tasks that start are of the first. 1 to 1,000. As soon as one queue has a weight, those without one
+    have weight 1, and priorities order only the tasks inside a queue. None for all queues: priorities decide alone."""
+
+    ageing_seconds: float | None = None
+    """A task that has waited this long, 0.1 s to 31 days, may start before tasks that come first by priority or weight:
+    one of ten tasks that a worker starts is the oldest such task. None: however long it waits."""
+
     def __post_init__(self) -> None:
         checks = Checks("CustomQueueConfig")
         checks.queue_name("name", self.name)
@@ -49,5 +58,6 @@ class CustomQueueConfig:
         checks.integer("priority", self.priority, 1, 100)
         checks.integer("max_concurrency", self.max_concurrency, 1, MANY, optional=True)
         check_groups(checks, "groups", self.groups)
+        check_shares(checks, self.weight, self.ageing_seconds)
         object.__setattr__(self, "limits", check_limit_names(checks, "limits", self.limits))
         checks.finish()

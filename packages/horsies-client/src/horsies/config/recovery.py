@@ -7,6 +7,7 @@ at least twice its heartbeat interval: one lost heartbeat never fails a task.
 from dataclasses import dataclass
 
 from horsies._checks import Checks
+from horsies._hints import known_settings
 
 _SECOND = 1_000
 _MINUTE = 60 * _SECOND
@@ -14,6 +15,7 @@ _HOUR = 60 * _MINUTE
 _CENTURY_HOURS = 876_000
 
 
+@known_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryConfig:
     """Thresholds and intervals in milliseconds, retention in hours."""

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from horsies._checks import Checks
+from horsies._hints import known_settings
 
 
+@known_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResilienceConfig:
     """Behaviour when notifications are lost, or the database is slow or gone."""

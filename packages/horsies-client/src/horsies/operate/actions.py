@@ -1,6 +1,6 @@
 """Retry and cancel with a reason for each task that was left alone; for the command line and the dashboard."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,6 +16,7 @@ NOT_RETRIED: Final = {
     RetryResult.IN_WORKFLOW: "it belongs to a workflow: retry that",
     RetryResult.REPLACED: "it belongs to a workflow, as a former task of one of its nodes: retry the workflow",
     RetryResult.KEY_TAKEN: "a live task holds its unique key: cancel or await that one first",
+    RetryResult.NOT_QUARANTINED: "it is not in quarantine",
     RetryResult.CHANGED: "it changed meanwhile: look again",
     RetryResult.NOT_FOUND: NO_SUCH_TASK,
 }
@@ -43,9 +44,12 @@ async def retry(broker: PostgresBroker, ids: Sequence[str], ended_before: dateti
     return Outcome(len(results) - len(left), not_done=tuple(left.items()))
 
 
-async def cancel(broker: PostgresBroker, ids: Sequence[str]) -> Outcome:
-    """Cancel waiting tasks, and ask the workers of running ones to stop them."""
-    results = await broker.cancel_many(ids)
+async def cancel(
+    broker: PostgresBroker, ids: Sequence[str], on_wait: Callable[[str], None] = lambda _: None
+) -> Outcome:
+    """Cancel waiting tasks, and ask the workers of running ones to stop them. `on_wait` gets a text when another
+    transaction holds some of them, for which it waits a few seconds."""
+    results, held = await broker.cancel_within(ids, on_wait=on_wait)
     left = {one: NOT_CANCELLED[result] for one, result in results.items() if result in NOT_CANCELLED}
     asked = sum(result is CancelResult.REQUESTED for result in results.values())
-    return Outcome(len(results) - len(left) - asked, asked, tuple(left.items()))
+    return Outcome(len(results) - len(left) - asked, asked, tuple((left | held).items()))

@@ -4,15 +4,18 @@ Every method is a coroutine; `TaskHandle` and the command line offer the same wi
 changes rows returns how many it changed, or the outcome for each.
 """
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, cast
 
 from horsies._checks import Checks, queue_name_problem
 from horsies._pg.transient import sqlstate
+from horsies.envelopes import Envelopes
 from horsies.errors import BrokerError, ConfigurationError, OperationalErrorCode, UsageError
 from horsies.operate import reading
-from horsies.operate.filters import TaskCursor, TaskFilter
+from horsies.operate.cancelling import WAIT_S, Cancelling
+from horsies.operate.encoded import shown_attempt, shown_progress
+from horsies.operate.filters import TaskCursor, TaskFilter, id_list
 from horsies.operate.reading import COUNT_BOUND, QUEUE_BOUND
 from horsies.operate.session import UNIQUE_VIOLATION, Fetch, OperatorSession
 from horsies.operate.stale import LISTED, SEEN_WITHIN, StaleRules, Verdict
@@ -32,7 +35,7 @@ from horsies.operate.views import (
     WorkerStatus,
 )
 from horsies.result import TaskError
-from horsies.status import CancelResult, TaskStatus
+from horsies.status import CancelResult
 
 if TYPE_CHECKING:
     from horsies._pg.pool import Database
@@ -40,24 +43,32 @@ if TYPE_CHECKING:
     from horsies.operate.cluster import ClusterFigures
     from horsies.operate.doctor import Finding, Limits
     from horsies.operate.policy_control import PolicyControl
+    from horsies.operate.quarantine import Quarantine
+    from horsies.operate.schedule_control import ScheduleControl
+    from horsies.operate.unique_keys import KeyControl
+    from horsies.operate.worker_control import WorkerControl
     from horsies.operate.workflow_check import WorkflowCheck
     from horsies.registry import Registry
+    from horsies.schedule import TaskSchedule
     from horsies.workflow.batch_reading import BatchReading
     from horsies.workflow.control import WorkflowControl
 
 PURGE_TIMEOUT_MS: Final = 15_000
 PURGE_BATCH: Final = 500
 """Rows that one statement purges: few enough that its locks and its commit are short."""
-_CANCEL_ROUNDS: Final = 5
-"""A task can change between the two statements of a cancel (another operator retries it), so each round tries again."""
 _UNCUT: Final = 2**30
 
 
 class PostgresBroker:
     """The operations of one app's database. Get it with `app.get_broker()`."""
 
-    def __init__(self, database: "Database", config: "AppConfig") -> None:
+    def __init__(
+        self, database: "Database", config: "AppConfig", encode: "Callable[[TaskSchedule], str] | None" = None
+    ) -> None:
+        """`encode` checks a schedule against the app's tasks, and returns its arguments as JSON."""
         self._config = config
+        self._encode_schedule = encode
+        self._envelopes = Envelopes(config.payload_codec)
         self._session = OperatorSession(database, config.broker)
         self._workflows: WorkflowControl | None = None
 
@@ -75,8 +86,23 @@ class PostgresBroker:
             from horsies.workflow.control import WorkflowControl
 
             # Not a cached_property: Python 3.11 holds one lock for all instances while it computes one.
-            self._workflows = WorkflowControl(self._session.run, self._config.broker.schema)
+            self._workflows = WorkflowControl(self._session.run, self._config.broker.schema, self._envelopes)
         return self._workflows
+
+    @property
+    def quarantine(self) -> "Quarantine":
+        """The tasks that crashed as often as the `max_crashes` of their policy allows."""
+        from horsies.operate.quarantine import Quarantine
+
+        return Quarantine(self)
+
+    @property
+    def schedules(self) -> "ScheduleControl":
+        """The same for schedules: those that are made at run time, and the state of all."""
+        from horsies.operate.schedule_control import ScheduleControl
+        from horsies.stored_schedule import plain_kwargs
+
+        return ScheduleControl(self._session, self._encode_schedule or plain_kwargs, self._envelopes)
 
     @property
     def policies(self) -> "PolicyControl":
@@ -84,6 +110,20 @@ class PostgresBroker:
         from horsies.operate.policy_control import PolicyControl
 
         return PolicyControl(self._session)
+
+    @property
+    def unique_keys(self) -> "KeyControl":
+        """The unique keys that are taken."""
+        from horsies.operate.unique_keys import KeyControl
+
+        return KeyControl(self._session)
+
+    @property
+    def workers(self) -> "WorkerControl":
+        """Control of workers at run time: drain, resume, resize."""
+        from horsies.operate.worker_control import WorkerControl
+
+        return WorkerControl(self._session)
 
     # -- reading tasks ---------------------------------------------------------------------------
 
@@ -102,16 +142,20 @@ class PostgresBroker:
 
     async def get_task_states(self, task_ids: Iterable[str]) -> dict[str, TaskState]:
         """The state of each task by id; an id without a task is left out."""
-        ids = sorted(set(task_ids))
+        ids = id_list(task_ids)
         return await self._session.read_shown(lambda fetch, private: reading.task_states(fetch, ids, private=private))
 
     async def get_task_detail(
-        self, task_id: str, max_chars: int | None = 2_000, heartbeats: int = 5
+        self, task_id: str, max_chars: int | None = 2_000, heartbeats: int = 5, *, decode: bool = False
     ) -> TaskDetail | None:
-        """Everything about one task; None when there is no such task. Long texts are cut to `max_chars`."""
+        """Everything about one task; None when there is no such task. Long texts are cut to `max_chars`. With `decode`,
+        what the app's payload codec has encoded is decoded; otherwise it reads `<encoded by ...>`."""
         chars = max_chars if max_chars is not None else _UNCUT
+        envelopes = self._envelopes if decode else None
         return await self._session.read_shown(
-            lambda fetch, private: reading.task_detail(fetch, task_id, chars, heartbeats, private=private)
+            lambda fetch, private: reading.task_detail(
+                fetch, task_id, chars, heartbeats, private=private, envelopes=envelopes
+            )
         )
 
     async def get_task_info(self, task_id: str) -> TaskInfo | None:
@@ -119,12 +163,14 @@ class PostgresBroker:
         read messages gets None for `failed_reason`, `unique_key`, `progress` and `metadata`."""
         hidden = dict.fromkeys(("failed_reason", "unique_key", "progress", "metadata"))
         rows = await self._session.rows_shown("read_task", "show_task", task_id)
-        return TaskInfo.from_row({**hidden, **rows[0]}) if rows else None
+        if not rows:
+            return None
+        return TaskInfo.from_row({**hidden, **shown_progress(rows[0], self._envelopes)})
 
     async def get_attempts(self, task_id: str) -> list[TaskAttempt]:
         """The finished attempts of one task, first to last; without messages for a role that may not read them."""
         rows = await self._session.rows_shown("read_attempts", "show_attempts", task_id)
-        return [TaskAttempt.from_row(row) for row in rows]
+        return [TaskAttempt.from_row(shown_attempt(row, self._envelopes)) for row in rows]
 
     async def get_stale_tasks(self, stale_threshold_minutes: float = 5) -> list[StaleTask]:
         """CLAIMED and RUNNING tasks whose worker has given no sign of life for that long, the longest silent first."""
@@ -184,7 +230,8 @@ class PostgresBroker:
         return {row["queue_name"]: row["paused_at"] for row in await self._session.rows("paused_queues")}
 
     async def get_schedules(self) -> list[ScheduleInfo]:
-        """The state of every schedule that a scheduler has ever served, by name."""
+        """The state of every schedule that was made at run time, or that a scheduler has ever served, by name; see
+        `schedules.list` for pages."""
         return await reading.schedules(self._session.rows, ScheduleInfo)
 
     async def get_time(self) -> datetime:
@@ -211,7 +258,7 @@ class PostgresBroker:
         """
         from horsies.operate.workflow_check import check_runs
 
-        return await check_runs(self._session, tasks, fingerprints or {}, limit)
+        return await check_runs(self._session, tasks, fingerprints or {}, limit, self._envelopes)
 
     # -- cancelling, retrying, requeueing --------------------------------------------------------
 
@@ -221,24 +268,15 @@ class PostgresBroker:
 
     async def cancel_many(self, task_ids: Iterable[str]) -> dict[str, CancelResult]:
         """`cancel` for many, in one statement."""
-        left = set(task_ids)
-        done: dict[str, CancelResult] = {}
-        for _ in range(_CANCEL_ROUNDS):
-            rows = await self._session.rows("cancel_tasks", sorted(left))
-            done.update({row["id"]: CancelResult(row["outcome"]) for row in rows})
-            left.difference_update(done)
-            if not left:
-                break
-            rows = await self._session.rows("read_ended_batch", sorted(left))
-            found = {row["id"]: TaskStatus(row["status"]) for row in rows}
-            for task_id in list(left):
-                status = found.get(task_id)
-                if status is None or status.is_terminal:
-                    done[task_id] = CancelResult.NOT_FOUND if status is None else CancelResult.ALREADY_ENDED
-                    left.discard(task_id)
-        for task_id in left:  # it changed in every round; its worker may find the mark of an earlier one
-            done[task_id] = CancelResult.REQUESTED
-        return done
+        return await Cancelling(self._session).cancel(task_ids)
+
+    async def cancel_within(
+        self, task_ids: Iterable[str], wait_s: float = WAIT_S, on_wait: Callable[[str], None] = lambda _: None
+    ) -> tuple[dict[str, CancelResult], dict[str, str]]:
+        """`cancel_many`, which waits for `wait_s` at most for tasks that another transaction holds, such as that of a
+        task that completes itself. Returns the results, and the tasks that are still held, each with the reason.
+        `on_wait` gets a text after a second of waiting."""
+        return await Cancelling(self._session).cancel_within(task_ids, wait_s, on_wait)
 
     async def retry(self, task_id: str) -> bool:
         """Run a FAILED, CANCELLED or EXPIRED task again under the same id. False when it is in another state."""
@@ -263,7 +301,7 @@ class PostgresBroker:
         `ended_before`, on the database's clock (`get_time`), is when the caller looked. A task that another operator
         retried since then, and that failed again, is CHANGED.
         """
-        left = set(task_ids)
+        left = set(id_list(task_ids))
         done = await self._retry_batch(left, ended_before)
         if isinstance(done, BrokerError):
             done = [one for one in sorted(left) if await self._retry_batch([one], ended_before) == [one]]
@@ -275,7 +313,7 @@ class PostgresBroker:
     async def _retry_batch(self, task_ids: Iterable[str], ended_before: datetime | None) -> list[str] | BrokerError:
         """The tasks that will run again; the error, when a live task holds the unique key of one of them."""
         try:
-            return [row["id"] for row in await self._session.rows("retry_batch", sorted(set(task_ids)), ended_before)]
+            return [row["id"] for row in await self._session.rows("retry_batch", id_list(task_ids), ended_before)]
         except BrokerError as error:
             if sqlstate(error) != UNIQUE_VIOLATION:
                 raise
@@ -287,7 +325,7 @@ class PostgresBroker:
 
     async def requeue_many(self, task_ids: Iterable[str]) -> int:
         """`requeue` for many; returns how many went back to their queue."""
-        return len(await self._session.rows("requeue_claimed_batch", sorted(set(task_ids))))
+        return len(await self._session.rows("requeue_claimed_batch", id_list(task_ids)))
 
     # -- purging ---------------------------------------------------------------------------------
 
@@ -363,23 +401,20 @@ class PostgresBroker:
         return (await self._session.rows("resume_queue", _checked_queue(queue_name)))[0]["was_paused"]
 
     async def run_schedule_now(self, name: str) -> bool:
-        """Request one run beside the slots from the schedulers; False when there is no such schedule.
-
-        A request that is repeated before a scheduler fulfils it stays one. Paused and disabled schedules run too.
-        """
-        return bool(await self._session.rows("request_run", _encodable(name)))
+        """See `schedules.run_now`."""
+        return await self.schedules.run_now(name)
 
     async def pause_schedule(self, name: str) -> bool:
-        """Its slots pass without a run until it is resumed; False when there is no such schedule."""
-        return bool(await self._session.rows("pause_schedule", _encodable(name)))
+        """See `schedules.pause`."""
+        return await self.schedules.pause(name)
 
     async def resume_schedule(self, name: str) -> bool:
-        """It runs again from its next slot on; False when there is no such schedule."""
-        return bool(await self._session.rows("resume_schedule", _encodable(name)))
+        """See `schedules.resume`."""
+        return await self.schedules.resume(name)
 
 
 def _ids(task_ids: Iterable[str] | None) -> list[str] | None:
-    return None if task_ids is None else sorted(set(task_ids))
+    return None if task_ids is None else id_list(task_ids)
 
 
 def _span(field: str, **given: float) -> timedelta:
@@ -398,8 +433,3 @@ def _checked_queue(name: str) -> str:
     if problem := queue_name_problem(name, "queue_name"):
         raise ConfigurationError([problem], subject="queue")
     return name
-
-
-def _encodable(name: str) -> str:
-    """The name with the characters replaced that the driver cannot encode, so that it matches no row."""
-    return name.replace("\0", "").encode(errors="replace").decode()

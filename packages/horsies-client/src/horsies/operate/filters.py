@@ -1,7 +1,7 @@
 """The filter that lists, counts and actions on tasks share, and the cursor between two pages."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -193,3 +193,8 @@ class TaskCursor:
         if id_problem(task_id) or (terminal_at is not None and terminal_at.tzinfo is None):
             raise ValueError(f"{shown(text)} is not where a page of tasks ended")
         return cls(task_id, terminal_at)
+
+
+def id_list(task_ids: Iterable[str]) -> list[str]:
+    """Each id once, sorted. A single str is one id, and not its characters."""
+    return sorted({task_ids} if isinstance(task_ids, str) else set(task_ids))

@@ -13,18 +13,20 @@ from horsies._pg.rows import FromRow, json_object
 from horsies.config.limits import Rate
 from horsies.operate.session import Fetch
 
-QUEUE_FIELDS: Final = ("max_concurrency", "rate", "fair", "limits")
+QUEUE_FIELDS: Final = ("max_concurrency", "rate", "fair", "limits", "weight", "ageing_seconds")
 LIMIT_FIELDS: Final = ("max_concurrency", "rate")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limits that hold. For a queue, the first two are limits of each group in it."""
+    """What holds. For a queue, the first two are limits of each group in it."""
 
     max_concurrency: int | None = None
     rate: Rate | None = None
     fair: bool = True
     limits: tuple[str, ...] = ()
+    weight: int | None = None
+    ageing_seconds: float | None = None
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Self:
@@ -34,6 +36,8 @@ class Policy:
             Rate(**rate) if rate is not None else None,
             found.get("fair", True),
             tuple(found.get("limits", ())),
+            found.get("weight"),
+            found.get("ageing_seconds"),
         )
 
 

@@ -1,7 +1,7 @@
 """Operations on policies: read them, override fields of them, unset the override. `app.get_broker().policies`.
 
-A change holds from the next claim on, in every worker: claims read the policy in the database, and a notification makes
-workers that wait for a place or a token claim at once.
+A change of a limit holds from the next claim on, in every worker: claims read it in the database, and a notification
+makes workers that wait for a place or a token claim at once. Weights and ageing times are read with the next heartbeat.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict, Unpack, cast
 
 from horsies._checks import Checks
 from horsies._text import short
-from horsies.config.limits import Rate, check_limit_names, check_limits
+from horsies.config.limits import Rate, check_limit_names, check_limits, check_shares
 from horsies.errors import UsageError
 from horsies.operate import groups, policies
 from horsies.operate.groups import QueueGroups
@@ -32,6 +32,8 @@ class QueueChanges(LimitChanges, total=False):
 
     fair: bool
     limits: Sequence[str] | None
+    weight: int | None
+    ageing_seconds: float | None
 
 
 class PolicyControl:
@@ -74,6 +76,8 @@ class PolicyControl:
             override["fair"] = changes["fair"]
         if "limits" in changes:
             override["limits"] = list(check_limit_names(checks, "limits", changes["limits"] or ()))
+        check_shares(checks, changes.get("weight"), changes.get("ageing_seconds"))
+        override |= {name: value for name, value in changes.items() if name in ("weight", "ageing_seconds")}
         checks.finish()
         _need(override, QUEUE_FIELDS)
 

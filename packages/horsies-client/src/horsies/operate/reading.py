@@ -11,7 +11,10 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from horsies.config.recovery import RecoveryConfig
+from horsies.envelopes import Envelopes
+from horsies.operate.encoded import shown_attempt, shown_payload
 from horsies.operate.filters import RETRYABLE_STATES, TaskCursor, TaskFilter
+from horsies.operate.schedule_state import LISTED_FOR
 from horsies.operate.session import Fetch
 from horsies.operate.stale import StaleRules, Verdict
 from horsies.operate.views import (
@@ -89,15 +92,27 @@ async def task_states(fetch: Fetch, ids: Sequence[str], *, private: bool) -> dic
 
 
 async def task_detail(
-    fetch: Fetch, task_id: str, max_chars: int, heartbeats: int, *, private: bool
+    fetch: Fetch,
+    task_id: str,
+    max_chars: int,
+    heartbeats: int,
+    *,
+    private: bool,
+    envelopes: Envelopes | None = None,
 ) -> TaskDetail | None:
-    """Everything about one task; without `private` no messages, arguments and result."""
+    """Everything about one task; without `private` no messages, arguments and result. `envelopes`: those of the app,
+    to decode what its payload codec has encoded; None shows which codec that was."""
     rows = await fetch("show_task", task_id)
-    payload = await fetch("show_payload", task_id, max_chars) if private else [None]
+    # a text that was cut cannot be decoded
+    payload = await fetch("show_payload", task_id, max_chars if envelopes is None else 2**31 - 1) if private else [None]
     if not rows or not payload:  # there is no such task, or it was purged between the two statements
         return None
     attempts = await fetch("read_attempts" if private else "show_attempts", task_id)
-    return TaskDetail.of(rows[0], payload[0], attempts, await fetch("show_heartbeats", task_id, heartbeats))
+    beats = await fetch("show_heartbeats", task_id, heartbeats)
+    if payload[0] is None:
+        return TaskDetail.of(rows[0], None, attempts, beats)
+    shown = shown_payload(payload[0], envelopes, rows[0]["task_name"], max_chars)
+    return TaskDetail.of(rows[0], shown, [shown_attempt(row, envelopes) for row in attempts], beats)
 
 
 # -- workers, stale tasks, queues, schedules -----------------------------------------------------
@@ -199,9 +214,14 @@ async def queues(
     return found, among
 
 
-async def schedules(fetch: Fetch, view: type[S], limit: int | None = None) -> list[S]:
-    """The state of every schedule that a scheduler has ever served, by name."""
-    return [view.from_row(row) for row in await fetch("list_schedules", limit)]
+async def schedules(
+    fetch: Fetch, view: type[S], limit: int | None = None, *, after: str | None = None,
+    names: Sequence[str] | None = None, kind: str | None = None,
+) -> list[S]:  # fmt: skip
+    """The state of schedules by name: of those in code that a scheduler has ever served, and of those made at run time.
+    `after`: those with later names; `names`: only these; `kind`: only `code` or `data`."""
+    is_data = None if kind is None else kind == "data"
+    return [view.from_row(row) for row in await fetch("list_schedules", limit, LISTED_FOR, after, names, is_data)]
 
 
 def not_retried(state: TaskState | None) -> RetryResult:

@@ -1,6 +1,7 @@
 """The state of a schedule: active, overdue, paused or removed. Pure functions; no other module decides it.
 
-A running scheduler confirms the rows of its schedules every few seconds (`horsies_schedule_state.updated_at`). So no
+A running scheduler confirms the rows of the schedules in its code every few seconds
+(`horsies_schedule_state.updated_at`), and its own row in `horsies_schedulers`, which has the tasks that it knows. So no
 live scheduler lists a row that is old while another is fresh, and when all rows are old, no scheduler is running.
 """
 
@@ -27,6 +28,10 @@ class ScheduleState(StrEnum):
     PAUSED = "paused"
     BY_HAND = "by hand only"
     """It is not enabled."""
+    BROKEN = "cannot run"
+    """A scheduler could not read it, or its task does not take its arguments."""
+    UNKNOWN = "unknown task"
+    """A scheduler is running, but none that knows its task or workflow."""
     REMOVED = "removed"
     """A scheduler is running, but none lists it: it was removed from the code, or its app's scheduler is down."""
 
@@ -41,9 +46,9 @@ def schedule_state(
     paused_at: datetime | None,
     overdue_by: timedelta | None,
     unlisted_for: timedelta,
-    scheduler_seen: timedelta,
+    scheduler_seen: timedelta | None,
 ) -> ScheduleState:
-    """The state, for lists and alarms alike."""
+    """The state of a schedule in code, for lists and alarms alike."""
     if is_scheduler_seen(scheduler_seen) and unlisted_for > LISTED_FOR:
         return ScheduleState.REMOVED
     if paused_at is not None:
@@ -51,3 +56,19 @@ def schedule_state(
     if overdue_by is not None and overdue_by > OVERDUE_AFTER:
         return ScheduleState.OVERDUE
     return ScheduleState.BY_HAND if next_run_at is None else ScheduleState.ACTIVE
+
+
+def stored_state(
+    paused_at: datetime | None, overdue_by: timedelta | None, scheduler_seen: timedelta | None, *,
+    is_enabled: bool, is_known: bool, is_broken: bool,
+) -> ScheduleState:  # fmt: skip
+    """The same for a schedule that was made at run time. Pausing it silences its alarms, so that state comes first."""
+    if paused_at is not None:
+        return ScheduleState.PAUSED
+    if is_scheduler_seen(scheduler_seen) and not is_known:
+        return ScheduleState.UNKNOWN
+    if is_broken:
+        return ScheduleState.BROKEN
+    if overdue_by is not None and overdue_by > OVERDUE_AFTER:
+        return ScheduleState.OVERDUE
+    return ScheduleState.ACTIVE if is_enabled else ScheduleState.BY_HAND

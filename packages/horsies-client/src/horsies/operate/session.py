@@ -19,6 +19,7 @@ Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
 
 READ_TIMEOUT_MS: Final = 5_000
 UNIQUE_VIOLATION: Final = "23505"
+NOT_STORED: Final = "not stored (store_result=False)"
 NEEDS_OPERATOR: Final = "not visible to this role (messages, arguments, metadata and results need the operator role)"
 _PERMISSION_DENIED: Final = "42501"
 _TIMED_OUT: Final = "57014"
@@ -31,6 +32,7 @@ _FILES: Final = (
     "operate.sql",
     "schedules.sql",
     "policies.sql",
+    "unique_keys.sql",
     "workflow_check.sql",
 )
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from horsies._pg.rows import FromRow, json_object, json_value
 from horsies.operate.filters import TaskCursor
-from horsies.operate.schedule_state import ScheduleState, schedule_state
+from horsies.operate.schedule_state import ScheduleState, schedule_state, stored_state
 from horsies.status import AttemptOutcome, TaskStatus, WorkflowStatus
 
 
@@ -58,8 +58,14 @@ class TaskInfo(_Task):
     is_workflow_task: bool
     group: str | None
     """The key of its group."""
+    snoozes: int
+    """How often it has snoozed."""
+    crash_count: int
+    """How often its process died, counted where its policy has `max_crashes`."""
     created_at: datetime
     updated_at: datetime
+    keep_for: timedelta | None = None
+    """How long it stays after its end; None: as long as the retention says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +170,7 @@ class TaskState(FromRow):
     root_id: str | None
     """The outermost run around it, which is the one to retry."""
     root_status: str | None
+    error_code: str | None
 
     @property
     def why_not_alone(self) -> str | None:
@@ -216,6 +223,8 @@ class RetryResult(StrEnum):
     """It was a node's task until its workflow was retried; retry the workflow again."""
     KEY_TAKEN = "KEY_TAKEN"
     """Another live task holds its unique key."""
+    NOT_QUARANTINED = "NOT_QUARANTINED"
+    """`broker.quarantine.release` only: it has not ended with CRASH_LIMIT."""
     CHANGED = "CHANGED"
     """Its state changed during the retry; try again."""
     NOT_FOUND = "NOT_FOUND"
@@ -236,7 +245,8 @@ class Heartbeat(FromRow):
 @dataclass(frozen=True, slots=True)
 class TaskDetail:
     """Everything about one task. A role that may not read messages, arguments and results gets None for `payload`, for
-    the task's `failed_reason`, `unique_key` and `metadata`, and for the messages of its attempts."""
+    the task's `failed_reason`, `unique_key`, `unique_until` (the end of its `unique_for`) and `metadata`, and for the
+    messages of its attempts."""
 
     task: Mapping[str, Any]
     """The row by column, without the columns in `payload`."""
@@ -266,7 +276,7 @@ class TaskDetail:
         """Build it from the rows of `show_task`, `show_payload` (None for a role that may not read it), `read_attempts`
         or `show_attempts`, and `show_heartbeats`."""
         payload = None if private is None else dict(private.items())
-        names = ("failed_reason", "unique_key", "metadata")
+        names = ("failed_reason", "unique_key", "unique_until", "metadata")
         told: dict[str, Any] = {name: None if payload is None else payload.pop(name) for name in names}
         if told["metadata"] is not None:
             told["metadata"] = json_object(told["metadata"])
@@ -334,6 +344,27 @@ class WorkerStatus(WorkerStats):
     holds_claimed: int
     """Counted in the task table, which stays true when the worker is dead."""
     holds_running: int
+    state: str | None = None
+    """`RUNNING`, `DRAINING` or `DRAINED`, as the worker wrote it; None for a worker of an older release."""
+    reached_at: datetime | None = None
+    """The `wanted_at` of the last wish that the worker has carried out completely."""
+    wanted_state: str | None = None
+    wanted_processes: int | None = None
+    wanted_at: datetime | None = None
+    """When an operator last asked it to drain, to resume or to change its size."""
+    wanted_by: str | None = None
+
+    @property
+    def standing(self) -> str:
+        """Its liveness in one word; `draining` or `drained` for a live worker that claims nothing."""
+        if self.liveness is WorkerLiveness.ALIVE and self.state in ("DRAINING", "DRAINED"):
+            return self.state.lower()
+        return str(self.liveness)
+
+    @property
+    def is_claiming(self) -> bool:
+        """It is alive or late, and was not drained."""
+        return self.liveness.is_there and self.state not in ("DRAINING", "DRAINED")
 
     def recovery(self, name: str) -> int | None:
         """One number of its RecoveryConfig, as it reported it."""
@@ -385,9 +416,22 @@ class ScheduleInfo(FromRow):
     """How long its slot has been due; None when it is not due, or is paused."""
     unlisted_for: timedelta
     """The age of `updated_at`, on the database's clock."""
-    scheduler_seen: timedelta
-    """How long ago any scheduler was running."""
+    scheduler_seen: timedelta | None
+    """How long ago any scheduler was running; None when there never was one."""
+    is_data: bool
+    """It was made at run time (`app.schedules`); otherwise it is in an app's code."""
+    is_enabled: bool | None
+    """None for a schedule in code: the code decides."""
+    is_known: bool | None
+    """A running scheduler knows the task of a schedule that was made at run time; None for one in code."""
+    problem_at: datetime | None
+    """When a scheduler found that it cannot run; `broker.schedules.problem(name)` says why."""
 
     @property
     def state(self) -> ScheduleState:
+        if self.is_data:
+            return stored_state(
+                self.paused_at, self.overdue_by, self.scheduler_seen, is_enabled=self.is_enabled is not False,
+                is_known=self.is_known is True, is_broken=self.problem_at is not None,
+            )  # fmt: skip
         return schedule_state(self.next_run_at, self.paused_at, self.overdue_by, self.unlisted_for, self.scheduler_seen)

@@ -105,7 +105,7 @@ def _defaults(undo: Task[Any, Any], node: Node[Any], taken: Sequence[str]) -> Ma
     if not isinstance(node, TaskNode):
         return {}
     given = {*node.bound(), *([node.item_parameter] if isinstance(node, MapNode) else [])}
-    signature = inspect.signature(node.definition.fn)
+    signature = node.definition.signature()
     found = {
         name: signature.parameters[name].default
         for name in taken

@@ -8,16 +8,19 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast
 
 from horsies.errors import OperationalErrorCode, RetrievalCode, UsageError
 from horsies.result import TaskError, TaskResult
 
 if TYPE_CHECKING:
     from horsies.codec import TaskCodec
+    from horsies.workflow.summary import SubWorkflowSummary
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+SUMMARIES: Final = ""
+"""The key of the summaries of workflows among the results of a context."""
 
 
 class NodeKey(Generic[T_co]):
@@ -77,6 +80,14 @@ class WorkflowContext:
     node_id: str
     results: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def __post_init__(self) -> None:
+        # The worker sends them among the results, under a name that no node can have: children of an older release
+        # refuse a context with another field.
+        summaries: Mapping[str, Any] = self.results.get(SUMMARIES, {})
+        if summaries:
+            object.__setattr__(self, "results", {name: one for name, one in self.results.items() if name != SUMMARIES})
+        object.__setattr__(self, "_summaries", summaries)
+
     def result_for(self, node: HasKey[T] | NodeKey[T]) -> TaskResult[T, TaskError]:
         """The typed result of one of the nodes, by the node or its key."""
         from pydantic_core import to_json
@@ -87,6 +98,31 @@ class WorkflowContext:
             message = f"node {key.node_id!r} is not in this context; it has: {known}. Name it in workflow_ctx_from"
             return TaskResult(err=TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message))
         return key.decode(to_json(self.results[key.node_id]).decode())
+
+    def has_result(self, node: HasKey[Any] | NodeKey[Any]) -> bool:
+        """Whether this context has the result of the node, ok or err: whether `workflow_ctx_from` names it."""
+        return key_of(node).node_id in self.results
+
+    def summary_for(self, node: HasKey[T] | NodeKey[T]) -> SubWorkflowSummary[T]:
+        """How the nodes of the workflow in this node ended. Raises `UsageError` when the context has no summary of it;
+        `has_summary` asks for that."""
+        from horsies.workflow.summary import summary_of
+
+        node_id = key_of(node).node_id
+        if node_id not in self._all_summaries:
+            known = ", ".join(sorted(self._all_summaries)) or "none"
+            why = f"there is no summary of node {node_id!r} in this context; it has: {known}"
+            raise UsageError(f"{why}. Name a workflow in workflow_ctx_from; one that was skipped has no summary")
+        return summary_of(self._all_summaries[node_id], self.result_for(node))
+
+    def has_summary(self, node: HasKey[Any] | NodeKey[Any]) -> bool:
+        """Whether the node is in this context and is a workflow that was started."""
+        return key_of(node).node_id in self._all_summaries
+
+    @property
+    def _all_summaries(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = vars(self)["_summaries"]
+        return found
 
 
 def injected_by_type(annotations: Mapping[str, Any], wanted: type) -> str | None:

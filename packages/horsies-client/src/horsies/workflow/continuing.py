@@ -1,16 +1,14 @@
 """`Continue`: what a task of a workflow stores when another workflow goes on in its place."""
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
 from horsies.errors import HorsiesError
+from horsies.result import CONTINUES
 from horsies.workflow.graph import Graph
 from horsies.workflow.start import graph_data
-
-HEAD: Final = '{"continue":'
-"""The beginning of such a result; no other result begins like this."""
 
 
 def continue_text(spec: Graph[Any], wanted: Any) -> tuple[str, str | None]:
@@ -23,7 +21,7 @@ def continue_text(spec: Graph[Any], wanted: Any) -> tuple[str, str | None]:
         why = f"workflow {spec.name!r} returns {type_name(returned)}, and the task returns {type_name(wanted)}"
         return "", f"{why}: what continues a task returns the same type; name an output of that type"
     try:
-        made = graph_data(spec)
+        made = graph_data(spec, envelopes=spec.app.envelopes)
     except HorsiesError as error:
         return "", str(error)
-    return f"{HEAD}{json.dumps(made, ensure_ascii=False, separators=(',', ':'))}}}", None
+    return f"{CONTINUES}{json.dumps(made, ensure_ascii=False, separators=(',', ':'))}}}", None

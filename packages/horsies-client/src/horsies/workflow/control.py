@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from horsies._checks import Checks
 from horsies._pg.statements import Statement, load
 from horsies._pg.transient import sqlstate
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
 from horsies.errors import BrokerError, OutcomeCode, RetrievalCode, UsageError
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
@@ -33,8 +34,9 @@ _UNIQUE_VIOLATION: Final = "23505"
 class WorkflowControl:
     """The operations on runs, all coroutines; `WorkflowHandle` offers them without an event loop."""
 
-    def __init__(self, run: Run, schema: str | None) -> None:
+    def __init__(self, run: Run, schema: str | None, envelopes: Envelopes = PLAIN_ENVELOPES) -> None:
         self._run = run
+        self._envelopes = envelopes
         self._statements = load("horsies._pg", "workflows.sql", schema)
 
     # -- reading ---------------------------------------------------------------------------------
@@ -60,8 +62,8 @@ class WorkflowControl:
         return [WorkflowNodeInfo.from_row(row) for row in rows]
 
     async def waiting(self, signal_name: str | None = None, limit: int = 100) -> list[WaitingNode]:
-        """Nodes that wait for a signal, of this name or of any: what somebody has to approve, for example. The longest
-        wait comes first."""
+        """List nodes that wait for a signal, such as approvals that are still to be given; with `signal_name`, only for
+        that signal. The node that has waited longest comes first."""
         return [WaitingNode.from_row(row) for row in await self._rows("waiting_nodes", signal_name, limit)]
 
     async def locate(self, workflow_id: str, path: str) -> list[Place]:
@@ -100,7 +102,14 @@ class WorkflowControl:
         that ended without a stored result."""
         wanted = None if node_ids is None else list(node_ids)
         found = {row["node_id"]: row for row in await self._rows("read_node_results", workflow_id, wanted)}
-        return {node_id: row["result"] or _absent(row) for node_id, row in found.items()}
+        return {
+            node_id: row["result"] or absent(row["node_id"], NodeStatus(row["status"]))
+            for node_id, row in found.items()
+        }
+
+    async def inner_counts(self, workflow_id: str) -> Mapping[str, Mapping[str, Any]]:
+        """By node: how the nodes of the workflow in it ended, for `summary_of`."""
+        return {row["node_id"]: row for row in await self._rows("read_inner_counts", workflow_id)}
 
     async def error(self, workflow_id: str) -> str | None:
         """The stored error of a run that failed, was cancelled or is paused for a failure; None when it has none."""
@@ -141,6 +150,7 @@ class WorkflowControl:
     ) -> str:
         """Send a signal with this JSON text. Returns the outcome: DELIVERED, REPEATED, WORKFLOW_ENDED,
         WORKFLOW_NOT_FOUND, NODE_NOT_FOUND or NOT_STARTED (of the workflow at `path`)."""
+        value = self._envelopes.wrap_value(value, "signal", name)
         rows = await self._rows("signal_workflow", workflow_id, name, value, signal_id, path)
         return rows[0]["outcome"]
 
@@ -344,12 +354,13 @@ class WorkflowControl:
         return await self._run(lambda connection: self._fetch(connection, name, *values))
 
 
-def _absent(row: Mapping[str, Any]) -> str | None:
-    if not NodeStatus(row["status"]).is_terminal:
+def absent(node_id: str, status: NodeStatus) -> str | None:
+    """What stands for the result of a node that has none: None before its end, and an error after it."""
+    if not status.is_terminal:
         return None
     from horsies.codec import encode_error
 
-    message = f"node {row['node_id']!r} is {row['status']} without a stored result"
+    message = f"node {node_id!r} is {status} without a stored result"
     return encode_error(TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message))
 
 

@@ -15,7 +15,7 @@ from horsies._runtime import AppRuntime
 from horsies.errors import Problem, UsageError
 from horsies.options import check_name
 from horsies.workflow.defined import Definition, workflows_of
-from horsies.workflow.graph import OnError, Place, SuccessPolicy, WorkflowDefinitionError, calling_place
+from horsies.workflow.graph import OnErrorChoice, Place, SuccessPolicy, WorkflowDefinitionError, calling_place
 from horsies.workflow.node_builder import NodeBuilder
 from horsies.workflow.nodes import FromNode, Node, is_by_name
 from horsies.workflow.spec import WorkflowSpec
@@ -69,7 +69,7 @@ class WorkflowDefinition(Generic[T_co]):
     app: ClassVar[AppRuntime]
     location: ClassVar[str]
     output: ClassVar[Node[Any] | None] = None
-    on_error: ClassVar[OnError] = "fail"
+    on_error: ClassVar[OnErrorChoice] = "fail"
     success_policy: ClassVar[SuccessPolicy | None] = None
     check_with: ClassVar[Sequence[Mapping[str, Any]]] = ()
     _static: ClassVar[WorkflowSpec[Any] | None] = None
@@ -121,7 +121,7 @@ class WorkflowDefinition(Generic[T_co]):
         tasks: Sequence[Node[Any]],
         *,
         output: Node[T_co] | None = None,
-        on_error: OnError | None = None,
+        on_error: OnErrorChoice | None = None,
         success_policy: SuccessPolicy | None = None,
     ) -> WorkflowSpec[T_co]:
         """For `build_with`: make a workflow of these nodes. Settings that are not given come from the class."""

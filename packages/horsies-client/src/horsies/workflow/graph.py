@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, cast
 
 from horsies._checks import shown
@@ -34,7 +35,18 @@ MAX_LEVELS: Final = 64
 """How deep workflows may be nested. Each level that starts writes the graphs of the levels below it again."""
 MAX_NODES: Final = 100_000
 """The nodes of one workflow, including those of every workflow nested in it."""
-OnError = Literal["fail", "pause"]
+
+
+class OnError(StrEnum):
+    """What a run does after one of its nodes has failed. The texts are as good as the members."""
+
+    FAIL = "fail"
+    """Nodes that do not depend on it go on; then the run ends FAILED."""
+    PAUSE = "pause"
+    """No further node starts until the run is resumed."""
+
+
+OnErrorChoice = OnError | Literal["fail", "pause"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,25 @@ class WorkflowDefinitionError(ConfigurationError):
     """A workflow is invalid; the error lists all its problems."""
 
 
-class SubWorkflowNode(Node[T_co]):
+class _WorkflowNode(Node[T_co]):
+    """The base of nodes that run a workflow."""
+
+    spec: Graph[Any]
+
+    @property
+    def app(self) -> AppRuntime:
+        return self.spec.app
+
+    @property
+    def title(self) -> str:
+        return self.spec.name
+
+    @property
+    def inner(self) -> Graph[Any]:
+        return self.spec
+
+
+class SubWorkflowNode(_WorkflowNode[T_co]):
     """A workflow as a node: `spec.node(...)`. Its result is that workflow's output."""
 
     def __init__(self, spec: Graph[T_co], **options: Any) -> None:
@@ -65,14 +95,6 @@ class SubWorkflowNode(Node[T_co]):
         self.spec = spec
 
     @property
-    def app(self) -> AppRuntime:
-        return self.spec.app
-
-    @property
-    def title(self) -> str:
-        return self.spec.name
-
-    @property
     def codec(self) -> TaskCodec:
         return self.spec.codec
 
@@ -80,12 +102,8 @@ class SubWorkflowNode(Node[T_co]):
     def inputs(self) -> Mapping[str, tuple[Node[Any], bool]]:
         return {f"input {number}": pair for number, pair in enumerate(self.spec.free.items())}
 
-    @property
-    def inner(self) -> Graph[Any]:
-        return self.spec
 
-
-class MapWorkflowNode(Node[T_co]):
+class MapWorkflowNode(_WorkflowNode[T_co]):
     """One run of a workflow per item of a list that another node returns; see `map_workflow`."""
 
     def __init__(self, spec: Graph[Any], item: ItemNode[Any], **options: Any) -> None:
@@ -94,12 +112,8 @@ class MapWorkflowNode(Node[T_co]):
         self.item = item
 
     @property
-    def app(self) -> AppRuntime:
-        return self.spec.app
-
-    @property
-    def title(self) -> str:
-        return self.spec.name
+    def is_map(self) -> bool:
+        return True
 
     @property
     def codec(self) -> TaskCodec:
@@ -109,14 +123,6 @@ class MapWorkflowNode(Node[T_co]):
     def inputs(self) -> Mapping[str, tuple[Node[Any], bool]]:
         free = [(node, bare) for node, bare in self.spec.free.items() if node is not self.item]
         return {ITEMS: (self.item.items_from, True), **{f"input {at}": pair for at, pair in enumerate(free)}}
-
-    @property
-    def inner(self) -> Graph[Any]:
-        return self.spec
-
-    @property
-    def is_map(self) -> bool:
-        return True
 
 
 def map_workflow_node(items_from: Any, build: Callable[[Any], Any], **options: Any) -> MapWorkflowNode[Any]:
@@ -148,7 +154,7 @@ class Graph(Generic[T_co]):
         tasks: Sequence[Node[Any]],
         *,
         output: Node[T_co] | None = None,
-        on_error: OnError = "fail",
+        on_error: OnErrorChoice = "fail",
         success_policy: SuccessPolicy | None = None,
         open_ended: bool = False,
         place: Place | None = None,
@@ -159,8 +165,10 @@ class Graph(Generic[T_co]):
 
         self.app = app
         self.name = name
-        self.on_error: OnError = on_error
+        self.on_error: OnErrorChoice = "pause" if on_error == "pause" else "fail"
         self.output = output
+        self.returns = returns
+        """What a definition class says that its workflow returns."""
         self.place = place or calling_place()
         wiring = Wiring(app, tasks, attributes=attributes or {}, open_ended=open_ended)
         cases = _settle(wiring, name, output, on_error, success_policy)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from horsies._awaited import Awaited, err
-from horsies.errors import OperationalErrorCode, RetrievalCode
+from horsies.errors import BrokerError, OperationalErrorCode, RetrievalCode
 from horsies.result import TaskError, TaskResult
 from horsies.status import WorkflowStatus
 from horsies.workflow.context import HasKey, NodeKey, key_of
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horsies._pg.waiters import Seen
     from horsies._runtime import AppRuntime
     from horsies.workflow.graph import Graph
-    from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo
+    from horsies.workflow.info import PausedRun, WorkflowInfo, WorkflowNodeInfo, WorkflowNodeResult
     from horsies.workflow.run_options import Moment
     from horsies.workflow.signals import Signal, SignalReceipt
     from horsies.workflow.waits import SignalNode
@@ -49,9 +49,31 @@ class WorkflowHandle(Awaited[T_co]):
     def _id(self) -> str:
         return self.workflow_id
 
+    def _spec_of(self, seen: Seen) -> Graph[T_co] | None:
+        return self._spec or workflows_of(self._app).known(seen.task_name, seen.definition_key)
+
     def _decode(self, ended: Seen) -> TaskResult[T_co, TaskError]:
-        spec = self._spec or workflows_of(self._app).known(ended.task_name, ended.definition_key)
+        spec = self._spec_of(ended)
+        if self._app.stand_in is not None and (wanted := _terminal(spec, ended)) is not None:
+            return self._of_terminals(cast("Any", spec), self._app.stand_in.node_texts(self.workflow_id, wanted))
         return self._decoded(ended, None if spec is None else spec.codec)
+
+    async def _concluded(self, seen: Seen | None, timeout_ms: int | None) -> TaskResult[T_co, TaskError]:
+        """The value of a run without an output is in the rows of its nodes."""
+        spec = None if seen is None else self._spec_of(seen)
+        if seen is None or (wanted := _terminal(spec, seen)) is None:
+            return self._ended(seen, timeout_ms)
+        try:
+            texts = await self._app.get_broker().workflows.results(self.workflow_id, wanted)
+        except BrokerError as error:
+            return self._broker_error(error)
+        self._result = self._of_terminals(cast("Any", spec), texts)
+        return self._result
+
+    def _of_terminals(self, spec: Graph[Any], found: Mapping[str, str | None]) -> TaskResult[Any, TaskError]:
+        from horsies.workflow.terminal import terminal_results
+
+        return TaskResult(ok=terminal_results(spec, self._unwrapped(found)))
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -75,15 +97,41 @@ class WorkflowHandle(Awaited[T_co]):
         """See `info`."""
         return await self._app.get_broker().workflows.info(self.workflow_id)
 
-    def tasks(self, path: str | None = None) -> list[WorkflowNodeInfo]:
+    @overload
+    def tasks(self, path: str | None = None, *, include_results: Literal[False] = False) -> list[WorkflowNodeInfo]: ...
+    @overload
+    def tasks(self, path: str | None = None, *, include_results: Literal[True]) -> list[WorkflowNodeResult]: ...
+    def tasks(self, path: str | None = None, *, include_results: bool = False) -> Sequence[WorkflowNodeInfo]:
         """The run's nodes, in the order of their definition. `path`: those of a workflow inside it, by the nodes that
-        lead there: `"outer/inner"`, `"orders/item[3]"`."""
+        lead there: `"outer/inner"`, `"orders/item[3]"`. `include_results`: each with its result, and with a summary of
+        the workflow in it."""
+        if include_results:
+            return self._app.run_sync("tasks", lambda: self.tasks_async(path, include_results=True))
         return self._app.run_sync("tasks", lambda: self.tasks_async(path))
 
-    async def tasks_async(self, path: str | None = None) -> list[WorkflowNodeInfo]:
+    @overload
+    async def tasks_async(
+        self, path: str | None = None, *, include_results: Literal[False] = False
+    ) -> list[WorkflowNodeInfo]: ...
+    @overload
+    async def tasks_async(
+        self, path: str | None = None, *, include_results: Literal[True]
+    ) -> list[WorkflowNodeResult]: ...
+    async def tasks_async(
+        self, path: str | None = None, *, include_results: bool = False
+    ) -> Sequence[WorkflowNodeInfo]:
         """See `tasks`."""
         control = self._app.get_broker().workflows
-        return await control.nodes(await control.run_at(self.workflow_id, path))
+        run_id = await control.run_at(self.workflow_id, path)
+        nodes = await control.nodes(run_id)
+        if not include_results:
+            return nodes
+        from horsies.workflow.info import WorkflowNodeResult
+
+        inner = self if run_id == self.workflow_id else WorkflowHandle[Any](self._app, run_id)
+        results = await inner.results_async()
+        counts = await control.inner_counts(run_id)
+        return [WorkflowNodeResult.of(node, results.get(node.node_id), counts.get(node.node_id)) for node in nodes]
 
     def paused(self) -> list[PausedRun]:
         """The paused runs of the tree: the run itself or workflows nested in it, each with its failed nodes, or marked
@@ -149,12 +197,18 @@ class WorkflowHandle(Awaited[T_co]):
         text = (await control.results(last.workflow_id, [last.node_id]))[last.node_id]
         if text is None:
             return err(RetrievalCode.RESULT_NOT_READY, f"node {path!r} has not ended")
-        return decode_untyped_result(text)
+        return decode_untyped_result(self._app.envelopes.unwrap_result(text))
 
     async def _texts(self, node_ids: Sequence[str] | None) -> Mapping[str, str | None]:
         if self._app.stand_in is not None:
-            return self._app.stand_in.node_texts(self.workflow_id, node_ids)
-        return await self._app.get_broker().workflows.results(self.workflow_id, node_ids)
+            found = self._app.stand_in.node_texts(self.workflow_id, node_ids)
+        else:
+            found = await self._app.get_broker().workflows.results(self.workflow_id, node_ids)
+        return self._unwrapped(found)
+
+    def _unwrapped(self, found: Mapping[str, str | None]) -> Mapping[str, str | None]:
+        unwrap = self._app.envelopes.unwrap_result
+        return {node_id: None if text is None else unwrap(text) for node_id, text in found.items()}
 
     async def _keys(self) -> Mapping[str, NodeKey[Any]]:
         spec = self._spec
@@ -276,3 +330,13 @@ class WorkflowHandle(Awaited[T_co]):
         if done:
             self._result = None
         return done
+
+
+def _terminal(spec: Graph[Any] | None, seen: Seen) -> list[str] | None:
+    """The nodes whose results are the value of a completed run."""
+    if spec is None or spec.output is not None or seen.status is not WorkflowStatus.COMPLETED:
+        return None
+    from horsies.workflow.terminal import terminal_ids
+
+    found = terminal_ids(spec)
+    return None if found is None else sorted(found)

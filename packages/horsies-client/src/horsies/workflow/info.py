@@ -1,13 +1,16 @@
 """What operators see of a run and of its nodes: plain frozen values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from horsies._hints import NODE_INFO, missing
 from horsies._pg.rows import FromRow
 from horsies.metadata import decode
+from horsies.result import TaskError, TaskResult
 from horsies.status import NodeStatus, WorkflowStatus
+from horsies.workflow.summary import SubWorkflowSummary, summary_of
 
 
 def _metadata(text: str) -> dict[str, Any]:
@@ -81,6 +84,31 @@ class WorkflowNodeInfo(FromRow):
     """Of a skipped node: upstream, not_taken, cancelled or deadline."""
     is_compensation: bool = False
     """It undoes what another node did."""
+
+    if not TYPE_CHECKING:  # type checkers would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name, NODE_INFO, "node")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowNodeResult(WorkflowNodeInfo):
+    """One node of a run with its result: `handle.tasks(include_results=True)`."""
+
+    result: TaskResult[Any, TaskError] | None = None
+    """None until the node has ended."""
+    sub_workflow_summary: SubWorkflowSummary[Any] | None = None
+    """How the nodes of the workflow in this node have ended so far; None if there is none, or it has not started."""
+
+    @classmethod
+    def of(
+        cls,
+        node: WorkflowNodeInfo,
+        result: TaskResult[Any, TaskError] | None,
+        counts: Mapping[str, Any] | None,
+    ) -> Self:
+        known = {each.name: getattr(node, each.name) for each in fields(node)}
+        return cls(**known, result=result, sub_workflow_summary=None if counts is None else summary_of(counts, result))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Checks of single nodes while a workflow is wired: joins, items of maps, and times."""
 
-from collections.abc import Callable, Sequence as AbstractSequence
+from collections.abc import Callable, Iterable, Sequence as AbstractSequence
 from datetime import datetime, timedelta
 from typing import Any, Final, cast, get_args
 
@@ -12,7 +12,7 @@ from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
 from horsies.errors import HorsiesError
 from horsies.options import MAX_DELAY, check_name
-from horsies.workflow.nodes import ITEMS, MapNode, Node
+from horsies.workflow.nodes import ITEMS, MapNode, Node, TaskNode
 from horsies.workflow.waits import SignalNode, WaitNode
 
 JOINS: Final = ("all", "any", "quorum")
@@ -54,6 +54,15 @@ def check_join(node: Node[Any], at: str, count: int, takes_bare: bool, refuse: R
                 f"with join={options.join!r} an upstream may have failed or not ended, there may be no value",
                 "take a TaskResult instead of the bare value",
             )
+
+
+def check_stored(sources: Iterable[object], at: str, refuse: Refuse) -> None:
+    """Refuse to use values that are not stored. None is."""
+    for node in dict.fromkeys(cast("TaskNode[Any]", one) for one in sources if isinstance(one, TaskNode)):
+        definition = node.definition
+        if not definition.options.store_result and definition.codec.signature.result not in (None, type(None)):
+            why = f"the value of {node!r} is used, and its task has store_result=False: the value is not stored"
+            refuse(at, why, f"remove store_result=False from task {definition.name!r}, or do not use its value")
 
 
 def check_items(node: MapNode[Any, Any], at: str, refuse: Refuse) -> None:

@@ -11,6 +11,8 @@ from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError
 from horsies.groups import plain
 from horsies.ids import ID_FIX, id_problem, new_id
 from horsies.metadata import NOTHING
+from horsies.new_tasks import fingerprint
+from horsies.payload_codec import PayloadError
 from horsies.send import Send, outgoing
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class RunStart(Send[H]):
         self._options = options
         self._given_metadata = options.metadata or NOTHING
         self._metadata: str | None = None
+        self._plain_sha: str | None = None
+        """With a payload codec: the fingerprint that an app without one gives this start."""
 
     @abstractmethod
     def values(self) -> tuple[tuple[Any, ...], str]:
@@ -77,6 +81,17 @@ class RunStart(Send[H]):
                 "store large data elsewhere and send its address",
             )
 
+    def _stored_sha(self, sha: str) -> str:
+        """What the row keeps of the fingerprint of this start."""
+        codec = self.app.config.payload_codec
+        if codec is None:
+            return sha
+        self._plain_sha = sha
+        try:
+            return fingerprint(codec, sha)
+        except PayloadError as error:
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"{self.label}: {error}") from error
+
     def statement(self) -> tuple[str, tuple[Any, ...]]:
         """SQL and values that write the run. The statement returns no row when the id exists already."""
         return self._sql("start_workflow"), self.values()[0]
@@ -92,7 +107,7 @@ class RunStart(Send[H]):
                 return None
             found = await execute(self._sql("find_workflow"), self.workflow_id)
             if found:
-                if found[0][1] != sha and found[0][1] not in self.older_fingerprints():
+                if found[0][1] not in (sha, self._plain_sha) and found[0][1] not in self.older_fingerprints():
                     raise TaskSendError(
                         SendErrorCode.PAYLOAD_MISMATCH,
                         f"{self.kind} id {self.workflow_id} is taken by another {self.content} or other arguments; it "

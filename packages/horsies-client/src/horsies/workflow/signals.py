@@ -12,6 +12,7 @@ from horsies._pg.statements import load
 from horsies._text import short
 from horsies.errors import HorsiesError, OutcomeCode, RetrievalCode, SendErrorCode, TaskSendError, UsageError
 from horsies.ids import new_id
+from horsies.payload_codec import PayloadError
 from horsies.result import TaskError, TaskResult
 from horsies.send import Send
 from horsies.workflow.paths import refuse_path
@@ -70,7 +71,10 @@ class Signal(Send[SignalReceipt]):
         super().__init__(app, "signal", connection, [signal_id or new_id()])
         self.workflow_id = workflow_id
         self.name = name
-        self.value = value
+        try:
+            self.value = app.envelopes.wrap_value(value, "signal", name)
+        except PayloadError as error:
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"signal {name!r}: {error}") from error
         self.path = path
 
     @property

@@ -13,9 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from horsies._checks import Checks
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
 from horsies.errors import SendErrorCode, TaskSendError, UsageError
 from horsies.groups import GroupError
 from horsies.ids import new_ids
+from horsies.payload_codec import PayloadError
 from horsies.workflow.graph import Graph, MapWorkflowNode, SubWorkflowNode
 from horsies.workflow.handle import WorkflowHandle
 from horsies.workflow.nodes import ITEMS, ItemNode, MapNode, Node, TaskNode
@@ -35,10 +37,12 @@ _KIND: Final = frozenset({"kind", "metadata", "group_key", "own_priority", "comp
 and `compensate` may come from the registration (`group` and `undo` are what the node asks for)."""
 
 
-def graph_data(spec: Graph[Any], around: Sequence[Graph[Any] | None] = ()) -> dict[str, Any]:
+def graph_data(
+    spec: Graph[Any], around: Sequence[Graph[Any] | None] = (), envelopes: Envelopes = PLAIN_ENVELOPES
+) -> dict[str, Any]:
     """A workflow as plain data for its rows. A nested graph is an object, not text: text inside text is escaped again
     at every level, and its size would double. `around`: the graphs of the runs around it; None for the run that holds
-    the items of a map."""
+    the items of a map. `envelopes`: those of the app, for the arguments in the rows. Raises PayloadError."""
     chain = [spec, *around]
     dependents: list[list[int]] = [[] for _ in spec.wired]
     decides: list[list[int]] = [[] for _ in spec.wired]
@@ -53,12 +57,14 @@ def graph_data(spec: Graph[Any], around: Sequence[Graph[Any] | None] = ()) -> di
         "output": None if spec.output is None else spec.index[spec.output],
         "success_policy": None if spec.cases is None else {"cases": spec.cases},
         "definition_key": spec.definition_key,
-        "nodes": [_node(wired, dependents[index], decides[index], chain) for index, wired in enumerate(spec.wired)],
+        "nodes": [
+            _node(wired, dependents[index], decides[index], chain, envelopes) for index, wired in enumerate(spec.wired)
+        ],
     }
 
 
 def _node(
-    wired: Wired, dependents: list[int], decides: list[int], chain: Sequence[Graph[Any] | None]
+    wired: Wired, dependents: list[int], decides: list[int], chain: Sequence[Graph[Any] | None], envelopes: Envelopes
 ) -> dict[str, Any]:
     node, plan, options = wired.node, wired.plan, wired.node.options
     here = chain[0]
@@ -71,11 +77,15 @@ def _node(
         sources[wired.context_parameter] = {"ctx": True}
     if wired.meta_parameter:
         sources[wired.meta_parameter] = {"meta": True}
+    args, kwargs = (wired.call.args_json, wired.call.kwargs_json) if wired.call else (None, None)
+    if envelopes.codec is not None:
+        # a compensation takes the arguments of its node
+        args, kwargs = envelopes.wrap_call(args, kwargs, node.title, "shared_argument" if wired.undo else "argument")
     made: dict[str, Any] = {
         "node_id": wired.node_id,
         "task_name": node.title,
-        "args": wired.call and wired.call.args_json,
-        "kwargs": wired.call and wired.call.kwargs_json,
+        "args": args,
+        "kwargs": kwargs,
         "queue_name": plan.queue_name if plan else "default",
         "priority": plan.priority if plan else 100,
         "dependencies": list(wired.dependencies),
@@ -98,9 +108,9 @@ def _node(
         made["group_key"] = group
     if options.group is not None:
         made["group"] = options.group
-    made |= _waits(wired, decides)
+    made |= _waits(wired, decides, envelopes)
     if isinstance(node, SubWorkflowNode):
-        made |= {"kwargs": graph_data(node.spec, chain), "sub_name": node.spec.name, "kind": "workflow"}
+        made |= {"kwargs": graph_data(node.spec, chain, envelopes), "sub_name": node.spec.name, "kind": "workflow"}
     elif isinstance(node, MapNode):
         # the worker makes a nested workflow of the items' tasks once the list exists; this is the pattern of its nodes
         kept = {name: source for name, source in sources.items() if name != ITEMS}
@@ -109,7 +119,7 @@ def _node(
         made |= {"kwargs": {"map": pattern}, "args": None, "sub_name": f"{node.title}[]", "kind": "map"}
         made.pop("compensate", None)  # each item is undone
     elif isinstance(node, MapWorkflowNode):
-        inside = {"graph": graph_data(node.spec, [None, *chain]), **_width(node)}
+        inside = {"graph": graph_data(node.spec, [None, *chain], envelopes), **_width(node)}
         made |= {"kwargs": {"map": inside}, "sub_name": f"{node.title}[]", "kind": "map"}
     return made
 
@@ -118,7 +128,7 @@ def _width(node: Node[Any]) -> dict[str, Any]:
     return {"max_width": node.options.max_width, **({"partial": True} if node.options.partial else {})}
 
 
-def _waits(wired: Wired, decides: list[int]) -> dict[str, Any]:
+def _waits(wired: Wired, decides: list[int], envelopes: Envelopes) -> dict[str, Any]:
     """What only nodes have that wait, decide, branch or are undone: others keep the fingerprint of older releases."""
     node, options = wired.node, wired.node.options
     made: dict[str, Any] = {}
@@ -137,10 +147,21 @@ def _waits(wired: Wired, decides: list[int]) -> dict[str, Any]:
     if decides:
         made["decides"] = decides
     if wired.undo is not None:
-        made |= {"compensate": wired.undo.data(), "undo": wired.undo.plan.task_name}
+        made |= {"compensate": _undo(wired, envelopes), "undo": wired.undo.plan.task_name}
     if options.priority is not None:
         made["own_priority"] = True
     return made
+
+
+def _undo(wired: Wired, envelopes: Envelopes) -> dict[str, Any]:
+    """The compensation of a node. Among it are defaults of the node's task, which may be as secret as arguments."""
+    assert wired.undo is not None
+    data = dict(wired.undo.data())
+    if envelopes.codec is not None and data.get("defaults"):
+        name = wired.node.title
+        _, defaults = envelopes.wrap_call(None, _dumped(data["defaults"]), name, "shared_argument")
+        data["defaults"] = json.loads(defaults or "{}")
+    return data
 
 
 def _group(wired: Wired) -> str | None:
@@ -265,10 +286,10 @@ class Start(RunStart[WorkflowHandle[T]]):
         return {**_without(left_out, self.graph), **self._options.identity()}
 
     def values(self) -> tuple[tuple[Any, ...], str]:
-        made = self.graph
-        nodes: list[dict[str, Any]] = made["nodes"]
         # the registration of its tasks may change between a start and its repetition
-        sha = _sha(self._identity(_REGISTERED | _KIND))[0]
+        sha = self._stored_sha(_sha(self._identity(_REGISTERED | _KIND))[0])
+        made = self._stored_graph()
+        nodes: list[dict[str, Any]] = made["nodes"]
         self._refuse_above(_sha(made)[1])
         ids = new_ids(2 * len(nodes))
         first = [
@@ -283,17 +304,25 @@ class Start(RunStart[WorkflowHandle[T]]):
                     **node, "id": ids[at], "task_id": ids[len(nodes) + at] if first[at] else None,
                     # a nested graph is stored as this text, not as the server would print it
                     "kwargs": _dumped(node["kwargs"]) if isinstance(node["kwargs"], dict) else node["kwargs"],
-                    "first_kwargs": self._first_kwargs(at) if first[at] else None,
+                    "first_kwargs": self._first_kwargs(at, node) if first[at] else None,
                 }
                 for at, node in enumerate(nodes)
             ],
         }  # fmt: skip
         return (_dumped(run),), sha
 
-    def _first_kwargs(self, index: int) -> str | None:
+    def _stored_graph(self) -> dict[str, Any]:
+        """The graph with encoded arguments. `self.graph` is plain: the fingerprint of a start is that of its values."""
+        if self.app.config.payload_codec is None:
+            return self.graph
+        try:
+            return graph_data(self.spec, envelopes=self.app.envelopes)
+        except PayloadError as error:
+            raise TaskSendError(SendErrorCode.VALIDATION_FAILED, f"{self.label}: {error}") from error
+
+    def _first_kwargs(self, index: int, node: Mapping[str, Any]) -> str | None:
         """The arguments, with its `WorkflowMeta`, of a node that is enqueued at the start; a worker composes those of
         other nodes."""
-        node: dict[str, Any] = self.graph["nodes"][index]
         sources: dict[str, dict[str, Any]] = node["args_from"] or {}
         parameter = next((name for name, source in sources.items() if "meta" in source), None)
         if parameter is None:

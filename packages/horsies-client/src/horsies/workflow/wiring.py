@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from horsies._checks import Checks
 from horsies.codec import EncodedCall
-from horsies.codec.adapter import listed_result
+from horsies.codec.adapter import listed_result, taken_result
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
 from horsies.codec.task_codec import without_parameters
@@ -19,10 +19,16 @@ from horsies.errors import HorsiesError, Problem
 from horsies.groups import check_group
 from horsies.new_tasks import Plan, checked_plan
 from horsies.options import SendOptions, check_name
-from horsies.result import TaskResult
 from horsies.workflow.compensation import Undo, undo_of
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
-from horsies.workflow.node_checks import check_items, check_join, check_workflow_items, parameters_of, wait_of
+from horsies.workflow.node_checks import (
+    check_items,
+    check_join,
+    check_stored,
+    check_workflow_items,
+    parameters_of,
+    wait_of,
+)
 from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, ItemNode, MapNode, Node, TaskNode, listed, not_a_list
 
 if TYPE_CHECKING:
@@ -89,6 +95,7 @@ class Wiring:
     def check_output(self, output: object, wanted: Any) -> None:
         """Compare what the output returns with what a class says that its workflow returns. Nothing is converted here,
         so that a subclass of the wanted type is right too."""
+        check_stored([output], "output", self.refuse)
         if not isinstance(output, Node) or wanted in (Any, object):
             return
         returned = cast("Node[Any]", output).result_type
@@ -199,7 +206,10 @@ class Wiring:
         if options.partial and not is_map:
             self.refuse(at, "partial has a meaning for a map only", "use .map_partial(...), or map_workflow")
         taken = [source for source, _ in sources.values()]
-        dependencies = self._dependencies(node, at, [*taken, *(one for found in others.values() for one in found)])
+        taken += [one for found in others.values() for one in found]
+        dependencies = self._dependencies(node, at, taken)
+        undone = () if options.compensate is None else (node,)
+        check_stored((*taken, *options.workflow_ctx_from, node.decider, *undone), at, self.refuse)
         check_join(node, at, len(dependencies), any(bare for _, bare in sources.values()), self.refuse)
         return Wired(
             node, self._ids[node], dependencies, sources, context, meta, call, settled, others,
@@ -223,7 +233,12 @@ class Wiring:
             source = given.node
             if wrong is not None or not isinstance(cast("object", source), Node):
                 where = "items_from" if name == ITEMS else f"parameter {name!r}"
-                self.refuse(at, f"{where} takes the result of {wrong!r:.60}, which is not a node", "give the node")
+                fix = "give the node"
+                if name == ITEMS and isinstance(wrong, list | tuple | range):
+                    fix += (
+                        " that returns the list; for items that are known now, make a node for each, or use app.batch"
+                    )
+                self.refuse(at, f"{where} takes the result of {wrong!r:.60}, which is not a node", fix)
                 continue
             if name == ITEMS:
                 found[name] = (source, True)
@@ -234,8 +249,9 @@ class Wiring:
                 takes = ", ".join(parameters) or "nothing"
                 self.refuse(at, f"task {node.task.name!r} has no parameter {name!r}", f"it takes: {takes}")
                 continue
-            bare = get_origin(parameter.annotation) is not TaskResult
-            wanted = parameter.annotation if bare else get_args(parameter.annotation)[0]
+            taken = taken_result(parameter.annotation)
+            bare = taken is None
+            wanted = parameter.annotation if bare else get_args(taken)[0]
             found[name] = (source, bare)
             for one in (source, *given.others):
                 if not _edge_fits(one.result_type, wanted):

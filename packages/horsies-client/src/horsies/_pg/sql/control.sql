@@ -8,10 +8,20 @@
 -- function of the schema, so that a producer can cancel without the right to UPDATE.
 SELECT id, outcome FROM horsies_cancel_tasks($1::text[]);
 
+-- name: task_holders :many
+-- params: ids
+-- The sessions whose open transactions have changed or locked these tasks. A row that is locked by several transactions at
+-- once names none of them.
+SELECT t.id, a.pid, a.usename::text AS role, a.application_name, statement_timestamp() - a.xact_start AS age
+  FROM horsies_tasks t
+  JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax
+  JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE t.id = ANY ($1::text[]);
+
 -- name: retry_batch :many
 -- edge: FAILED -> PENDING; CANCELLED -> PENDING; EXPIRED -> PENDING
 -- params: ids, ended_before
--- The task runs again under the same id and keeps its attempts. A workflow's node is retried through its workflow, and
+-- The task runs again under the same id and keeps its attempts; its crashes and snoozes are counted anew. A workflow's node is retried through its workflow, and
 -- the former task of a retried node never runs again. `ended_before` leaves out a task that another operator retried,
 -- and that failed again, after the caller looked.
 WITH target AS MATERIALIZED (
@@ -29,7 +39,7 @@ UPDATE horsies_tasks t
        terminal_at = NULL, cancel_requested_at = NULL, progress = NULL, claimed_at = NULL,
        claimed_by_worker_id = NULL, claim_expires_at = NULL, started_at = NULL, finalizing_at = NULL,
        finalizing_by_worker_id = NULL, worker_pid = NULL, worker_hostname = NULL, worker_process_name = NULL,
-       updated_at = statement_timestamp()
+       crash_count = 0, snoozes = 0, updated_at = statement_timestamp()
   FROM history h
  WHERE t.id = h.id AND t.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
 RETURNING t.id;
@@ -62,3 +72,28 @@ SELECT pg_notify('queue_state', $1::varchar), EXISTS (SELECT FROM changed) AS wa
 
 -- name: paused_queues :many
 SELECT queue_name, paused_at FROM horsies_queue_state WHERE paused_at IS NOT NULL ORDER BY queue_name;
+
+-- name: want_of_workers :many
+-- params: worker_ids, state, processes, requested_by
+-- Writes a wish for workers that are there and know wishes (`state`); what is NULL stays as it was wanted before. The time
+-- of a wish is later than that of the one before, by which a worker and those who wait recognise it. Rows are locked in
+-- the order of ids.
+WITH target AS MATERIALIZED (
+    SELECT worker_id FROM horsies_worker_instances
+     WHERE worker_id = ANY ($1::text[]) AND stopped_at IS NULL AND judged_dead_at IS NULL AND state IS NOT NULL
+     ORDER BY worker_id FOR UPDATE
+)
+UPDATE horsies_worker_instances i
+   SET wanted_state = coalesce($2::varchar, i.wanted_state), wanted_processes = coalesce($3::int, i.wanted_processes),
+       wanted_at = greatest(statement_timestamp(), i.wanted_at + interval '1 microsecond'), wanted_by = $4::varchar
+  FROM target
+ WHERE i.worker_id = target.worker_id AND i.stopped_at IS NULL AND i.judged_dead_at IS NULL
+RETURNING i.worker_id, i.wanted_at, pg_notify('worker_control', i.worker_id::text);
+
+-- name: worker_progress :many
+-- params: worker_ids
+-- How far workers have carried out the last wish.
+SELECT i.worker_id, i.state, i.reached_at, {{wish}}, ({{is_live}}) AS is_live,
+       (SELECT count(*) FROM horsies_tasks t
+         WHERE t.status IN ('CLAIMED', 'RUNNING') AND t.claimed_by_worker_id = i.worker_id) AS tasks
+  FROM horsies_worker_instances i WHERE i.worker_id = ANY ($1::text[]) ORDER BY i.worker_id;

@@ -187,6 +187,10 @@ WITH rule AS MATERIALIZED (
       WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'rate_limits')
         AND NOT {{readable}} @> r.free_at LIMIT 3)
     UNION ALL
+    (SELECT 'unique_keys', concat(k.task_name, ' ', k.task_id) FROM horsies_unique_keys k
+      WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'unique_keys')
+        AND NOT {{readable}} @> ALL (ARRAY[k.first_at, k.until]) LIMIT 3)
+    UNION ALL
     (SELECT 'task_names', n.task_name::text FROM horsies_task_names n
       WHERE NOT EXISTS (SELECT FROM rule WHERE name = 'task_names')
         AND NOT {{readable}} @> ALL (ARRAY[n.first_known_at, n.last_known_at, n.missing_since]) LIMIT 3)
@@ -214,7 +218,7 @@ SELECT c.relname AS name, ARRAY(SELECT odd.id FROM odd WHERE odd.name = substr(c
 -- name: oldest_ended :value
 -- The age of the oldest task that retention may delete.
 SELECT statement_timestamp() - t.terminal_at AS age FROM horsies_tasks t
- WHERE t.terminal_at IS NOT NULL AND NOT {{kept_by_workflow}}
+ WHERE t.terminal_at IS NOT NULL AND t.keep_seconds IS NULL AND NOT {{kept_by_workflow}}
  ORDER BY t.terminal_at LIMIT 1;
 
 -- name: overdue :one

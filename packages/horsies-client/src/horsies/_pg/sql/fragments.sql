@@ -16,6 +16,10 @@ greatest(t.claimed_at, t.started_at, t.finalizing_at, (
 i.stopped_at IS NULL AND i.recovered_at IS NULL AND i.judged_dead_at IS NULL
    AND i.beat_at + 3::bigint * i.period_ms * interval '1 ms' > statement_timestamp()
 
+-- fragment: wish
+-- What an operator wants of a worker, and when and who asked for it.
+wanted_state, wanted_processes, wanted_at, wanted_by
+
 -- fragment: waits_alone
 -- A waiting task without a group, in the words of its index.
 t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NULL
@@ -29,7 +33,8 @@ t.status = 'PENDING' AND NOT t.withdrawn AND t.group_key IS NOT NULL
 t.id, t.task_name, t.queue_name, t.priority, t.status, t.sent_at, t.enqueued_at, t.claimed_at, t.started_at,
        t.completed_at, t.failed_at, t.terminal_at, t.cancel_requested_at, t.good_until, t.next_retry_at, t.retry_count,
        t.max_retries, t.manual_retries, t.claimed_by_worker_id, t.worker_hostname, t.worker_pid, t.worker_process_name,
-       t.error_code, t.is_workflow_task, t.group_key AS "group", t.created_at, t.updated_at
+       t.error_code, t.is_workflow_task, t.group_key AS "group", t.snoozes, t.crash_count, t.created_at, t.updated_at,
+       make_interval(secs => t.keep_seconds) AS keep_for
 
 -- fragment: attempt_info
 -- The columns of TaskAttempt that every role may read.
@@ -124,7 +129,8 @@ UPDATE horsies_tasks t
 -- fragment: lost_attempt
 -- What ending the attempt of a lost worker needs.
 t.id, t.task_name, t.claim_generation, t.claimed_by_worker_id, t.retry_count, t.max_retries, t.task_options,
-       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at, t.cancel_requested_at
+       t.worker_pid, t.worker_process_name, t.started_at, t.result, t.finalizing_at, t.cancel_requested_at,
+       date_part('epoch', statement_timestamp() - t.started_at) AS ran_s
 
 -- fragment: workflow_info
 -- The columns of WorkflowInfo but its metadata, which a viewer may not read; `w` is a row of horsies_workflows.

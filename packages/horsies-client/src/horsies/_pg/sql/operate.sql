@@ -58,6 +58,15 @@ WITH target AS MATERIALIZED (
 )
 SELECT t.id, t.terminal_at FROM horsies_purge_tasks(ARRAY(SELECT id FROM target)) AS t;
 
+-- name: quarantined :many
+-- Names of tasks that crashed as often as their policy allows, among 1,000 of them; `alone` of them belong to no workflow.
+-- A node that was retried has another task since.
+SELECT q.task_name, count(*) AS found, count(*) FILTER (WHERE NOT q.is_workflow_task) AS alone,
+       statement_timestamp() - max(q.terminal_at) AS age
+  FROM (SELECT t.task_name, t.is_workflow_task, t.terminal_at FROM horsies_tasks t
+         WHERE t.error_code = 'CRASH_LIMIT' AND t.status = 'FAILED' AND t.former_node_id IS NULL LIMIT 1000) AS q
+ GROUP BY q.task_name ORDER BY 2 DESC, 1 LIMIT 20;
+
 -- name: database_time :value
 -- params:
 SELECT statement_timestamp();
@@ -66,7 +75,7 @@ SELECT statement_timestamp();
 -- params: ids
 -- The state and the workflow of each task, which explain why an action on it was refused. A replaced task belongs to its
 -- node's workflow, but no longer depends on it.
-SELECT t.id, t.status, t.is_workflow_task, w.id AS workflow_id,
+SELECT t.id, t.status, t.error_code, t.is_workflow_task, w.id AS workflow_id,
        w.id IS NOT NULL AND t.former_node_id IS NULL
            AND (w.completed_at IS NULL OR (r.id IS NOT NULL AND r.completed_at IS NULL)) AS workflow_is_live,
        t.former_node_id IS NOT NULL AS is_replaced, n.node_id, n.task_id AS node_task_id, coalesce(r.id, w.id) AS root_id,
@@ -104,7 +113,10 @@ SELECT left(args, $2::int) AS args, length(args) AS args_chars, left(kwargs, $2:
        length(kwargs) AS kwargs_chars, left(result, $2::int) AS result, length(result) AS result_chars,
        left(progress::text, $2::int) AS progress, length(progress::text) AS progress_chars,
        left(task_options, $2::int) AS task_options, length(task_options) AS task_options_chars,
-       failed_reason, unique_key, coalesce(metadata, '{}') AS metadata
+       failed_reason, coalesce(metadata, '{}') AS metadata,
+       coalesce(unique_key, (SELECT min(k.key) FROM horsies_unique_keys k WHERE k.task_id = $1)) AS unique_key,
+       (SELECT max(k.until) FROM horsies_unique_keys k WHERE k.task_id = $1 AND k.until > statement_timestamp())
+           AS unique_until
   FROM horsies_tasks WHERE id = $1;
 
 -- name: show_attempts :many
@@ -193,7 +205,8 @@ SELECT s.worker_id, s.snapshot_at, statement_timestamp() - s.snapshot_at AS age,
        s.memory_percent, s.max_claim_batch, s.max_claim_per_worker, s.cluster_wide_cap,
        coalesce(s.queue_max_concurrency, '{}') AS queue_max_concurrency,
        coalesce(s.recovery_config, '{}') AS recovery_config, s.worker_started_at,
-       s.snapshot_at - s.worker_started_at AS up_for, i.period_ms, i.stopped_at, i.judged_dead_at, i.judged_by
+       s.snapshot_at - s.worker_started_at AS up_for, i.period_ms, i.stopped_at, i.judged_dead_at, i.judged_by,
+       i.state, i.reached_at, {{wish}}
   FROM worker w
  CROSS JOIN LATERAL (SELECT * FROM horsies_worker_states x WHERE x.worker_id = w.worker_id
                       ORDER BY x.snapshot_at DESC LIMIT 1) AS s

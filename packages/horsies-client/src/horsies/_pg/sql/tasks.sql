@@ -99,6 +99,13 @@ WITH fresh AS (
 )
 SELECT count(*)::int FROM fresh;
 
+-- name: send_calls :many
+-- edge: new -> PENDING
+-- params: kinds, ids, of_kind, args, kwargs, enqueue_shas, group_keys, sent_at
+-- Tasks of several kinds, or with a lifetime of their own; all or none. Returns the calls whose unique key is held.
+SELECT at, holder FROM horsies_send_calls($1::text::jsonb, $2::text[], $3::int[], $4::text[], $5::text[], $6::text[],
+                                          $7::text[], $8::timestamptz);
+
 -- name: find_conflict_batch :many
 -- params: ids
 SELECT id, enqueue_sha FROM horsies_tasks WHERE id = ANY ($1::text[]);
@@ -122,3 +129,8 @@ SELECT {{task_info}}, t.failed_reason, t.unique_key, t.progress, coalesce(t.meta
 -- params: id
 SELECT {{attempt_info}}, error_message, failed_reason
   FROM horsies_task_attempts WHERE task_id = $1 ORDER BY attempt;
+
+-- name: watch_tasks :many
+-- params: ids
+-- The state of all tasks whose progress a process shows to its own clients.
+SELECT id, task_name AS name, status, retry_count, error_code, progress FROM horsies_tasks WHERE id = ANY ($1::text[]);

@@ -27,6 +27,14 @@ SELECT id FROM horsies_workflows
 SELECT id, name AS task_name, status, coalesce(result, error) AS result, definition_key
   FROM horsies_workflows WHERE id = ANY ($1::text[]);
 
+-- name: watch_workflows :many
+-- params: ids
+-- The same as `watch_tasks` for runs. A run counts its open nodes itself; all nodes are counted in their index.
+SELECT w.id, w.name, w.status, w.nodes_left, n.total
+  FROM horsies_workflows w
+ CROSS JOIN LATERAL (SELECT count(*)::int AS total FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id) AS n
+ WHERE w.id = ANY ($1::text[]);
+
 -- name: read_workflow :one
 -- params: id
 SELECT {{workflow_info}}, coalesce(w.metadata, '{}') AS metadata FROM horsies_workflows w WHERE w.id = $1;
@@ -136,6 +144,17 @@ SELECT id, coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message"
 -- With node_ids NULL, of all nodes. A node that has not ended has no result.
 SELECT node_id, status, coalesce(result, error) AS result
   FROM horsies_workflow_tasks WHERE workflow_id = $1 AND ($2::text[] IS NULL OR node_id = ANY ($2)) ORDER BY task_index;
+
+-- name: read_inner_counts :many
+-- params: id
+-- How the nodes of the workflows in this run's nodes ended. Nodes that undo others are not counted.
+SELECT n.node_id, r.status, count(*)::int AS total, count(*) FILTER (WHERE x.status = 'COMPLETED')::int AS completed,
+       count(*) FILTER (WHERE x.status = 'FAILED')::int AS failed,
+       count(*) FILTER (WHERE x.status = 'SKIPPED')::int AS skipped
+  FROM horsies_workflow_tasks n
+  JOIN horsies_workflows r ON r.id = n.sub_workflow_id
+  JOIN horsies_workflow_tasks x ON x.workflow_id = r.id AND x.compensates IS NULL
+ WHERE n.workflow_id = $1 GROUP BY n.node_id, r.id;
 
 -- name: read_workflow_error :many
 -- params: id

@@ -62,6 +62,16 @@ class Desk:
     broker: "PostgresBroker"
     given_app: "Horsies | None"
 
+    def decodes(self) -> bool:
+        """Whether to decode what the app's payload codec has encoded. Raises when there is no codec to do it with."""
+        if not self.options.decode:
+            return False
+        if self.given_app is None:
+            raise Refused("--decode needs the app that has the payload codec: give --app module:app")
+        if self.given_app.config.payload_codec is None:
+            raise Refused(f"--decode: {self.options.app} has no payload_codec in its AppConfig")
+        return True
+
     def has_said(self, document: Mapping[str, object], found: object, empty: str) -> bool:
         """Print the document with `--json`, or `empty` when nothing was found; False when there is more to print."""
         if self.options.json:
@@ -145,6 +155,13 @@ def add_database_options(to: argparse.ArgumentParser, app: str | None = None) ->
 def add_confirmation(to: argparse.ArgumentParser, them: str) -> None:
     to.add_argument("--dry-run", action="store_true", help="only say what would be done")
     to.add_argument("--yes", action="store_true", help=f"do not ask, however many {them}")
+
+
+def add_decode(to: argparse.ArgumentParser) -> None:
+    """Add `--decode`, for `Desk.decodes`."""
+    to.add_argument(
+        "--decode", action="store_true", help="decode what the app's payload codec has encoded (with --app)"
+    )
 
 
 def duration(text: str) -> timedelta:
@@ -241,13 +258,15 @@ def chosen_app(
 # -- confirming ----------------------------------------------------------------------------------
 
 
-def confirm(verb: str, count: int, noun: str, *, yes: bool, at_least: bool = False) -> None:
+def confirm(
+    verb: str, count: int, noun: str, *, yes: bool, at_least: bool = False, look: str = "look first with --dry-run"
+) -> None:
     """Ask for confirmation before acting on many; a script has to give `--yes`. Raises when the answer is no."""
     if yes or count <= MANY:
         return
     many = ("at least " if at_least else "") + plural(count, noun)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused(f"this would {verb} {many}: repeat with --yes, or look first with --dry-run")
+        raise Refused(f"this would {verb} {many}: repeat with --yes, or {look}")
     sys.stdout.write(f"{verb} {many}? [y/N] ")
     sys.stdout.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from horsies._text import short, span
-from horsies.config.limits import Rate
+from horsies.config.limits import HEAVIEST, LONGEST_WINDOW_S, Rate
 from horsies.errors import ConfigurationError
-from horsies.operate.commands._common import Refused
+from horsies.operate.commands._common import Refused, duration
 from horsies.operate.policies import Policy, QueuePolicy, SharedLimit
 
 NONE: Final = "none"
@@ -72,6 +72,25 @@ def not_overridden(whose: str, fields: Sequence[str]) -> str:
     return f"{whose} has no override{of}: there is nothing to unset"
 
 
+def weight_of(text: str) -> int | None:
+    """Parse a weight or `none`, for argparse."""
+    if text == NONE:
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= HEAVIEST:
+        raise argparse.ArgumentTypeError(f"{short(text)!r} is not a whole number from 1 to {HEAVIEST:,}, or none")
+    return int(text)
+
+
+def ageing_of(text: str) -> float | None:
+    """Parse `90s`, `15m`, a plain number of seconds or `none`, for argparse."""
+    if text == NONE:
+        return None
+    seconds = duration(f"{text}s" if text.isdecimal() else text).total_seconds()
+    if not 0.1 <= seconds <= LONGEST_WINDOW_S:
+        raise argparse.ArgumentTypeError(f"{short(text)!r} is out of range: choose 100ms to 31d, or none")
+    return seconds
+
+
 def names_of(text: str) -> tuple[str, ...]:
     """Parse `stripe,mailgun` or `none`, for argparse."""
     names = tuple(filter(None, text.split(",")))
@@ -114,7 +133,7 @@ def field_text(name: str, policy: Mapping[str, Any] | None) -> str:
         return "yes" if value else "no"
     if value is None:
         return NONE
-    return str(Rate(**value) if name == "rate" else value)
+    return _shown(name, Rate(**value) if name == "rate" else value)
 
 
 def holds_text(name: str, policy: Policy) -> str:
@@ -124,7 +143,11 @@ def holds_text(name: str, policy: Policy) -> str:
         return ", ".join(policy.limits) or NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return NONE if value is None else str(value)
+    return NONE if value is None else _shown(name, value)
+
+
+def _shown(name: str, value: object) -> str:
+    return f"{value:g} s" if name == "ageing_seconds" and isinstance(value, int | float) else str(value)
 
 
 def overridden_text(one: QueuePolicy | SharedLimit) -> str:

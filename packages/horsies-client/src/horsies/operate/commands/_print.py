@@ -27,6 +27,8 @@ __all__ = [
 
 CELL: Final = 200
 """The length of the longest cell; a cut cell ends with three dots."""
+DEPTH: Final = 100
+"""JSON is printed so many levels deep; a row may have more than the printer can follow."""
 
 
 def say(text: str = "") -> None:
@@ -81,14 +83,17 @@ def cell(value: object, limit: int | None = CELL) -> str:
     return one_line(text if limit is None else short(text, limit))  # cut first: a text may have megabytes
 
 
-def as_json(value: object) -> Any:
-    """The value in JSON types: times as ISO 8601, durations in seconds, dataclasses by field."""
+def as_json(value: object, depth: int = DEPTH) -> Any:
+    """The value in JSON types: times as ISO 8601, durations in seconds, dataclasses by field. Lists and objects nested
+    deeper than `depth` become "…"."""
+    if depth <= 0 and isinstance(value, Mapping | list | tuple | set | frozenset):
+        return "…"
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_json(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: as_json(getattr(value, field.name), depth - 1) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): as_json(one) for key, one in value.items()}  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+        return {str(key): as_json(one, depth - 1) for key, one in value.items()}  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
     if isinstance(value, list | tuple | set | frozenset):
-        return [as_json(one) for one in value]  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+        return [as_json(one, depth - 1) for one in value]  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, timedelta):

@@ -36,11 +36,17 @@ class Act:
     verb: str
     past: str
     states: frozenset[TaskStatus]
+    filters = "--status or --queue"
+    """What to give in place of ids."""
 
     @property
     def note(self) -> str:
         """More about the tasks that were acted on."""
         return ""
+
+    def scope(self, filter: TaskFilter) -> TaskFilter:
+        """The filter of the options, within the tasks that the command is about."""
+        return narrowed(filter, self.states, self.past)
 
     def narrowed(self, filter: TaskFilter) -> TaskFilter:
         """The filter for the tasks that it can act on."""
@@ -83,11 +89,14 @@ async def act(desk: Desk, how: Act) -> int:
     """Carry out a verb of `horsies tasks`."""
     options, filter = desk.options, filter_of(desk.options)
     ids = list(dict.fromkeys(options.ids))
-    if not ids and filter.is_empty:
-        raise Refused(f"name the tasks to {how.verb} by id, or by a filter such as --status or --queue")
-    if filter.is_empty:
+    wants_all = getattr(options, "all", False)
+    if wants_all and (ids or not filter.is_empty):
+        raise Refused("--all takes no ids and no filter: leave it out to act on some tasks")
+    if not ids and filter.is_empty and not wants_all:
+        raise Refused(f"name the tasks to {how.verb} by id, or by a filter such as {how.filters}")
+    if ids and filter.is_empty:
         return await _by_ids(desk, how, ids[: options.limit])
-    narrow = narrowed(filter, how.states, how.past)
+    narrow = how.scope(filter)
     return await _by_filter(desk, how, replace(narrow, ids=ids) if ids else narrow)
 
 
@@ -249,7 +258,7 @@ class Cancel(Act):
         return f"it is {state.status}" if state.status.is_terminal else None
 
     async def on_ids(self, broker: PostgresBroker, ids: Sequence[str]) -> tuple[int, Left]:
-        outcome = await actions.cancel(broker, ids)
+        outcome = await actions.cancel(broker, ids, on_wait=complain)
         self._asked += outcome.asked
         return outcome.done + outcome.asked, dict(outcome.not_done)
 

@@ -18,16 +18,18 @@ _FIELDS: Final = {
 }  # fmt: skip
 
 
-def add_selection(to: argparse.ArgumentParser, *, ids: bool = True) -> None:
-    """Add ids as arguments, and the options of a filter."""
+def add_selection(to: argparse.ArgumentParser, *, ids: bool = True, ends: bool = True) -> None:
+    """Add ids as arguments, and the options of a filter; `ends`: also those that say how a task ended."""
     if ids:
         to.add_argument("ids", nargs="*", metavar="ID", type=row_id, help="ids of tasks")
     group = to.add_argument_group("filter", "conditions that must all hold; one that is given twice means either")
-    group.add_argument("--status", action="append", type=_status, help=f"one of {', '.join(TaskStatus)}")
+    if ends:
+        group.add_argument("--status", action="append", type=_status, help=f"one of {', '.join(TaskStatus)}")
     group.add_argument("--queue", action="append", metavar="NAME")
     group.add_argument("--group", action="append", metavar="KEY", help="the task's group, as it was sent with")
     group.add_argument("--task", action="append", metavar="NAME", help="the task's registered name")
-    group.add_argument("--error-code", action="append", metavar="CODE", help="how it ended, such as WORKER_CRASHED")
+    if ends:
+        group.add_argument("--error-code", action="append", metavar="CODE", help="how it ended, such as WORKER_CRASHED")
     group.add_argument("--worker", metavar="ID", help="held or run by this worker, also at its end")
     group.add_argument(
         "--older-than", type=duration, metavar="SPAN", help="at least so long in its state: 90s, 15m, 2h, 7d"
@@ -44,7 +46,7 @@ def add_selection(to: argparse.ArgumentParser, *, ids: bool = True) -> None:
 def filter_of(options: argparse.Namespace) -> TaskFilter:
     """The filter of the options, without the ids; raises Refused."""
     try:
-        return TaskFilter(**{field: getattr(options, name) for name, field in _FIELDS.items()})
+        return TaskFilter(**{field: getattr(options, name, None) for name, field in _FIELDS.items()})
     except ConfigurationError as error:
         raise Refused(str(error)) from None
 

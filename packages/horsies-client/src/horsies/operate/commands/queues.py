@@ -10,12 +10,14 @@ from horsies.operate.commands._common import OK, Command, CommandError, Desk, at
 from horsies.operate.commands._policies import (
     add_fields,
     add_limits,
+    ageing_of,
     changes,
     field_text,
     holds_text,
     names_of,
     not_overridden,
     overridden_text,
+    weight_of,
 )
 from horsies.operate.commands._print import one_line, plural, say, say_json, say_pairs, say_table, span
 from horsies.operate.groups import LOOKED, TOP, GroupStatus
@@ -54,6 +56,14 @@ def _add_overriding(command: Command) -> None:
     setting.add_argument(
         "--limits", type=names_of, metavar="NAME,NAME|none", default=argparse.SUPPRESS,
         help="the limits that the queue shares with others (`horsies limits`)",
+    )  # fmt: skip
+    setting.add_argument(
+        "--weight", type=weight_of, metavar="N|none", default=argparse.SUPPRESS,
+        help="the share of the places of workers, compared with the weights of other queues",
+    )  # fmt: skip
+    setting.add_argument(
+        "--ageing-seconds", type=ageing_of, metavar="TIME|none", default=argparse.SUPPRESS,
+        help="tasks that have waited this long, such as 90s, get one of ten starts regardless of priority",
     )  # fmt: skip
     setting.add_argument("--force", action="store_true", help="also a queue that no task and no worker has so far")
     unset = command.add("unset", "take back what was overridden: what the app declared holds again", _unset)
@@ -125,9 +135,9 @@ async def _show(desk: Desk) -> int:
         found = await policies.queues()
         if not desk.has_said({"queues": [_policy_json(one) for one in found]}, found, "no queue has a policy"):
             say_table(
-                ["QUEUE", "PER GROUP", "RATE PER GROUP", "FAIR", "LIMITS", "OVERRIDDEN"],
+                ["QUEUE", "PER GROUP", "RATE PER GROUP", "FAIR", "LIMITS", "WEIGHT", "AGEING", "OVERRIDDEN"],
                 [_policy_line(one) for one in found],
-                right=("PER GROUP",),
+                right=("PER GROUP", "WEIGHT", "AGEING"),
             )
         return OK
     policy = await policies.queue(name)
@@ -186,7 +196,9 @@ async def _set(desk: Desk) -> int:
     if options.json:
         say_json({"verb": "set", **_policy_json(policy)})
         return OK
-    say(f"set {', '.join(override)} of queue {one_line(name)}; it holds from the next claim on")
+    is_share = bool({"weight", "ageing_seconds"} & set(override))
+    when = "workers read it with their next heartbeat" if is_share else "it holds from the next claim on"
+    say(f"set {', '.join(override)} of queue {one_line(name)}; {when}")
     _say_policy(policy)
     return OK
 
@@ -195,6 +207,9 @@ async def _unset(desk: Desk) -> int:
     name, fields = desk.options.name, desk.options.fields
     was_set = await desk.broker.policies.unset_queue(name, fields)
     policy = await desk.broker.policies.queue(name)
+    known = None if was_set or policy.policy else await _known(desk)
+    if known is not None and name not in known:
+        raise CommandError(f"there is no queue {name!r}: {_unknown(known)}")
     problems = [] if was_set else [not_overridden(f"queue {name!r}", fields)]
     done = [f"unset {', '.join(fields) or 'the override'} of queue {one_line(name)}"] if was_set else []
     return desk.report(done, problems, done=was_set, problems=problems, **_policy_json(policy))

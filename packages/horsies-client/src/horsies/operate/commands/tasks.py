@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from horsies._text import error_in
-from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_confirmation, row_id
+from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_confirmation, add_decode, row_id
 from horsies.operate.commands._print import (
     as_json,
     cell,
@@ -24,8 +24,9 @@ from horsies.operate.commands._task_actions import Act, Cancel, Purge, Retry, ac
 from horsies.operate.commands._task_filter import add_selection, filter_of, searched
 from horsies.operate.filters import TaskCursor, TaskFilter
 from horsies.operate.reading import COUNT_BOUND
-from horsies.operate.session import NEEDS_OPERATOR
+from horsies.operate.session import NEEDS_OPERATOR, NOT_STORED
 from horsies.operate.views import TaskDetail, TaskSummary
+from horsies.status import TaskStatus
 
 PAGE: Final = 50
 SHORT: Final = 2_000
@@ -53,12 +54,13 @@ def main(argv: Sequence[str]) -> int:
     command = Command("tasks", "Look at tasks, and act on them by id or by filter.")
     listing = command.add("list", "list tasks: live ones first, then ended ones, the newest first", _list)
     add_selection(listing, ids=False)
-    listing.add_argument("--after", type=_cursor, metavar="CURSOR", help="go on where a page ended, as it was printed")
+    listing.add_argument("--after", type=cursor, metavar="CURSOR", help="go on where a page ended, as it was printed")
     add_selection(command.add("count", "count tasks; --limit stops counting", _count), ids=False)
     about = "show everything about some tasks: times, attempts, arguments, result, heartbeats"
     show = command.add("show", about, _show)
     show.add_argument("ids", nargs="+", metavar="ID", type=row_id)
     show.add_argument("--full", action="store_true", help="do not cut arguments, results and tracebacks")
+    add_decode(show)
     for how, about in _ACTS.items():
         verb = command.add(how.verb, about, lambda desk, how=how: act(desk, how()))
         add_selection(verb)
@@ -66,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     return command.run(argv)
 
 
-def _cursor(text: str) -> TaskCursor:
+def cursor(text: str) -> TaskCursor:
     try:
         return TaskCursor.parse(text)
     except ValueError:
@@ -106,12 +108,14 @@ def _say_window(filter: TaskFilter) -> None:
 
 
 def say_tasks(tasks: Sequence[TaskSummary]) -> None:
-    """Print one line for each task."""
+    """Print one line for each task, with a column for groups if one of them has a group."""
+    has_groups = any(task.group is not None for task in tasks)
     say_table(
-        ["ID", "TASK", "QUEUE", "PRI", "STATUS", "FOR", "TRIES", "WORKER", "ERROR"],
+        ["ID", "TASK", "QUEUE", *(["GROUP"] if has_groups else []), "PRI", "STATUS", "FOR", "TRIES", "WORKER", "ERROR"],
         [
             (
-                task.id, short(task.task_name, 40), task.queue_name, task.priority, task.status, _ago(task.age),
+                task.id, short(task.task_name, 40), task.queue_name,
+                *([short(task.group or "-", 40)] if has_groups else []), task.priority, task.status, _ago(task.age),
                 f"{task.retry_count}/{task.max_retries}", short(task.claimed_by_worker_id or "-", 36),
                 short(task.error_code or "-", 40),
             )
@@ -135,7 +139,7 @@ async def _show(desk: Desk) -> int:
     missing: list[str] = []
     for task_id in dict.fromkeys(options.ids):
         length = None if options.full else SHORT if options.json else WHOLE_ERROR
-        detail = await desk.broker.get_task_detail(task_id, length, BEATS)
+        detail = await desk.broker.get_task_detail(task_id, length, BEATS, decode=desk.decodes())
         if detail is None:
             missing.append(task_id)
         else:
@@ -170,8 +174,12 @@ def _say_detail(detail: TaskDetail, *, limit: int | None) -> None:
             ("status", task["status"]),
             ("queue", f"{task['queue_name']}, priority {task['priority']}"),
             ("retries", f"{task['retry_count']} of {task['max_retries']}{by_hand}"),
+            ("crashes", task["crash_count"] or None),
+            ("snoozes", task["snoozes"] or None),
             ("group", detail.group),
             ("unique key", task["unique_key"]),
+            ("taken until", task["unique_until"]),
+            ("kept for", None if task["keep_for"] is None else f"{span(task['keep_for'])} after its end"),
             ("workflow", _workflow(task)),
             ("worker", task["claimed_by_worker_id"]),
             ("process", _process(task)),
@@ -238,6 +246,8 @@ def _say_payload(detail: TaskDetail, limit: int | None) -> None:
         _say_text("metadata", json.dumps(detail.metadata, ensure_ascii=False), limit)
     for name in _PAYLOAD:
         _say_text(name, payload[name], limit, payload[name + "_chars"])
+    if detail.task["status"] == TaskStatus.COMPLETED and payload["result"] is None:
+        say(f"result  {NOT_STORED}")
     error = error_in(payload["result"])
     _say_text("traceback", error and error.traceback, limit)
 

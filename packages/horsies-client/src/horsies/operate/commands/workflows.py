@@ -6,9 +6,10 @@ from typing import Final
 
 from horsies._text import error_in
 from horsies.errors import BrokerError, HorsiesError, UsageError
-from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, at_least_one, row_id
+from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_decode, at_least_one, row_id
 from horsies.operate.commands._print import complain, one_line, say, say_json, say_table
 from horsies.operate.commands._workflow_check import add_check
+from horsies.operate.encoded import shown_result
 from horsies.operate.session import NEEDS_OPERATOR, is_denied
 from horsies.status import NodeStatus, WorkflowStatus
 from horsies.workflow.batch_reading import BATCH
@@ -50,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     show = command.add("show", "draw a run with the state of every node", _show)
     show.add_argument("id", metavar="ID", type=row_id)
     show.add_argument("--path", help="the workflow inside the run at this path, such as outer/inner or orders/item[3]")
+    add_decode(show)
     show.add_argument("--mermaid", action="store_true", help="as a Mermaid flowchart, for documents")
     add_check(command)
     waiting = command.add("waiting", "list nodes that wait for a signal, the longest wait first", _waiting)
@@ -194,7 +196,7 @@ async def _say_errors(desk: Desk, info: WorkflowInfo, failed: Sequence[str]) -> 
     if not failed and info.status is not WorkflowStatus.FAILED:
         return
     try:
-        errors = await _errors(desk.broker.workflows, info.id, failed[:5])
+        errors = await _errors(desk, info.id, failed[:5])
     except BrokerError as error:
         if not is_denied(error):
             raise
@@ -204,11 +206,13 @@ async def _say_errors(desk: Desk, info: WorkflowInfo, failed: Sequence[str]) -> 
             say(f"\n{one_line(node_id)}: {text}")
 
 
-async def _errors(control: WorkflowControl, workflow_id: str, node_ids: Sequence[str]) -> dict[str, str]:
+async def _errors(desk: Desk, workflow_id: str, node_ids: Sequence[str]) -> dict[str, str]:
     """The errors of the run and of these nodes."""
+    control, envelopes = desk.broker.workflows, desk.given_app.envelopes if desk.given_app and desk.decodes() else None
     texts = {"the run": own} if (own := await control.error(workflow_id)) else {}
     found: dict[str, str] = {}
-    for node_id, text in {**texts, **await control.results(workflow_id, node_ids)}.items():
+    for node_id, stored in {**texts, **await control.results(workflow_id, node_ids)}.items():
+        text = shown_result(stored, envelopes)
         error = error_in(text)
         if error is None:
             found[node_id] = (text or "no error is stored")[:500]

@@ -35,8 +35,10 @@ def workers(facts: Facts) -> Iterator[Finding]:
             "look at its log and its machine",
         )  # fmt: skip
     if live and not late:
-        slots = sum(worker.processes for worker in live)
-        yield Finding("workers", OK, f"{plural(len(live), 'live worker')}, {plural(slots, 'process slot')}")
+        slots = sum(worker.processes for worker in live if worker.is_claiming)
+        drained = sum(not worker.is_claiming for worker in live)
+        note = f", {drained:,} of them drained" if drained else ""
+        yield Finding("workers", OK, f"{plural(len(live), 'live worker')}{note}, {plural(slots, 'process slot')}")
     elif not live:
         pairs = [row for row in facts.rows("waiting_pairs") if row["ready"]]
         queues = ", ".join(sorted({row["queue_name"] for row in pairs}))
@@ -77,9 +79,11 @@ def dead_workers(facts: Facts) -> Iterator[Finding]:
 
 
 def backlog(facts: Facts) -> Iterator[Finding]:
-    """Queues that no worker serves, paused queues with ready tasks, and tasks that have been ready for long."""
+    """Queues that no worker serves or claims from, paused queues with ready tasks, and tasks that have been ready for
+    long."""
     live = facts.live_workers()
     served = {queue for worker in live for queue in worker.queues}
+    claimed = {queue for worker in live if worker.is_claiming for queue in worker.queues}
     paused = {
         row["queue_name"]: row["paused_for"] for row in facts.rows("queue_states") if row["paused_at"] is not None
     }
@@ -106,6 +110,16 @@ def backlog(facts: Facts) -> Iterator[Finding]:
                 f"no live worker serves queue {name}, with {_tasks(rows)} ready in it",
                 f"none of them runs; the oldest has been ready for {span(oldest)}",
                 f"start a worker that serves it (--queues {name}), or correct the queue that is sent to",
+            )  # fmt: skip
+        elif name in served - claimed and oldest >= facts.limits.unserved:
+            good = False
+            of = [worker.worker_id for worker in live if name in worker.queues]
+            yield Finding(
+                "drained", PROBLEM,
+                f"every live worker of queue {name} is drained ({_named(of[:3], len(of))}), with {_tasks(rows)} ready "
+                "in it",
+                f"none of them runs; the oldest has been ready for {span(oldest)}",
+                "`horsies workers resume ID` lets one claim again; or start another worker",
             )  # fmt: skip
         else:
             for row in rows:
@@ -199,6 +213,35 @@ def unknown_names(facts: Facts) -> Iterator[Finding]:
         yield Finding("unknown-names", OK, "live workers know the names of all tasks that wait in their queues")
 
 
+def quarantine(facts: Facts) -> Iterator[Finding]:
+    yield from quarantine_findings(facts.rows("quarantined"))
+
+
+def quarantine_findings(rows: Sequence[Row]) -> Iterator[Finding]:
+    """One finding for each name in the rows of `quarantined`, also for the dashboard's alerts."""
+    for row in rows:
+        name = shlex.quote(row["task_name"])
+        more = "at least " if sum(one["found"] for one in rows) >= 1000 else ""
+        told = f"`horsies quarantine release --task {name}`, or `purge` in place of `release`"
+        if not row["alone"]:
+            told = (
+                "`horsies workflows retry` with their runs; where a run has completed all the same, as that of a batch "
+                f"or of a partial map, `horsies quarantine purge --task {name}`"
+            )
+        elif row["alone"] < row["found"]:
+            told += "; those of workflows run again by `horsies workflows retry`"
+        yield Finding(
+            "quarantine", WARN,
+            f"{more}{plural(row['found'], 'task')} named {row['task_name']!r} in quarantine, the last since "
+            f"{span(row['age'])}",
+            "their process died as often as the max_crashes of their policy allows (CRASH_LIMIT); they do not run "
+            "again by themselves",
+            f"`horsies quarantine list --task {name}`, find the cause (`horsies tasks show ID`), then {told}",
+        )  # fmt: skip
+    if not rows:
+        yield Finding("quarantine", OK, "no task is in quarantine")
+
+
 def _retried(row: Row, runs: Sequence[Row]) -> str:
     """How to run the failed tasks of a name again: those of workflows with their runs, the others by themselves."""
     told: list[str] = []
@@ -250,33 +293,30 @@ def stale(facts: Facts) -> Iterator[Finding]:
 
 
 def overdue(facts: Facts) -> Iterator[Finding]:
-    row = facts.row("overdue")
-    sweep = _longest(facts, "check_interval_ms")
-    if not row["found"] or row["longest"] <= 2 * sweep + facts.limits.overdue:
-        yield Finding("reaper", OK, "no overdue task waits for a sweep")
-        return
-    more = "at least " if row["found"] >= 1000 else ""
-    yield Finding(
-        "reaper", PROBLEM,
-        f"{more}{plural(row['found'], 'task')} past good_until were not swept, the oldest {span(row['longest'])} late",
+    yield _late(
+        facts, "reaper", "overdue", "no overdue task waits for a sweep",
+        "task", "{} past good_until were not swept, the oldest {} late",
         "no reaper has swept since: waiters are not told, and stale tasks are not healed either",
         "start a worker; if some run, look in their logs for the reaper",
     )  # fmt: skip
 
 
 def workflow_clocks(facts: Facts) -> Iterator[Finding]:
-    row = facts.row("late_clocks")
-    sweep = _longest(facts, "check_interval_ms")
-    if not row["found"] or row["longest"] <= 2 * sweep + facts.limits.overdue:
-        yield Finding("workflow-clocks", OK, "no workflow waits for a time that has come")
-        return
-    more = "at least " if row["found"] >= 1000 else ""
-    yield Finding(
-        "workflow-clocks", PROBLEM,
-        f"{more}{plural(row['found'], 'workflow')} should have gone on, the first {span(row['longest'])} ago",
+    yield _late(
+        facts, "workflow-clocks", "late_clocks", "no workflow waits for a time that has come",
+        "workflow", "{} should have gone on, the first {} ago",
         "their sleeps, timeouts, deadlines or later starts have come, and no worker has moved them on",
         "start a worker; if some run, look in their logs for workflows and the reaper",
     )  # fmt: skip
+
+
+def _late(facts: Facts, check: str, statement: str, fine: str, noun: str, what: str, why: str, fix: str) -> Finding:
+    """Work that one of the reaper's last two sweeps should have done. The statement counts it, up to 1,000."""
+    row = facts.row(statement)
+    if not row["found"] or row["longest"] <= 2 * _longest(facts, "check_interval_ms") + facts.limits.overdue:
+        return Finding(check, OK, fine)
+    more = "at least " if row["found"] >= 1000 else ""
+    return Finding(check, PROBLEM, more + what.format(plural(row["found"], noun), span(row["longest"])), why, fix)
 
 
 def schedules(facts: Facts) -> Iterator[Finding]:
@@ -316,9 +356,40 @@ def schedule_findings(row: Row) -> Iterator[Finding]:
             "removed from the code, or the scheduler of their app is down",
             "start that scheduler; what was removed is no longer mentioned after a day",
         )  # fmt: skip
+    for one in _stored_findings(row):
+        good = False
+        yield one
     if good:
         said = f"{plural(row['runs'], 'schedule')}, none overdue" if row["known"] else "no schedule is known"
         yield Finding("schedules", OK, said)
+
+
+def _stored_findings(row: Row) -> Iterator[Finding]:
+    """About schedules that were made at run time."""
+    if row["unknown"]:
+        yield Finding(
+            "schedules", PROBLEM,
+            f"no running scheduler knows the task of {plural(row['unknown'], 'schedule')}: "
+            f"{_named(row['unknown_names'], row['unknown'])}",
+            "the task is misspelt or was removed from the code, or the scheduler of its app is down",
+            "start that scheduler, `horsies schedules edit NAME --task ...`, or `horsies schedules remove NAME`",
+        )  # fmt: skip
+    if row["broken"]:
+        yield Finding(
+            "schedules", PROBLEM,
+            f"{plural(row['broken'], 'schedule')} cannot run: {_named(row['broken_names'], row['broken'])}",
+            "a scheduler could not read the pattern, or the task does not take the arguments",
+            "`horsies schedules show NAME` says why; `horsies schedules edit NAME` corrects it",
+        )  # fmt: skip
+    if row["clashing"]:
+        yield Finding(
+            "schedules", WARN,
+            f"{plural(row['clashing'], 'schedule')} of the code {'is' if row['clashing'] == 1 else 'are'} skipped, "
+            f"because one that was made at run time has the same name: "
+            f"{_named(row['clashing_names'], row['clashing'])}",
+            "the one that was made at run time is served in its place",
+            "`horsies schedules remove NAME` gives the name back to the code; or rename one of the two",
+        )  # fmt: skip
 
 
 def _named(names: Sequence[str], count: int) -> str:

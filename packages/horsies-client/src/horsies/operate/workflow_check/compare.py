@@ -6,17 +6,20 @@ Of an upstream that has not ended, the result type of its task is compared with 
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, cast, get_args, get_origin
+from dataclasses import replace
+from typing import Any, Final, cast, get_args
 
 from horsies.codec import DecodeError, Reason, TaskCodec
+from horsies.codec.adapter import taken_result
 from horsies.codec.errors import type_name
 from horsies.codec.fit import fits
 from horsies.codec.signature import Parameter
 from horsies.codec.task_codec import without_parameters
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
 from horsies.operate.workflow_check.report import Misfit, MisfitKind
 from horsies.operate.workflow_check.stored import ITEMS, StoredNode, UnreadableGraph
+from horsies.payload_codec import PayloadError
 from horsies.registry import Registry
-from horsies.result import TaskResult
 
 Levels = Sequence[Mapping[int, StoredNode]]
 """The nodes by index: of the node's own run or graph, then of the one around it, and so on."""
@@ -25,10 +28,17 @@ _MAX_ITEMS: Final = 1_000
 """How many items of a stored list are decoded."""
 _UNTIL: Final = "until these runs have ended"
 _KEEP_TASK: Final = f"register a task of this name {_UNTIL}, or cancel the runs"
+_UNREADABLE_FIX: Final = "run the check with the payload codec and the keys of the workers"
 _REFUSED_FIX: Final = f"let the type accept the stored values as well {_UNTIL}, or cancel the runs"
 
 
-def compare(node: StoredNode, levels: Levels, tasks: Registry, path: tuple[str, ...] = ()) -> Iterator[Misfit]:
+def compare(
+    node: StoredNode,
+    levels: Levels,
+    tasks: Registry,
+    path: tuple[str, ...] = (),
+    envelopes: Envelopes = PLAIN_ENVELOPES,
+) -> Iterator[Misfit]:
     """Everything that this node, and the nodes stored inside it, needs and `tasks` does not have."""
     path = (*path, node.node_id)
     if node.compensate is not None and tasks.get(node.compensate) is None:
@@ -38,15 +48,15 @@ def compare(node: StoredNode, levels: Levels, tasks: Registry, path: tuple[str, 
         return
     try:
         if node.kind == "task":
-            yield from _Call(node, levels, tasks, path).misfits()
+            yield from _Call(node, levels, tasks, path, envelopes).misfits()
         elif node.kind == "workflow":
             inner = node.inner_nodes()
             for one in inner.values():
-                yield from compare(one, [inner, *levels], tasks, path)
+                yield from compare(one, [inner, *levels], tasks, path, envelopes)
         elif node.kind == "map":
             pattern = node.pattern()
             # the sources of an item are seen from inside the run of the items
-            call = _Call(StoredNode.from_graph({**pattern, "kind": "task"}), [{}, *levels], tasks, path)
+            call = _Call(StoredNode.from_graph({**pattern, "kind": "task"}), [{}, *levels], tasks, path, envelopes)
             yield from call.misfits(pattern.get("parameter"), node.sources.get(ITEMS))
     except UnreadableGraph as error:
         what = f"the stored graph of {node.task_name!r} cannot be read: {error}"
@@ -73,8 +83,11 @@ def result_type(node: StoredNode, tasks: Registry) -> Any:
 class _Call:
     """The call of one node."""
 
-    def __init__(self, node: StoredNode, levels: Levels, tasks: Registry, path: tuple[str, ...]) -> None:
+    def __init__(
+        self, node: StoredNode, levels: Levels, tasks: Registry, path: tuple[str, ...], envelopes: Envelopes
+    ) -> None:
         self._node = node
+        self._envelopes = envelopes
         self._levels = levels
         self._tasks = tasks
         self._path = path
@@ -86,6 +99,11 @@ class _Call:
         if definition is None:
             what = f"task {self._name!r} is not registered"
             yield self._misfit(MisfitKind.UNKNOWN_TASK, "", what, _KEEP_TASK)
+            return
+        try:
+            self._node = _plain_call(self._node, self._envelopes)
+        except PayloadError as error:
+            yield self._misfit(MisfitKind.UNREADABLE, "", f"stored arguments: {error}", _UNREADABLE_FIX)
             return
         signature = definition.codec.signature
         named = {one.name: one for one in (*signature.positional_or_keyword, *signature.keyword_only)}
@@ -104,7 +122,7 @@ class _Call:
                 continue
             if upstream.is_open:
                 yield from self._compare_types(parameter, name, upstream, is_bare=source.get("bare") is True)
-            elif (text := _value(upstream, is_bare=source.get("bare") is True)) is not None:
+            elif (text := self._value(upstream, is_bare=source.get("bare") is True)) is not None:
                 results[name] = text
         if item is not None:
             if item not in named:
@@ -126,13 +144,14 @@ class _Call:
         self, parameter: Parameter, name: str, upstream: StoredNode, *, is_bare: bool
     ) -> Iterator[Misfit]:
         annotation = parameter.annotation
-        takes_result = get_origin(annotation) is TaskResult
+        taken = taken_result(annotation)
+        takes_result = taken is not None
         produced = result_type(upstream, self._tasks)
         if takes_result is is_bare:
             given = "a value" if is_bare else "a TaskResult"
             what = f"parameter {name!r} takes {type_name(annotation)}, and these runs pass {given}"
             yield self._misfit(MisfitKind.RESULT_TYPE, name, what, self._both_ways(name))
-        elif not fits(produced, get_args(annotation)[0] if takes_result else annotation):
+        elif not fits(produced, get_args(taken)[0] if takes_result else annotation):
             yield self._type_misfit(name, annotation, upstream, produced)
 
     def _compare_items(self, codec: TaskCodec, parameter: Parameter, upstream: StoredNode | None) -> Iterator[Misfit]:
@@ -144,7 +163,7 @@ class _Call:
             if not fits(produced, Sequence[parameter.annotation]):
                 yield self._type_misfit(name, f"items of {type_name(parameter.annotation)}", upstream, produced)
             return
-        text = _value(upstream, is_bare=True)
+        text = self._value(upstream, is_bare=True)
         items = None if text is None else json.loads(text)
         if not isinstance(items, list):
             return  # the run says so when it comes to the map
@@ -194,6 +213,13 @@ class _Call:
             else:
                 return
 
+    def _value(self, upstream: StoredNode, *, is_bare: bool) -> str | None:
+        try:
+            result = None if upstream.result is None else self._envelopes.unwrap(upstream.result)
+        except PayloadError:  # the run says so when it comes to it
+            return None
+        return _value(replace(upstream, result=result), is_bare=is_bare)
+
     def _unknown(self, name: str, named: Collection[str]) -> Misfit:
         what = f"has no parameter {name!r}, which these runs give (it takes: {', '.join(named) or 'nothing'})"
         fix = f"keep the parameter {name!r}, with a default, {_UNTIL}, or cancel the runs"
@@ -207,6 +233,13 @@ class _Call:
     def _misfit(self, kind: MisfitKind, subject: str, what: str, fix: str) -> Misfit:
         told = what if kind is MisfitKind.UNKNOWN_TASK else f"task {self._name!r}: {what}"
         return Misfit(kind, self._name, subject, told, fix, self._path)
+
+
+def _plain_call(node: StoredNode, envelopes: Envelopes) -> StoredNode:
+    """The node with what the app's payload codec has encoded. Raises PayloadError."""
+    kwargs = node.kwargs if isinstance(node.kwargs, str) else None
+    args, plain = envelopes.unwrap_call(node.args, kwargs, node.task_name)
+    return replace(node, args=args, kwargs=node.kwargs if kwargs is None else plain)
 
 
 def _value(upstream: StoredNode, *, is_bare: bool) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
 from horsies.errors import BrokerError
 from horsies.operate.session import NEEDS_OPERATOR, OperatorSession, is_denied
 from horsies.operate.workflow_check.compare import compare
@@ -61,9 +62,14 @@ class _Run:
 
 
 async def check_runs(
-    session: OperatorSession, tasks: "Registry", fingerprints: Mapping[str, Collection[str]], limit: int = MAX_RUNS
+    session: OperatorSession,
+    tasks: "Registry",
+    fingerprints: Mapping[str, Collection[str]],
+    limit: int = MAX_RUNS,
+    envelopes: Envelopes = PLAIN_ENVELOPES,
 ) -> WorkflowCheck:
-    """Check the oldest `limit` live runs. `fingerprints`: those of the known workflows, by name."""
+    """Check the oldest `limit` live runs. `fingerprints`: those of the known workflows, by name. `envelopes`: those of
+    the app."""
     roots = await session.read(lambda fetch: fetch("runs_to_check", limit + 1))
     findings = Findings()
     unchanged = nodes = 0
@@ -71,7 +77,7 @@ async def check_runs(
     for start in range(0, len(kept), _RUNS):
         runs = await _page(session, kept[start : start + _RUNS], tasks, fingerprints)
         unchanged += sum(run.is_unchanged and run.around is None for run in runs.values())
-        nodes += await _compare(session, runs, tasks, findings)
+        nodes += await _compare(session, runs, tasks, findings, envelopes)
     return WorkflowCheck(findings.problems(), len(kept), unchanged, nodes, len(roots) <= limit)
 
 
@@ -107,7 +113,9 @@ def _lacks(row: Row, tasks: "Registry") -> bool:
     return any(name is not None and tasks.get(name) is None for name in names)
 
 
-async def _compare(session: OperatorSession, runs: Mapping[str, _Run], tasks: "Registry", findings: Findings) -> int:
+async def _compare(
+    session: OperatorSession, runs: Mapping[str, _Run], tasks: "Registry", findings: Findings, envelopes: Envelopes
+) -> int:
     """Compare the nodes of the runs that are not unchanged; returns how many."""
     ids = sorted(run.id for run in runs.values() if not run.is_unchanged)
     after: tuple[str, int] = ("", -1)
@@ -118,7 +126,7 @@ async def _compare(session: OperatorSession, runs: Mapping[str, _Run], tasks: "R
         sources = await _sources(session, nodes)
         for run, node in nodes:
             levels = [sources.get(one.id, {}) for one in run.chain]
-            for misfit in compare(node, levels, tasks):
+            for misfit in compare(node, levels, tasks, envelopes=envelopes):
                 findings.add(misfit, run.place(misfit.path))
         count += len(rows)
         if len(rows) < _NODES:
