@@ -4,9 +4,14 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast
 
-from horsies.events import AttemptFailed, AttemptStarted, AttemptSucceeded, FailureKind
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
+from horsies.errors import OperationalErrorCode
+from horsies.events import AttemptFailed, AttemptSnoozed, AttemptStarted, AttemptSucceeded, Event, FailureKind
+from horsies.snoozing import MAX_COUNT
 from horsies.status import TaskStatus
 from horsies_worker.child.error_text import MAX_TRACEBACK, short
 from horsies_worker.child.jobs import Job
@@ -15,8 +20,10 @@ from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.transition import Transition
 from horsies_worker.events.bus import EventBus
-from horsies_worker.finish.decide import decide
-from horsies_worker.finish.finalizer import Finalizer
+from horsies_worker.finish.decide import NO_RETRY, decide
+from horsies_worker.finish.finalizer import Finalizer, Settled
+from horsies_worker.finish.rerun_alone import options_of_end
+from horsies_worker.output.log_context import about, log
 
 _KINDS: Final[dict[OutcomeKind, FailureKind]] = {
     OutcomeKind.ERR: "error",
@@ -25,10 +32,22 @@ _KINDS: Final[dict[OutcomeKind, FailureKind]] = {
     OutcomeKind.CRASHED: "crashed",
     OutcomeKind.INTERRUPTED: "interrupted",
 }
+_EVENTS: Final[dict[OutcomeKind, type[Event]]] = {
+    OutcomeKind.OK: AttemptSucceeded,
+    OutcomeKind.SNOOZED: AttemptSnoozed,
+}
 
 
 class Attempts:
-    def __init__(self, bus: EventBus, clock: DatabaseClock, owned: OwnedTasks, finalizer: Finalizer) -> None:
+    def __init__(
+        self,
+        bus: EventBus,
+        clock: DatabaseClock,
+        owned: OwnedTasks,
+        finalizer: Finalizer,
+        envelopes: Envelopes = PLAIN_ENVELOPES,
+    ) -> None:
+        self._envelopes = envelopes
         self._bus = bus
         self._clock = clock
         self._owned = owned
@@ -50,19 +69,43 @@ class Attempts:
         if not task.is_workflow_task:
             outcome = outside_of_workflows(outcome)
         began = outcome.started_mono
+        options, budget = task.options, task.max_retries
+        if job.gather is not None:
+            options, budget = options_of_end(outcome, options, budget, is_batch=True, attempt=job.attempt)
         end = decide(
             task_id=job.task_id,
             generation=job.generation,
             attempt=job.attempt,
-            options=task.options,
-            budget=task.max_retries,
+            options=options,
+            budget=budget,
             outcome=outcome,
             started=None if began is None else self._clock.at(began),
             finished=self._clock.at(outcome.finished_mono),
             random=random.random,
         )
+        if outcome.may_be_completed or (end.crash is not None and end.crash.limit):
+            # the row decides how this attempt has ended, or whether it was the last: events tell it afterwards
+            settled = partial(self._settled, job, end)
+            self._finalizer.add(end, settled, may_be_completed=outcome.may_be_completed)
+            return
         self._finalizer.add(end)
-        if self._bus.wants(AttemptSucceeded if outcome.kind is OutcomeKind.OK else AttemptFailed):
+        if self._bus.wants(_EVENTS.get(outcome.kind, AttemptFailed)):
+            self._tell(job, end)
+
+    def _settled(self, job: Job, end: Transition, settled: Settled) -> None:
+        """Tell of an attempt that may have completed itself, or may have been the last crash of its task."""
+        outcome = end.outcome
+        if settled is Settled.QUARANTINED:
+            end = replace(end, status=TaskStatus.FAILED, retry_delay_ms=NO_RETRY)
+        if settled is Settled.COMPLETED:
+            end = replace(end, outcome=replace(outcome, kind=OutcomeKind.OK))
+            if outcome.error_code != OperationalErrorCode.COMPLETION_NOT_COMMITTED:
+                log.warning(
+                    "task %s (%s) attempt %d completed itself and committed, and ended with %s after that: %s. It "
+                    "stays COMPLETED", job.task_id, job.task_name, job.attempt, outcome.error_code or outcome.kind,
+                    _message(outcome, self._envelopes), extra=about(job.task_id, job.task_name, job.attempt),
+                )  # fmt: skip
+        if self._bus.wants(AttemptSucceeded if settled is Settled.COMPLETED else AttemptFailed):
             self._tell(job, end)
 
     def _tell(self, job: Job, end: Transition) -> None:
@@ -79,18 +122,26 @@ class Attempts:
                 )
             )  # fmt: skip
             return
+        if outcome.kind is OutcomeKind.SNOOZED:
+            self._bus.emit(
+                AttemptSnoozed(
+                    job.task_id, job.task_name, job.queue_name, job.attempt, min(job.snoozes + 1, MAX_COUNT),
+                    end.retry_delay_ms / 1000, duration_s or 0.0, wait_s or 0.0, job.metadata, outcome.pid,
+                )
+            )  # fmt: skip
+            return
         self._bus.emit(
             AttemptFailed(
                 job.task_id, job.task_name, job.queue_name, job.attempt, _KINDS[outcome.kind], outcome.error_code,
-                _message(outcome), _traceback(outcome.result),
+                _message(outcome, self._envelopes), _traceback(self._envelopes.unwrap_result(outcome.result)),
                 end.status is TaskStatus.PENDING, end.retry_delay_ms / 1000, duration_s, wait_s, job.metadata,
                 outcome.pid,
             )
         )  # fmt: skip
 
 
-def _message(outcome: Outcome) -> str | None:
-    text = outcome.failed_reason or outcome.error_message
+def _message(outcome: Outcome, envelopes: Envelopes) -> str | None:
+    text = outcome.failed_reason or envelopes.unwrap_message(outcome.error_message)
     return None if text is None else short(text)
 
 

@@ -14,6 +14,7 @@ from math import inf
 from pathlib import Path
 from types import FrameType
 
+from horsies.config.dsn import is_embedded
 from horsies.errors import HorsiesError
 from horsies_worker import signals
 from horsies_worker.exit_codes import ExitCode
@@ -27,11 +28,12 @@ _SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", ".
 
 def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bool, shutdown_timeout_s: float) -> int:
     """Run `horsies worker <arguments>` with a database until Ctrl-C, restarting it after changes."""
-    if not os.environ.get("HORSIES_DATABASE_URL"):
+    given = os.environ.get("HORSIES_DATABASE_URL") or "embedded://"
+    if is_embedded(given):
         from horsies_schema import embedded
 
         try:
-            os.environ["HORSIES_DATABASE_URL"] = embedded.resolve("embedded://")
+            os.environ["HORSIES_DATABASE_URL"] = embedded.resolve(given)
         except embedded.EmbeddedError as error:
             complain(str(error))
             return ExitCode.DATABASE
@@ -77,6 +79,8 @@ class _Runner:
         while True:
             code = self._wait(_CHECK_EVERY_S)
             if self._leaving:
+                if self._kill_at == inf:  # the signal came during a restart, before this worker could be told
+                    self._tell_to_stop()
                 code = self._wait_ended() or ExitCode.CLEAN
                 if code == -signal.SIGKILL:
                     return ExitCode.FAILED
@@ -91,7 +95,8 @@ class _Runner:
                 sys.stderr.write(f"horsies dev: {changed} changed, starting again\n")
                 seen = found
                 self._end()
-                self._start()
+                if not self._leaving:
+                    self._start()
             elif code is not None:
                 sys.stderr.write(f"horsies dev: the worker ended with code {code}; waiting for a change\n")
                 self._process = None

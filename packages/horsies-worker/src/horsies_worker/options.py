@@ -9,7 +9,7 @@ from horsies._checks import MANY, Checks
 from horsies._text import short
 from horsies.app import Horsies
 from horsies.errors import ConfigurationError
-from horsies.middleware import check_kinds
+from horsies.middleware import check_batch_scopes, check_kinds
 from horsies.operate.reading import QUEUE_BOUND
 from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.health import HealthFile, default_health_file, is_other_than_file
@@ -65,8 +65,6 @@ class SchedulerOptions(ProcessOptions):
     def check(self, app: Horsies) -> None:
         """Raise ConfigurationError with all problems, those of the schedules included."""
         checks = self.values()
-        if not app.config.schedule.schedules:
-            checks.add("app", "it has no schedules", "give AppConfig(schedule=ScheduleConfig([TaskSchedule(...)]))")
         check_schedules(app, checks)
         checks.finish()
 
@@ -169,6 +167,8 @@ class WorkerOptions(ProcessOptions):
             checks.add("app", "no task with a body is registered", "import the modules with your @app.task functions")
         kinds = {task.is_async for task in app.registry if not task.is_stub}
         check_kinds(checks, app.config.middleware, kinds)
+        batch_tasks = [task.name for task in app.registry if task.batch is not None]
+        check_batch_scopes(checks, app.config.middleware, batch_tasks)
         if self.with_scheduler:
             check_schedules(app, checks)
         checks.finish()

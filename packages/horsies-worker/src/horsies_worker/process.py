@@ -156,7 +156,10 @@ class _WorkerProcess:
                 if not self.worker.is_declared_dead:
                     return
                 self.watchdog.arm(inf)
-                self.worker = Worker(self.worker.app, self.worker.options, self.bus, on_deadline=self.watchdog.arm)
+                former = self.worker
+                self.worker = Worker(
+                    former.app, former.options, self.bus, on_deadline=self.watchdog.arm, wish=former.control.wish
+                )
         finally:
             if endpoint is not None:
                 endpoint.close()

@@ -7,15 +7,17 @@ until the file /path.go exists.
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Final
 
 NAMES: Final = (
     "before_duty", "on_duty",
     "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
-    "before_hand_back", "in_sweep", "before_declared_dead", "after_declared_dead", "before_fire", "after_enqueue",
-    "before_fire_commit", "after_fire", "before_workflow_phase", "workflow_locked", "workflow_settled",
-    "workflow_enqueued", "before_workflow_commit", "after_workflow_commit",
+    "before_hand_back", "before_completing", "completing", "before_explain", "completed_found",
+    "in_sweep", "before_declared_dead", "after_declared_dead", "before_fire", "after_enqueue",
+    "before_fire_commit", "after_fire", "before_plan_commit", "before_workflow_phase", "workflow_locked",
+    "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit",
 )  # fmt: skip
 
 
@@ -25,6 +27,15 @@ def _from_environment() -> dict[str, Path]:
 
 
 _points = _from_environment()
+
+
+def reached_in_child(name: str) -> None:
+    """The same in a child, where user code runs on both threads."""
+    path = _points.pop(name, None) if _points else None
+    if path is not None:
+        path.touch()
+        while not path.with_name(path.name + ".go").exists():
+            time.sleep(0.01)
 
 
 async def reached(name: str) -> None:

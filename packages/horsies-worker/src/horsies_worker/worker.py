@@ -7,6 +7,7 @@ beside: heartbeats, cancel requests, reaper, dead workers, unknown names, report
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
 from horsies._text import plural
 from horsies.app import Horsies
+from horsies.completing import Claimant
 from horsies.errors import HorsiesError
 from horsies.events import WorkerStarted, WorkerStopped, WorkerStopping
 from horsies_worker.attempts import Attempts
@@ -23,6 +25,7 @@ from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.claim.claimers import Claimers
 from horsies_worker.claim.settings import claim_settings
 from horsies_worker.claim.unknown_names import TaskNames
+from horsies_worker.control import Wish, WorkerControl
 from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.connect import DatabaseGone, ListenTest, connect_listener, connect_ready, refusals_told
 from horsies_worker.database.queries import Queries
@@ -66,8 +69,10 @@ class Worker:
         bus: EventBus = SILENT,
         *,
         on_deadline: Callable[[float], None] = lambda _: None,
+        wish: Wish | None = None,
     ) -> None:
-        """`on_deadline` is called with the time at which a stop must be over, when it begins and when it is hurried."""
+        """`on_deadline` is called with the time at which a stop must be over, when it begins and when it is hurried.
+        `wish`: what operators wanted of this process under its former id."""
         self.bus = bus
         self.app = app
         self.options = options
@@ -80,22 +85,28 @@ class Worker:
         self._is_up = False
         self.is_declared_dead = False
         """Other workers have declared this one dead and taken its tasks: the process continues as another worker."""
+        self._wish = wish or Wish()
+        self._queues = options.queues or app.config.queue_names
+        self._shares: str | None = None
         self._broker = app.config.broker
         self.queries = Queries(app.schema, self.identity)
         self.instance = WorkerInstance(
             self.queries,
             app.config.recovery.worker_state_interval_ms,
-            queues=options.queues or app.config.queue_names,
+            queues=self._queues,
             names=[task.name for task in app.registry if not task.is_stub],
+            wanted=(self._wish.state, self._wish.processes, self._wish.by),
         )
+        spec = options.child_spec(self.identity.worker_id)
         self.pool = ChildPool(
-            options.child_spec(self.identity.worker_id),
+            replace(spec, processes=self._wish.processes or spec.processes),
             on_outcome=lambda job, outcome: self.attempts.ended(job, outcome),  # noqa: PLW0108  (built later)
             on_unstarted=lambda jobs: self.finalizer.give_back([(job.task_id, job.generation) for job in jobs]),
             on_room=lambda: self.claimers.on_room(),  # noqa: PLW0108
             on_progress=lambda job, text: self.progress.on_progress(job, text),  # noqa: PLW0108
             on_fatal=self._on_fatal,
             bus=bus,
+            claimant=lambda: Claimant(self.identity.worker_id, self.identity.completion_key, self.clock.at(0.0)),
         )
 
     # -- life ------------------------------------------------------------------------------------
@@ -119,6 +130,11 @@ class Worker:
         return self._is_up and not self._stop.has_begun
 
     @property
+    def is_claiming(self) -> bool:
+        """It is up, and operators have not drained it."""
+        return self.is_up and self.control.state == "RUNNING"
+
+    @property
     def is_connected(self) -> bool:
         return self._is_up and self.sessions.is_connected
 
@@ -133,6 +149,7 @@ class Worker:
         if not await self._unless_stopped(self._prepare_database()):
             return
         self._build()
+        self.control.learn(self._wish)
         try:
             if not await self._unless_stopped(self.pool.start()):
                 await self._leave()
@@ -182,7 +199,7 @@ class Worker:
         broker = self._broker
         settings = claim_settings(
             config,
-            queues=self.options.queues or config.queue_names,
+            queues=self._queues,
             max_batch=self.options.max_claim_batch,
             max_per_worker=self.options.max_claim_per_worker,
             run_ahead=self.options.run_ahead,
@@ -192,15 +209,17 @@ class Worker:
         self.advancer = Advancer(sessions.workflows, config, self.bus, checks=sessions.heartbeat)
         tasks_ended = self.advancer.tasks_ended
         self.finalizer = Finalizer(sessions.finalize, config.resilience, self.bus, on_done=self._on_done)
-        self.attempts = Attempts(self.bus, self.clock, self.owned, self.finalizer)
+        self.attempts = Attempts(self.bus, self.clock, self.owned, self.finalizer, self.app.envelopes)
         self.claimers = Claimers(
             self.app, settings, sessions.claim, self.pool, self.owned, self.finalizer, self.clock,
             Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact),
             bus=self.bus, started=self.attempts.started, tasks_ended=tasks_ended,
+            on_policy_change=lambda: self.reporter.wake(),  # noqa: PLW0108  (built later)
             on_contact=self.options.touch_health_file,
         )  # fmt: skip
+        self.claimers.on_policies(self._shares)
         buffer = self.claimers.buffer
-        self.progress = Progress(sessions.heartbeat, self.owned)
+        self.progress = Progress(sessions.heartbeat, self.owned, lambda: self.heartbeats.end_idle_pause())  # noqa: PLW0108
         self.cancels = CancelRequests(
             sessions.heartbeat, config.resilience, self.pool, self.owned, hears=lambda: self.claimers.duty.is_listening
         )
@@ -225,11 +244,16 @@ class Worker:
         self.reporter = Reporter(
             sessions.heartbeat, config, self.pool, settings, self.instance, on_declared_dead=self._on_declared_dead,
             counts=lambda: (len(self.owned) - len(buffer), len(buffer)), on_written=self._on_reported,
+            control=lambda: (self.control.state, self.control.reached_at),
+        )  # fmt: skip
+        self.control = WorkerControl(
+            sessions.heartbeat, config.resilience, self.claimers, self.pool, self.owned, self.finalizer, self.bus,
+            on_change=self.reporter.wake,
         )  # fmt: skip
         self.scheduler = self._find_scheduler()
 
     def _find_scheduler(self) -> "Scheduler | None":
-        if not (self.options.with_scheduler and self.app.config.schedule.schedules):
+        if not self.options.with_scheduler:
             return None
         # half a megabyte, only where it is used
         from horsies_worker.scheduler.scheduler import Scheduler, settled_schedules
@@ -240,6 +264,7 @@ class Worker:
         heard: dict[str, OnNotify] = {
             **self.claimers.handlers(),
             channels.TASK_CANCEL: self.cancels.on_cancel,
+            channels.WORKER_CONTROL: self.control.on_control,
             channels.WORKFLOW_STEP: self.advancer.on_step,
             self._listen_test.channel: self._listen_test.on_notify,
         }
@@ -261,6 +286,7 @@ class Worker:
             "reaper": self.reaper.run(),
             "names": self.names.run(),
             "reporter": self.reporter.run(),
+            "control": self.control.run(),
             "pruner": self.pruner.run(),
         }
 
@@ -326,6 +352,7 @@ class Worker:
                 await self.clock.read(connection)
                 await self.queries.declare_policies(connection, self.app.config)
                 await self.instance.register(connection)
+                self._shares = await connection.fetchval(self.queries.sql("read_shares"), list(self._queues))
         finally:
             await close(connection)
 
@@ -357,7 +384,11 @@ class Worker:
         self._stop.begin()
         self._interrupt()  # it owns none of its running tasks any more
 
-    def _on_reported(self) -> None:
+    def _on_reported(self, written: Mapping[str, Any]) -> None:
+        self.control.learn(Wish.of(written))
+        self.claimers.on_policies(written["shares"])
+        if self.control.state != "RUNNING":
+            self.options.touch_health_file()  # no claim does
         self.dead_workers.wake()
         self.sessions.end_unused_outages(2 * self.app.config.resilience.reconnect_max_ms / 1000)
 

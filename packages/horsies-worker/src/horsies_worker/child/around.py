@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, cast
 
 from horsies._checks import shown
-from horsies.context import TaskContext
+from horsies.context import BatchCall, TaskContext
 from horsies.middleware import Middleware, overrides
 from horsies.result import TaskResult
 
@@ -26,6 +26,7 @@ class Around:
         self._sync: Final = _layers(middleware, "run_task")
         self._async: Final = _layers(middleware, "run_task_async")
         self.is_empty: Final = not (self._sync or self._async)
+        self._of_batches: Final = [item for item in reversed(middleware) if overrides(item, "batch_scope")]
 
     def call(self, context: TaskContext, call: Callable[[], Any]) -> Any:
         for item, is_scoped, is_wrapped in self._sync:
@@ -37,6 +38,16 @@ class Around:
         for item, is_scoped, is_wrapped in self._async:
             inner: Callable[[], Awaitable[Any]] = partial(_wrapped_async, item, context, call) if is_wrapped else call
             call = partial(_in_scope_async, item, context, inner) if is_scoped else inner
+        return await call()
+
+    def call_batch(self, context: BatchCall, call: Callable[[], Any]) -> Any:
+        for item in self._of_batches:
+            call = partial(_in_scope, item, context, call)
+        return call()
+
+    async def call_batch_async(self, context: BatchCall, call: Callable[[], Awaitable[Any]]) -> Any:
+        for item in self._of_batches:
+            call = partial(_in_scope_async, item, context, call)
         return await call()
 
 
@@ -72,30 +83,31 @@ def _own(item: Middleware, method: str, result: object, returned: Sequence[objec
     return cast("object", result)
 
 
-def _in_scope(item: Middleware, context: TaskContext, call: Callable[[], Any]) -> Any:
+def _in_scope(item: Middleware, context: TaskContext | BatchCall, call: Callable[[], Any]) -> Any:
     with _Scope(item, context):
         return call()
-    raise _swallowed(item)
+    raise _swallowed(item, context)
 
 
-async def _in_scope_async(item: Middleware, context: TaskContext, call: Callable[[], Awaitable[Any]]) -> Any:
+async def _in_scope_async(
+    item: Middleware, context: TaskContext | BatchCall, call: Callable[[], Awaitable[Any]]
+) -> Any:
     with _Scope(item, context):
         return await call()
-    raise _swallowed(item)
+    raise _swallowed(item, context)
 
 
 class _Scope:
     """The scope of one middleware. Its errors name the class: contextlib's own do not."""
 
-    __slots__ = ("_item", "_scope")
+    __slots__ = ("_name", "_scope")
 
-    def __init__(self, item: Middleware, context: TaskContext) -> None:
-        self._item = item
-        self._scope: AbstractContextManager[None] = item.scope(context)
+    def __init__(self, item: Middleware, context: TaskContext | BatchCall) -> None:
+        is_batch = isinstance(context, BatchCall)
+        self._name = _scope_name(item, context)
+        self._scope: AbstractContextManager[None] = item.batch_scope(context) if is_batch else item.scope(context)
         if not hasattr(self._scope, "__exit__"):
-            raise TypeError(
-                f"{type(item).__name__}.scope returned {shown(self._scope)}: decorate it with @contextmanager"
-            )
+            raise TypeError(f"{self._name} returned {shown(self._scope)}: decorate it with @contextmanager")
 
     def __enter__(self) -> None:
         try:
@@ -112,8 +124,13 @@ class _Scope:
     def _named(self, error: RuntimeError) -> RuntimeError:
         if str(error) not in _YIELDS:
             return error
-        return RuntimeError(f"{type(self._item).__name__}.scope must yield exactly once: {error}")
+        return RuntimeError(f"{self._name} must yield exactly once: {error}")
 
 
-def _swallowed(item: Middleware) -> RuntimeError:
-    return RuntimeError(f"{type(item).__name__}.scope swallowed an exception, so that the attempt has no result")
+def _scope_name(item: Middleware, context: TaskContext | BatchCall) -> str:
+    return f"{type(item).__name__}.{'batch_scope' if isinstance(context, BatchCall) else 'scope'}"
+
+
+def _swallowed(item: Middleware, context: TaskContext | BatchCall) -> RuntimeError:
+    name = _scope_name(item, context)
+    return RuntimeError(f"{name} swallowed an exception, so that the attempt has no result")

@@ -27,6 +27,7 @@ _NAMES: Final[dict[OutcomeKind, AttemptOutcomeName]] = {
     OutcomeKind.TIMEOUT: "timeout",
     OutcomeKind.CANCELLED: "cancelled",
     OutcomeKind.INTERRUPTED: "interrupted",
+    OutcomeKind.SNOOZED: "snoozed",
 }
 _log = logging.getLogger("horsies.worker")
 

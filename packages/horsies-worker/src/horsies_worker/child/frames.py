@@ -5,12 +5,14 @@ jobs to the child's main thread, commands (async jobs, stops, requests for stack
 loop's thread, and reports (ready, results, progress, stacks) of both threads back to the parent.
 """
 
+import json
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
-from horsies_worker.child.jobs import Job
+from horsies.completing import Claimant
+from horsies_worker.child.jobs import Job, call_of
 from horsies_worker.child.outcome import Outcome, OutcomeKind
 
 
@@ -23,8 +25,14 @@ class FrameType(IntEnum):
     PROGRESS = 6
     LATE = 8
     """The child did not start this job: its time (`Job.start_by`) had passed."""
+    COMPLETING = 9
+    """The task of this job is about to call `complete()`: its end may be in the database from now on."""
+    CLAIMANT = 10
+    """From the parent, once: in whose name this child completes attempts."""
     STACKS = 7
     """From the parent: a request without a body. From the child: the text."""
+    CALL = 11
+    """A call of a batch task: the JOB frames of its members, numbered from the call's own number on."""
 
 
 class StopCode(IntEnum):
@@ -41,7 +49,7 @@ _NONE: Final = 0xFFFF_FFFF
 _NO_GROUP: Final = 0xFFFF
 
 _HEAD: Final = struct.Struct("<IB")
-_JOB: Final = struct.Struct("<IBQqiqHHIIHdIdH")
+_JOB: Final = struct.Struct("<IBQqiqHHIIHdIdHH?")
 _RESULT: Final = struct.Struct("<IBQBddfIqIIII")
 _STOP: Final = struct.Struct("<IBQBB")
 _SEQ: Final = struct.Struct("<IBQ")
@@ -130,6 +138,8 @@ def encode_job(seq: int, job: Job) -> bytes:
         metadata_size,
         0.0 if start_by is None else start_by,
         group_size,
+        job.snoozes,
+        job.stores_result,
     )
     return b"".join((head, task_id, name, args, kwargs, queue, group, metadata))
 
@@ -137,7 +147,8 @@ def encode_job(seq: int, job: Job) -> bytes:
 def decode_job(frame: bytes) -> tuple[int, Job]:
     """Return (seq, job); the parent does not send `is_async` and `run_ahead`."""
     (_, _, seq, generation, attempt, timeout_ms, id_size, name_size, args_size, kwargs_size, queue_size, ready_at,
-     metadata_size, start_by, group_size) = _JOB.unpack_from(frame)  # fmt: skip
+     metadata_size, start_by, group_size, snoozes,
+     stores_result) = _JOB.unpack_from(frame)  # fmt: skip
     at = _JOB.size
     task_id = frame[at : at + id_size].decode()
     at += id_size
@@ -159,8 +170,21 @@ def decode_job(frame: bytes) -> tuple[int, Job]:
     metadata = None if metadata_size == _NONE else frame[at:].decode()
     job = Job(task_id, generation, attempt, name, args, kwargs, None if timeout_ms < 0 else timeout_ms)
     job.queue_name, job.ready_at, job.metadata = queue, ready_at, metadata
-    job.group, job.start_by = group, start_by or None
+    job.group, job.start_by, job.snoozes = group, start_by or None, snoozes
+    job.stores_result = stores_result
     return seq, job
+
+
+def encode_call(seq: int, call: Job) -> bytes:
+    body = b"".join(encode_job(seq + at, job) for at, job in enumerate(call.members, 1))
+    return _SEQ.pack(_SEQ.size - _HEAD.size + len(body), FrameType.CALL, seq) + body
+
+
+def decode_call(frame: bytes) -> tuple[int, Job]:
+    """Return (seq, call)."""
+    seq: int = _SEQ.unpack_from(frame)[2]
+    members = [decode_job(member)[1] for _, member in FrameReader().feed(frame[_SEQ.size :])]
+    return seq, call_of(members)
 
 
 def encode_result(seq: int, outcome: Outcome, duration: float, rss_kb: int) -> bytes:
@@ -257,6 +281,25 @@ def encode_late(seq: int) -> bytes:
 def decode_late(frame: bytes) -> int:
     seq: int = _SEQ.unpack(frame)[2]
     return seq
+
+
+def encode_completing(task_id: str, generation: int) -> bytes:
+    body = task_id.encode()
+    return _SEQ.pack(_SEQ.size - _HEAD.size + len(body), FrameType.COMPLETING, generation) + body
+
+
+def decode_completing(frame: bytes) -> tuple[str, int]:
+    """Return task id and claim generation."""
+    return frame[_SEQ.size :].decode(), _SEQ.unpack_from(frame)[2]
+
+
+def encode_claimant(claimant: Claimant) -> bytes:
+    body = json.dumps([claimant.worker_id, claimant.key, claimant.clock_offset, claimant.process_name]).encode()
+    return _HEAD.pack(len(body), FrameType.CLAIMANT) + body
+
+
+def decode_claimant(frame: bytes) -> Claimant:
+    return Claimant(*json.loads(frame[_HEAD.size :]))
 
 
 def encode_start_failed(text: str) -> bytes:

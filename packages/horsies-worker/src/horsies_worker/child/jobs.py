@@ -6,6 +6,8 @@ Arguments are JSON text; only the child decodes them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from horsies.batch_limits import BatchLimits
+
 
 @dataclass(slots=True)
 class Job:
@@ -29,6 +31,34 @@ class Job:
     group: str | None = None
     start_by: float | None = None
     """On the monotonic clock. A job with a rate that could only start later goes back: its token was for this time."""
+    snoozes: int = 0
+    """How often the task has snoozed before."""
+    stores_result: bool = True
+    """Whether its value is stored. The worker drops it otherwise; a task that completes itself has to know."""
+    gather: BatchLimits | None = None
+    """Of a batch task: the job runs as a member of a call (`call_of`), which the pool makes."""
+    members: Sequence["Job"] = ()
+    """Of a call: the jobs of its tasks, in the order of its items."""
+
+
+def call_of(members: Sequence[Job]) -> Job:
+    """The job that runs these members of a batch task in one call. Members of another release may have another timeout:
+    the call has the shortest."""
+    first, count = members[0], len(members)
+    timeouts = [job.timeout_ms for job in members if job.timeout_ms is not None]
+    return Job(
+        task_id=first.task_id if count == 1 else f"{count} tasks",
+        generation=0,
+        attempt=first.attempt,
+        task_name=first.task_name,
+        args=None,
+        kwargs=None,
+        timeout_ms=min(timeouts, default=None),
+        is_async=first.is_async,
+        run_ahead=False,
+        queue_name=first.queue_name,
+        members=members,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,26 +8,30 @@ the pipe has not, and the parent can take it back at any moment. The second thre
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from horsies.app import Horsies
-from horsies.context import StopReason, TaskContext, TaskStopped, enter_task, leave_task
-from horsies.errors import OperationalErrorCode
+from horsies.completing import Claimant, TransactionCompleter
+from horsies.context import BatchCall, StopReason, TaskContext, TaskStopped, enter_task, leave_task
+from horsies.errors import OperationalErrorCode, UsageError
 from horsies_worker.child import execute, frames, stacks
 from horsies_worker.child.attempt_ends import AttemptEnds
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.meters import Meters
-from horsies_worker.child.outcome import Outcome, error_outcome
+from horsies_worker.child.outcome import Outcome, OutcomeKind, error_outcome, in_envelopes, unless_completed
+from horsies_worker.output.log_context import about
+from horsies_worker.syncpoints import reached_in_child
 
 # A real-time signal, because user code and libraries use SIGUSR1. A signal, and not PyThreadState_SetAsyncExc,
 # because it also ends time.sleep(), recv() and lock waits in the main thread.
@@ -43,6 +47,13 @@ _SETTLE_S: Final = 1.0
 _RECEIVE_BYTES: Final = 256 * 1024
 _MEASURE_EVERY: Final = 32
 _LONG_S: Final = 0.002
+_JOB: Final = int(FrameType.JOB)
+_REPORT_BYTES: Final = 1_000_000
+"""The results of a call go to the parent in pieces of about this size."""
+_CLAIMANT_S: Final = 10.0
+"""The parent names the claimant as soon as this child is ready; the thread that reads it may come later."""
+
+_log = logging.getLogger("horsies.worker")
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +67,8 @@ class _Run:
     shielded: bool = False
     task: asyncio.Task[None] | None = None
     """Of an async attempt, until its end."""
+    contexts: Sequence[TaskContext] = ()
+    """Of the members of a call."""
 
     def stop_asked(self) -> bool:
         return self.stop is not None
@@ -67,6 +80,7 @@ class _Run:
 class Runner:
     def __init__(self, app: Horsies, jobs: socket.socket, commands: socket.socket, tokens: int, meters: Meters) -> None:
         self._executor = execute.Executor(app)
+        self._envelopes = app.envelopes
         self.ends = AttemptEnds(app.config.middleware, app.registry)
         self._jobs = jobs
         self._commands = commands
@@ -86,6 +100,9 @@ class Runner:
         self._waited = 0.0
         self._done = 0
         self._async_done = 0
+        self._claimant: Claimant | None = None
+        self._is_named = threading.Event()
+        self._completer = TransactionCompleter(app, self._require_claimant, self._announce)
 
     def start_loop(self) -> None:
         """Start the second thread."""
@@ -125,16 +142,19 @@ class Runner:
             data = self._jobs.recv(_RECEIVE_BYTES)
             if not data:
                 os._exit(0)  # the parent is gone, or has closed this child
-            payloads.extend(frames.decode_job(frame) for _, frame in self._frames.feed(data))
+            payloads.extend(
+                frames.decode_job(frame) if kind == _JOB else frames.decode_call(frame)
+                for kind, frame in self._frames.feed(data)
+            )
 
     def _run_sync(self, seq: int, job: Job) -> None:
         if job.start_by is not None and time.monotonic() > job.start_by:
             self._send(frames.encode_late(seq))
             return
         run = _Run(seq, job)
-        context = self._context(run)
+        context = self._call_context(run) if job.members else self._context(job, run)
         entered = enter_task(context)
-        started = time.monotonic()
+        context.started_mono = started = time.monotonic()
         outcome = self._guarded(run, context)
         finished = time.monotonic()
         leave_task(entered)
@@ -146,18 +166,23 @@ class Runner:
             os._exit(0)
         duration = finished - started
         self._done += 1
+        if isinstance(context, BatchCall):
+            self._report_members(run, outcome, started, finished)
+            return
         if duration > _LONG_S or self._done % _MEASURE_EVERY == 1:
             # A no-op that was preempted for 10 ms is still a no-op. This also subtracts the waits of the few jobs
             # since the last measurement. They are small and make a task look shorter; the parent corrects that
             # when a current job overruns its estimate.
             waited, self._waited = self._waited, self._meters.waited_s()
-            self._report(seq, outcome, started, finished, max(0.0, duration - self._waited + waited), measure=True)
+            self._report(
+                context, seq, outcome, started, finished, max(0.0, duration - self._waited + waited), measure=True
+            )
         else:
-            self._report(seq, outcome, started, finished, duration)
+            self._report(context, seq, outcome, started, finished, duration)
         if self.ends.is_wanted:
             self.ends.add(context, outcome, duration)
 
-    def _guarded(self, run: _Run, context: TaskContext) -> Outcome:
+    def _guarded(self, run: _Run, context: TaskContext | BatchCall) -> Outcome:
         # `_on_interrupt` raises at any bytecode while `_running` is set, but only once per attempt. `call` turns
         # most of these exceptions into an outcome; the outer except is for those raised outside its handlers.
         outcome: Outcome | None = None
@@ -222,12 +247,15 @@ class Runner:
             self.loop.remove_reader(self._commands)
             return
         for kind, frame in self._command_frames.feed(data):
-            if kind == FrameType.JOB:
-                run = _Run(*frames.decode_job(frame))
+            if kind in (FrameType.JOB, FrameType.CALL):
+                run = _Run(*(frames.decode_job if kind == FrameType.JOB else frames.decode_call)(frame))
                 self._async_runs[run.seq] = run
                 run.task = self.loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
             elif kind == FrameType.STOP:
                 self._on_stop(*frames.decode_stop(frame))
+            elif kind == FrameType.CLAIMANT:
+                self._claimant = frames.decode_claimant(frame)
+                self._is_named.set()
             elif kind == FrameType.STACKS:
                 runs = {run.task: run.job for run in self._async_runs.values() if run.task is not None}
                 self._send(frames.encode_stacks(stacks.describe(runs)))
@@ -257,7 +285,8 @@ class Runner:
             del self._async_runs[run.seq]
             self._send(frames.encode_late(run.seq))
             return
-        context = self._context(run)
+        context = self._call_context(run) if run.job.members else self._context(run.job, run)
+        context.started_mono = started
         enter_task(context)  # in the context of this asyncio task, so `leave_task` is not needed
         outcome: Outcome | None = None
         escaped: BaseException | None = None
@@ -275,35 +304,65 @@ class Runner:
             outcome = self._executor.failed(escaped or RuntimeError("no outcome"))
         del self._async_runs[run.seq]
         self._async_done += 1
+        if isinstance(context, BatchCall):
+            self._report_members(run, outcome, started, finished)
+            return
         measure = self._async_done % _MEASURE_EVERY == 1
-        self._report(run.seq, outcome, started, finished, finished - started, measure=measure)
+        self._report(context, run.seq, outcome, started, finished, finished - started, measure=measure)
         if self.ends.is_wanted:
             self.ends.add(context, outcome, finished - started)
 
     # -- both ------------------------------------------------------------------------------------------
 
-    def _context(self, run: _Run) -> TaskContext:
-        job = run.job
-        deadline = None
-        if job.timeout_ms is not None:
-            deadline = datetime.now(UTC) + timedelta(milliseconds=job.timeout_ms)
+    def _context(self, job: Job, run: _Run, seq: int | None = None) -> TaskContext:
+        """`seq`: the number of the job as a member of the call that `run` is."""
+        seq = run.seq if seq is None else seq
         return TaskContext(
             task_id=job.task_id,
             task_name=job.task_name,
             attempt=job.attempt,
-            deadline=deadline,
+            deadline=_deadline(run.job),
             fencing_token=job.generation,
-            emit_progress=lambda text: self._progress(run, text),
+            emit_progress=lambda text: self._progress(run, seq, text),
             stop_asked=run.stop_asked,
             stop_reason=run.stop_reason,
             queue_name=job.queue_name,
             ready_at=job.ready_at,
             metadata_json=job.metadata,
             group=job.group,
+            completer=None if run.job.members else self._completer,
+            snoozes=job.snoozes,
+            stores_result=job.stores_result,
         )
 
-    def _progress(self, run: _Run, text: str) -> None:
-        frame = frames.encode_progress(run.seq, text)
+    def _call_context(self, run: _Run) -> BatchCall:
+        run.contexts = [self._context(job, run, run.seq + at) for at, job in enumerate(run.job.members, 1)]
+        return BatchCall(
+            run.contexts, deadline=_deadline(run.job), stop_asked=run.stop_asked, stop_reason=run.stop_reason
+        )
+
+    def _require_claimant(self) -> Claimant:
+        if not self._is_named.wait(_CLAIMANT_S) or self._claimant is None:
+            raise UsageError("complete() cannot be used here: this child does not know its worker")
+        return self._claimant
+
+    def _announce(self, context: TaskContext) -> None:
+        """Tell the parent, before it can be true, that the end of this attempt may be in the database."""
+        reached_in_child("before_completing")
+        frame = frames.encode_completing(context.task_id, context.fencing_token)
+        run = self._running
+        if run is None:
+            self._send(frame)
+        else:
+            self._send_whole(run, frame)
+        reached_in_child("completing")
+
+    def _progress(self, run: _Run, seq: int, text: str) -> None:
+        stored = self._envelopes.wrap_value(text, "progress", run.job.task_name)
+        self._send_whole(run, frames.encode_progress(seq, stored))
+
+    def _send_whole(self, run: _Run, frame: bytes) -> None:
+        """Send a frame while `run` may be interrupted."""
         if threading.get_ident() != self._main_thread:
             self._send(frame)
             return
@@ -317,24 +376,59 @@ class Runner:
             signal.pthread_kill(self._main_thread, INTERRUPT)
 
     def _report(
-        self, seq: int, outcome: Outcome, started: float, finished: float, duration: float, *, measure: bool = False
-    ) -> None:
+        self, context: TaskContext, seq: int, outcome: Outcome, started: float, finished: float, duration: float, *,
+        measure: bool = False,
+    ) -> None:  # fmt: skip
         rss_kb = self._meters.resident_kb() if measure else 0
-        outcome.started_mono, outcome.finished_mono = started, finished
-        try:
-            frame = frames.encode_result(seq, outcome, duration, rss_kb)
-        except (UnicodeEncodeError, OverflowError):  # a codec let surrogates into the result
-            message = "the result is not valid text"
-            outcome = error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
-            outcome.started_mono, outcome.finished_mono = started, finished
-            frame = frames.encode_result(seq, outcome, duration, rss_kb)
-        self._send(frame)
+        if context.completion is not None:
+            if outcome.kind is OutcomeKind.OK and outcome.result != context.completion:
+                _log.warning(
+                    "task %s (%s) returned another value than it gave to complete(): the latter is kept",
+                    context.task_id, context.task_name,
+                    extra=about(context.task_id, context.task_name, context.attempt),
+                )  # fmt: skip
+            outcome = unless_completed(outcome, context.completion)
+        if self._envelopes.codec is not None:
+            outcome = in_envelopes(outcome, self._envelopes, context.task_name)
+        self._send(_result_frame(seq, outcome, started, finished, duration, rss_kb))
+
+    def _report_members(self, run: _Run, outcome: Outcome, started: float, finished: float) -> None:
+        """Report every member of a call. The parent takes the call for ended when it has all of them."""
+        outcomes = execute.member_outcomes(run.job, outcome, run.stop)
+        rss_kb, size = self._meters.resident_kb(), 0
+        pieces: list[bytes] = []
+        has_codec = self._envelopes.codec is not None
+        for at, one in enumerate(outcomes, 1):
+            stored = in_envelopes(one, self._envelopes, run.job.task_name) if has_codec else one
+            pieces.append(_result_frame(run.seq + at, stored, started, finished, finished - started, rss_kb))
+            size += len(pieces[-1])
+            if size >= _REPORT_BYTES or at == len(outcomes):
+                self._send(b"".join(pieces))
+                pieces, size = [], 0
+        if self.ends.is_wanted:
+            for context, one in zip(run.contexts, outcomes, strict=True):
+                self.ends.add(context, one, finished - started)
 
     def _send(self, frame: bytes) -> None:
         # Send each result before the next task starts: a result still in this process when the child dies would
         # turn finished work into a crash.
         with self._reporting:
             self._jobs.sendall(frame)
+
+
+def _deadline(job: Job) -> datetime | None:
+    return None if job.timeout_ms is None else datetime.now(UTC) + timedelta(milliseconds=job.timeout_ms)
+
+
+def _result_frame(seq: int, outcome: Outcome, started: float, finished: float, duration: float, rss_kb: int) -> bytes:
+    outcome.started_mono, outcome.finished_mono = started, finished
+    try:
+        return frames.encode_result(seq, outcome, duration, rss_kb)
+    except (UnicodeEncodeError, OverflowError):  # a codec let surrogates into the result
+        message = "the result is not valid text"
+        outcome = error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
+        outcome.started_mono, outcome.finished_mono = started, finished
+        return frames.encode_result(seq, outcome, duration, rss_kb)
 
 
 def _has_begun(task: asyncio.Task[None]) -> bool:

@@ -12,6 +12,8 @@ from horsies_worker.child.jobs import ChildSpec, Job, Room
 from horsies_worker.children.async_line import AsyncLine
 from horsies_worker.children.child_process import ChildProcess
 from horsies_worker.children.durations import MAX_QUEUED, PREDICTED_S, Durations
+from horsies_worker.children.gathering import Gathering
+from horsies_worker.children.size import PoolSize
 
 _MAX_QUEUED_CHARS: Final = 64 * 1024
 """Jobs with longer arguments do not wait in a child, which keeps the payloads of jobs that were taken back from it."""
@@ -21,8 +23,12 @@ _NO_PREFETCH_S: Final = 10.0
 
 
 class Assignment:
-    def __init__(self, spec: ChildSpec, durations: Durations, line: AsyncLine) -> None:
+    def __init__(
+        self, spec: ChildSpec, size: PoolSize, durations: Durations, line: AsyncLine, gathering: Gathering
+    ) -> None:
         self._spec = spec
+        self._size = size
+        self._gathering = gathering
         self._line = line
         self._durations = durations
         self._no_prefetch_until = 0.0
@@ -32,8 +38,8 @@ class Assignment:
         return _NO_LIMIT if limit is None else max(0, limit - child.jobs.total)
 
     def room(self, children: Collection[ChildProcess]) -> Room:
-        spec = self._spec
-        idle = busy = ahead = nearly_free = 0
+        processes = self._size.processes
+        idle = busy = ahead = nearly_free = accepting = 0
         worst = self._durations.worst_short()
         depth = min(MAX_QUEUED, int(PREDICTED_S / worst)) if worst != inf else 0
         for child in children:
@@ -41,6 +47,7 @@ class Assignment:
             busy += bool(jobs.sync)
             if not child.accepting:
                 continue
+            accepting += 1
             left = self.tasks_left(child)
             if child.idle and left:
                 idle += 1
@@ -51,24 +58,34 @@ class Assignment:
                 by_time = int((PREDICTED_S - jobs.predicted) / worst)
                 ahead += max(0, min(MAX_QUEUED - len(jobs.sync), by_time, left))
         # A retiring child occupies its place until its job is done.
-        sync = max(0, min(idle, spec.processes - busy))
-        if not sync and ahead < depth * spec.processes // 2:
+        sync = max(0, min(idle, processes - busy) - self._gathering.reserved_sync)
+        if accepting > processes:
+            ahead = nearly_free = 0  # the first children without a job leave, so none may wait in a busy one
+        if not sync and ahead < depth * processes // 2:
             ahead = 0  # no child is idle, so wait for fewer, larger claims (no-ops: 11,400 instead of 10,200 tasks/s)
         if time.monotonic() < self._no_prefetch_until:
             nearly_free = 0
+        if self._gathering.waits_for_child:
+            nearly_free = ahead = 0  # behind jobs that follow one another, the call would get no child
         async_jobs = [child.jobs.asynchronous.values() for child in children]
         return Room(sync + nearly_free, ahead, self._line.room(async_jobs, self.async_places(children)))
 
     def async_places(self, children: Collection[ChildProcess]) -> int:
         """Return how many async jobs children can start now."""
         limit = self._spec.async_concurrency
-        free, all_places = 0, self._spec.processes * limit
+        free, all_places = 0, self._size.processes * limit
         for child in children:
             count = len(child.jobs.asynchronous)
             all_places -= count
             if child.accepting:
                 free += max(0, min(self.tasks_left(child), limit - count))
-        return max(0, min(free, all_places))
+        return max(0, min(free, all_places) - self._gathering.reserved_async)
+
+    def idle_child(self, children: Collection[ChildProcess], kept: int) -> ChildProcess | None:
+        """Return a child for a call of a `def` batch task, if more than the `kept` places are free."""
+        idle = [child for child in children if child.idle and self.tasks_left(child) > 0]
+        free = min(len(idle), self._size.processes - sum(bool(child.jobs.sync) for child in children))
+        return idle[0] if free > kept else None
 
     def plan(
         self, children: Collection[ChildProcess], jobs: Sequence[Job], *, queue: bool
@@ -77,7 +94,8 @@ class Assignment:
 
         `queue`: jobs may also wait behind others."""
         idle = [child for child in children if child.idle and self.tasks_left(child) > 0]
-        free = self._spec.processes - sum(bool(child.jobs.sync) for child in children)
+        free = self._size.processes - sum(bool(child.jobs.sync) for child in children)
+        free = min(free, len(idle)) - self._gathering.reserved_sync
         nearly_free = [child for child in children if queue and child.nearly_free and self.tasks_left(child) > 0]
         plans: dict[ChildProcess, list[tuple[Job, float]]] = {}
         # A heap of the children that let jobs queue, least loaded first. Each entry is a list, changed in place:

@@ -16,6 +16,7 @@ from typing import Final
 from horsies_worker.child.jobs import ChildSpec, Job
 from horsies_worker.children.assigned_jobs import AssignedJob
 from horsies_worker.children.durations import MAX_QUEUED, PREDICTED_S, Durations
+from horsies_worker.children.size import PoolSize
 
 MAX_WAIT_S: Final = 0.1
 """A job that has waited for this long waits behind jobs that are not short any more: the line goes back to the queue.
@@ -23,8 +24,8 @@ On a machine without a free processor, the jobs of 10 ms took up to 50."""
 
 
 class AsyncLine:
-    def __init__(self, spec: ChildSpec, give_back: Callable[[Sequence[Job]], None]) -> None:
-        self._processes = spec.processes
+    def __init__(self, spec: ChildSpec, size: PoolSize, give_back: Callable[[Sequence[Job]], None]) -> None:
+        self._size = size
         # A child with a limit of tasks would leave the line to its successor, which must start first.
         self._is_used = spec.run_ahead and spec.max_tasks_per_child is None
         self._give_back = give_back
@@ -54,7 +55,7 @@ class AsyncLine:
         worst = self._durations.worst_short()
         if worst == inf:
             return left
-        most = self._processes * min(MAX_QUEUED, int(PREDICTED_S / worst))
+        most = self._size.processes * min(MAX_QUEUED, int(PREDICTED_S / worst))
         room = most - len(self._jobs)
         if room < most // 2:
             return left  # wait for fewer, larger claims

@@ -210,7 +210,8 @@ def _send(outbox: Outbox, jobs: Sequence[AssignedJob]) -> None:
     payloads: list[bytes] = []
     end = outbox.accepted
     for assigned in jobs:
-        payload = frames.encode_job(assigned.seq, assigned.job)
+        encode = frames.encode_call if assigned.job.members else frames.encode_job
+        payload = encode(assigned.seq, assigned.job)
         payloads.append(payload)
         end += len(payload)
         assigned.frame_end = end

@@ -11,11 +11,13 @@ import logging
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from math import inf
 from typing import Final, Protocol
 
+from horsies.completing import Claimant
 from horsies_worker.child import frames
 from horsies_worker.child.frames import FrameType, StopCode
 from horsies_worker.child.jobs import ChildSpec, Job
@@ -154,6 +156,24 @@ class ChildProcess:
         self.jobs.add_async(added)
         self._channel.send_async_jobs(added)
 
+    def name_claimant(self, claimant: Claimant) -> None:
+        """Tell the child in whose name it completes attempts. Its jobs come later."""
+        self._channel.commands_out.send(frames.encode_claimant(replace(claimant, process_name=self.name)))
+
+    def assign_call(self, call: Job) -> None:
+        """Send a call of a batch task, sync or async. Its members take the numbers after its own."""
+        now = time.monotonic()
+        assigned = AssignedJob(call, self._seq + 1, now, inf, inf)
+        self._seq += 1 + len(call.members)
+        self.jobs.add_call(assigned, now)
+        if not call.is_async:
+            self._channel.send_jobs([assigned])
+            self._check_current_later()
+            return
+        if call.timeout_ms is not None:
+            self._check_by(now + call.timeout_ms / 1000)
+        self._channel.send_async_jobs([assigned])
+
     def take_back(self) -> list[AssignedJob]:
         """Take back every job whose token is still in the pipe: it has not started, and now cannot."""
         return self.jobs.take(self._channel.tokens.take())
@@ -202,14 +222,19 @@ class ChildProcess:
                     self.rss_kb = rss_kb
                 assigned = jobs.finish(seq)
                 if assigned is not None:
-                    current_done = current_done or not assigned.job.is_async
+                    current_done = current_done or not (assigned.job.is_async or assigned.call)
                     outcome.pid, outcome.process_name = self.pid, self.name
+                    if assigned.is_completing:
+                        outcome.may_be_completed = True
                     self._owner.child_finished(assigned, outcome, duration)
             elif kind == FrameType.PROGRESS:
                 seq, text = frames.decode_progress(frame)
-                assigned = jobs.sync.get(seq) or jobs.asynchronous.get(seq)
+                assigned = jobs.sync.get(seq) or jobs.asynchronous.get(seq) or jobs.members.get(seq)
                 if assigned is not None:
                     self._owner.child_progress(assigned, text)
+            elif kind == FrameType.COMPLETING:
+                if (assigned := jobs.find(*frames.decode_completing(frame))) is not None:
+                    assigned.is_completing = True
             elif kind == FrameType.LATE:
                 if (assigned := jobs.finish(frames.decode_late(frame))) is not None:
                     current_done = current_done or not assigned.job.is_async
@@ -323,6 +348,15 @@ class ChildProcess:
         return stop.due
 
     # -- stopping ------------------------------------------------------------------------------------
+
+    def stop_member(self, member: AssignedJob, call: AssignedJob, code: StopCode) -> None:
+        """Stop one task of a call. The call goes on for the others, and is stopped when no task in it is wanted."""
+        if member.stop is None:
+            member.stop = Stop(code, inf, time.monotonic())
+        member.stop.rename(code)
+        wanted = [seq for seq in call.unreported or () if self.jobs.members[seq].stop is None]
+        if not wanted:
+            self.stop_job(call, StopCode.CANCEL)
 
     def stop_job(self, assigned: AssignedJob, code: StopCode) -> None:
         """Begin the stop ladder for a job that has started, or change its reason."""

@@ -14,6 +14,7 @@ from horsies._text import Lines
 from horsies.errors import HorsiesError
 from horsies_worker.child.jobs import ChildSpec
 from horsies_worker.children.child_process import ChildOwner, ChildProcess, State
+from horsies_worker.children.size import PoolSize
 from horsies_worker.children.template import Template, TemplateProcess, execute_template
 
 logger = logging.getLogger("horsies.worker.pool")
@@ -33,12 +34,14 @@ class ChildStarter:
     def __init__(
         self,
         spec: ChildSpec,
+        size: PoolSize,
         children: dict[int, ChildProcess],
         owner: ChildOwner,
         on_fatal: Callable[[str], None],
     ) -> None:
         """New children are added to `children`."""
         self._spec = spec
+        self._size = size
         self._children = children
         self._owner = owner
         self._on_fatal = on_fatal
@@ -85,8 +88,8 @@ class ChildStarter:
                 return
             current = sum(child.state in (State.STARTING, State.READY) for child in self._children.values())
             # Replacements start before the old children leave, up to this number.
-            ceiling = 2 * self._spec.processes + 2 - len(self._children)
-            for _ in range(min(self._spec.processes - current, ceiling)):
+            ceiling = 2 * self._size.processes + 2 - len(self._children)
+            for _ in range(min(self._size.processes - current, ceiling)):
                 self._number += 1
                 child = ChildProcess(self._number, self._spec, self._owner, self._template, self._output)
                 self._children[self._number] = child
@@ -96,6 +99,7 @@ class ChildStarter:
     def succeeded(self) -> None:
         """A child is ready."""
         self.failures = 0
+        self._size.prove(sum(child.state is State.READY for child in self._children.values()))
         if not self._first_ready.done():
             self._first_ready.set_result(None)
 
@@ -103,6 +107,12 @@ class ChildStarter:
         if self._is_ended or self._retry is not None:
             return  # children that start together fail together, which counts once
         self.failures += 1
+        if self.failures >= self._spec.start_attempts and self._size.fall_back():
+            self.failures = 0
+            logger.error(
+                "more children cannot be started, so the worker goes on with %d: %s", self._size.processes, Lines(text)
+            )
+            return
         if self.failures >= self._spec.start_attempts:
             self._is_ended = True
             message = f"children cannot be started ({self.failures} attempts): {text}"

@@ -45,6 +45,7 @@ def outcome_of_death(stop: StopCode | None, end: Exit) -> Outcome | None:
         reason = f"the child process was killed to stop another task in it; {reason}"
     outcome = error_outcome(OperationalErrorCode.WORKER_CRASHED, reason)
     outcome.kind = OutcomeKind.CRASHED
+    outcome.is_counted = not end.killed_by_us
     outcome.failed_reason = reason
     return outcome
 

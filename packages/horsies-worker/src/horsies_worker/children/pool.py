@@ -13,11 +13,13 @@ from math import inf
 from typing import Any, Final
 
 from horsies._text import plural
+from horsies.completing import Claimant
 from horsies.events import ChildExited, ChildStarted
 from horsies_worker.child.execute import stopped_outcome
 from horsies_worker.child.frames import StopCode
 from horsies_worker.child.jobs import ChildSpec, ChildStats, Job, PoolStats, Room
-from horsies_worker.child.outcome import Outcome
+from horsies_worker.child.outcome import Outcome, OutcomeKind
+from horsies_worker.children.apart import apart_ms
 from horsies_worker.children.assigned_jobs import AssignedJob
 from horsies_worker.children.assignment import Assignment
 from horsies_worker.children.async_line import AsyncLine
@@ -32,6 +34,8 @@ from horsies_worker.children.exit_reason import (
     memory_limit_kb,
     outcome_of_death,
 )
+from horsies_worker.children.gathering import Gathering
+from horsies_worker.children.size import PoolSize
 from horsies_worker.children.stack_report import StackReport
 from horsies_worker.children.template import TemplateProcess
 from horsies_worker.children.usage import resident_kb
@@ -60,10 +64,13 @@ class ChildPool:
         on_fatal: Callable[[str], None],
         output: tuple[int, int] = (1, 2),
         bus: EventBus = SILENT,
+        claimant: Callable[[], Claimant] | None = None,
     ) -> None:
-        """`output`: the descriptors that get the children's stdout and stderr."""
+        """`output`: the descriptors that get the children's stdout and stderr. `claimant`: in whose name tasks complete
+        themselves; None: they cannot."""
         self.spec = spec
         self._bus = bus
+        self._claimant = claimant
         self._on_outcome = on_outcome
         self._on_unstarted = on_unstarted
         self._on_room = on_room
@@ -71,10 +78,16 @@ class ChildPool:
         self._output = output
         self._relays: list[OutputRelay] = []
         self._durations = Durations()
-        self._line = AsyncLine(spec, self._give_back_jobs)
-        self._assignment = Assignment(spec, self._durations, self._line)
+        self._size = PoolSize(spec.processes)
+        self._surplus: set[int] = set()
+        """The numbers of the children that leave because the pool became smaller."""
+        self._line = AsyncLine(spec, self._size, self._give_back_jobs)
+        self.gathering = Gathering(self._start_call, self._give_back_jobs)
+        self._assignment = Assignment(spec, self._size, self._durations, self._line, self.gathering)
         self._children: dict[int, ChildProcess] = {}
-        self._starter = ChildStarter(spec, self._children, self, on_fatal=lambda text: self._call(on_fatal, text))
+        self._starter = ChildStarter(
+            spec, self._size, self._children, self, on_fatal=lambda text: self._call(on_fatal, text)
+        )
         self._stack_report = StackReport(self._children)
         self._tick: asyncio.TimerHandle | None = None
         self._stopping = self._told_fresh_size = False
@@ -107,6 +120,7 @@ class ChildPool:
             self._stopping = True
             self._starter.end()
             self._line.clear()
+            self.gathering.clear()
         for child in list(self._children.values()):
             if child.state is State.STARTING:
                 child.process.kill()
@@ -145,6 +159,47 @@ class ChildPool:
                 waiter.cancel()
         return not self._children
 
+    # -- size ----------------------------------------------------------------------------------------
+
+    @property
+    def processes(self) -> int:
+        """The number of children that the pool keeps."""
+        return self._size.processes
+
+    @property
+    def has_its_size(self) -> bool:
+        """So many children are ready, and those that were too many have left."""
+        ready = sum(child.accepting for child in self._children.values())
+        return not self._surplus and ready == self._size.processes
+
+    def resize(self, processes: int) -> None:
+        """Start the children that are missing at once. Those that are too many leave when they have no job."""
+        self._size.change(processes)
+        self._shrink()
+        self._starter.fill()
+        self._call(self._on_room)
+
+    def _shrink(self) -> None:
+        """Let children leave that are too many: those without a job, then those with async jobs alone, which end while
+        the others go on. One with a synchronous job stays until that has ended; the first that is free leaves."""
+        if len(self._children) <= self._size.processes:
+            return
+        current = [child for child in self._children.values() if child.state in (State.STARTING, State.READY)]
+        surplus = len(current) - self._size.processes
+        if surplus <= 0:
+            return
+        free = [child for child in current if child.state is State.READY and not child.jobs.sync]
+        for child in sorted(free, key=lambda one: len(one.jobs.asynchronous))[:surplus]:
+            self._surplus.add(child.number)
+            child.retire()
+
+    def take_back(self) -> None:
+        """Return the jobs that have not started, for a worker that is drained. Those that run go on."""
+        self._line.clear()
+        self.gathering.clear()
+        for child in list(self._children.values()):
+            self._give_back(child.take_back())
+
     # -- jobs ----------------------------------------------------------------------------------------
 
     def room(self) -> Room:
@@ -161,6 +216,26 @@ class ChildPool:
         if asynchronous := [job for job in jobs if job.is_async]:
             self._assign_async(self._line.add(asynchronous, self._async_places()))
 
+    def gather(self, jobs: Sequence[Job]) -> None:
+        """Take the jobs of batch tasks, which run together in calls."""
+        if self._stopping:
+            self._give_back_jobs(jobs)
+        else:
+            self.gathering.add(jobs)
+
+    def _start_call(self, call: Job, kept: int) -> bool:
+        children = self._children.values()
+        if call.is_async:
+            plans, _ = self._assignment.plan_async(children, [call])
+            child = next(iter(plans), None)
+        else:
+            child = self._assignment.idle_child(children, kept)
+        if child is None:
+            return False
+        child.assign_call(call)
+        self._recycle_spent([child])
+        return True
+
     def _assign(self, jobs: Sequence[Job], *, queue: bool) -> list[Job]:
         """Assign synchronous jobs; returns those without a place."""
         if not jobs:
@@ -171,6 +246,11 @@ class ChildPool:
                 child.assign(plan)
         self._recycle_spent(plans)
         return rest
+
+    def _assign_again(self, jobs: Sequence[Job]) -> list[Job]:
+        """Assign synchronous jobs that were taken back to idle children; returns the others, and all calls."""
+        calls = [job for job in jobs if job.members]
+        return calls + self._assign([job for job in jobs if not job.members] if calls else jobs, queue=False)
 
     def _async_places(self) -> int:
         return self._assignment.async_places(self._children.values())
@@ -206,11 +286,14 @@ class ChildPool:
 
     def _withdraw_or_stop(self, task_id: str, generation: int, code: StopCode) -> tuple[ChildProcess, Job] | None:
         """Return the child and the job if it was taken back in time. Ignores an unknown attempt."""
-        if self._line.withdraw(task_id, generation):
+        if self._line.withdraw(task_id, generation) or self.gathering.withdraw(task_id, generation):
             return None
         for child in self._children.values():
             assigned = child.jobs.find(task_id, generation)
             if assigned is not None:
+                if assigned.call is not None:
+                    child.stop_member(assigned, assigned.call, code)
+                    return None
                 if child.withdraw(assigned):
                     return child, assigned.job
                 child.stop_job(assigned, code)
@@ -220,18 +303,20 @@ class ChildPool:
     def alive(self) -> Collection[Job]:
         """Return the jobs of children whose processes exist at this moment, for heartbeats."""
         children = [child for child in self._children.values() if child.process.is_alive()]
-        return [*self._line, *(assigned.job for child in children for assigned in child.jobs)]
+        jobs = (assigned.job for child in children for assigned in child.jobs.tasks())
+        return [*self._line, *self.gathering, *jobs]
 
     def running(self) -> Collection[Job]:
         """Return all jobs that the pool has, started or not."""
-        return [*self._line, *(assigned.job for child in self._children.values() for assigned in child.jobs)]
+        jobs = (assigned.job for child in self._children.values() for assigned in child.jobs.tasks())
+        return [*self._line, *self.gathering, *jobs]
 
     def places(self) -> dict[tuple[str, int], tuple[int, str]]:
         """Return pid and name of the child by (task id, generation)."""
         return {
             (assigned.job.task_id, assigned.job.generation): (child.pid, child.name)
             for child in self._children.values()
-            for assigned in child.jobs
+            for assigned in child.jobs.tasks()
         }
 
     def log_stacks(self) -> None:
@@ -261,7 +346,7 @@ class ChildPool:
 
     def _give_back_jobs(self, jobs: Sequence[Job]) -> None:
         if jobs:
-            self._call(self._on_unstarted, jobs)
+            self._call(self._on_unstarted, [member for job in jobs for member in job.members or (job,)])
 
     def _report(self, child: ChildProcess, job: Job, outcome: Outcome) -> None:
         """Report an outcome that the child itself did not report."""
@@ -281,7 +366,12 @@ class ChildPool:
         job = assigned.job
         # Without forecasts no job waits in a busy child. With a forecast of jobs that may not wait, the claimer would
         # take them for room that they do not use, return them, and take them again.
-        if job.is_async:
+        if assigned.call is not None:
+            if assigned.stop is not None and outcome.kind is OutcomeKind.ERR:
+                stopped = stopped_outcome(assigned.stop.code, outcome)
+                stopped.started_mono, stopped.finished_mono = outcome.started_mono, outcome.finished_mono
+                stopped.pid, stopped.process_name, outcome = outcome.pid, outcome.process_name, stopped
+        elif job.is_async:
             self._line.observe(job, duration)
         elif self.spec.run_ahead and job.run_ahead:
             self._durations.observe(job.task_name, duration)
@@ -310,7 +400,7 @@ class ChildPool:
         if slow is not None:
             self._durations.overran(slow)
         rest = [assigned.job for assigned in jobs]
-        self._give_back_jobs(rest if self._stopping else self._assign(rest, queue=False))
+        self._give_back_jobs(rest if self._stopping else self._assign_again(rest))
         if child.state is State.RETIRING:
             child.retire()  # it may have no jobs left
 
@@ -323,6 +413,8 @@ class ChildPool:
         if child.state is State.RETIRING:
             child.retire()
         if not self._stopping:
+            self._shrink()
+            self.gathering.start_calls()
             # Half of the places at once: each message to a child costs this process as much as several jobs in it.
             if self._line and 2 * len(child.jobs.asynchronous) <= self.spec.async_concurrency:
                 self._assign_async(self._line.take(self._async_places()))
@@ -330,6 +422,8 @@ class ChildPool:
 
     def child_ready(self, child: ChildProcess) -> None:
         self._starter.succeeded()
+        if self._claimant is not None:
+            child.name_claimant(self._claimant())
         self._bus.emit(ChildStarted(child.name, child.pid))
         limit = self.spec.max_memory_mb
         if limit is not None and child.rss_kb > limit * 1024 and not self._told_fresh_size:
@@ -340,19 +434,26 @@ class ChildPool:
             )  # fmt: skip
         if self._stopping:
             child.retire()
+        else:
+            self._shrink()
 
     def child_gone(
         self, child: ChildProcess, end: Exit, ran: Sequence[AssignedJob], unstarted: Sequence[AssignedJob]
     ) -> None:
         del self._children[child.number]
+        self._surplus.discard(child.number)
         oom_kills = 0 if end.killed_by_us else self._oom.since_last_call()
         end = replace(end, oom_kills=oom_kills, memory_limit_kb=self._memory_limit_kb)
         reason = exit_reason(end, was_ready=child.was_ready, was_asked=child.left_on_request or self._stopping)
         self._bus.emit(ChildExited(child.name, child.pid, reason, describe(end), len(ran)))
-        for assigned in ran:
+        started = [child.jobs.started_at(assigned) for assigned in ran]
+        now = time.monotonic()
+        waits = apart_ms([now - at for at in started])
+        for assigned, started_at, wait_ms in zip(ran, started, waits, strict=True):
             outcome = outcome_of_death(assigned.stop and assigned.stop.code, end)
             if outcome is not None:
-                outcome.started_mono = child.jobs.started_at(assigned)
+                outcome.may_be_completed = assigned.is_completing
+                outcome.started_mono, outcome.apart_ms = started_at, wait_ms
                 self._report(child, assigned.job, outcome)
         if self._stopping:
             self._give_back(unstarted)
@@ -361,7 +462,7 @@ class ChildPool:
             return
         if not child.left_on_request:
             self._count_death(child, end)
-        self._give_back_jobs(self._assign([one.job for one in unstarted if not one.job.is_async], queue=False))
+        self._give_back_jobs(self._assign_again([one.job for one in unstarted if not one.job.is_async]))
         self._give_back(one for one in unstarted if one.job.is_async)
         self._starter.fill()
         self._call(self._on_room)

@@ -65,7 +65,8 @@ class Buffer:
             self.owned.drop(task.job for task in gone if task not in started)
             jobs = [task.job for task in started]
             self.started(jobs)
-            self.pool.submit(jobs)
+            self.pool.submit([job for job in jobs if job.gather is None])
+            self.pool.gather([job for job in jobs if job.gather is not None])
             self.tasks_ended(
                 [
                     task.job.task_id
@@ -81,11 +82,19 @@ class Buffer:
         room = self.pool.room()
         sync, asynchronous = room.sync, room.asynchronous
         batch: list[ClaimedTask] = []
+        calls: dict[str, int] = {}
+        if any(task.job.gather is not None for task in self.tasks):
+            calls = {**self.pool.gathering.room(is_async=False), **self.pool.gathering.room(is_async=True)}
         for task in self.tasks:
-            if task.job.is_async and asynchronous:
+            job = task.job
+            if job.gather is not None and calls.get(job.task_name, 0):
+                calls[job.task_name] -= 1  # its call has a place already
+            elif job.is_async and asynchronous:
                 asynchronous -= 1
-            elif not task.job.is_async and sync:
+                calls[job.task_name] = job.gather.max_size - 1 if job.gather is not None else 0
+            elif not job.is_async and sync:
                 sync -= 1
+                calls[job.task_name] = job.gather.max_size - 1 if job.gather is not None else 0
             else:
                 continue
             batch.append(task)

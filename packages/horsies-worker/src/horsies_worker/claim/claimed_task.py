@@ -1,11 +1,11 @@
 """A claimed task, the options under which it runs, and the tasks that this worker owns."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Self
 
-from horsies.options import TaskOptions
+from horsies.options import REGISTERED, TaskOptions
 from horsies.registry import TaskDefinition
 from horsies_worker.child.jobs import Job
 from horsies_worker.output.log_context import log
@@ -40,7 +40,7 @@ def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahea
     """Build the job from a claimed row. Arguments stay JSON text."""
     options = options_of(row["task_name"], row["task_options"], definition.options)
     budget: int = row["max_retries"]
-    if row["task_options"] is None:
+    if is_registered(row["task_options"]):
         budget = max(budget, definition.options.max_retries)
     job = Job(
         task_id=row["id"],
@@ -55,6 +55,9 @@ def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahea
         queue_name=row["queue_name"],
         ready_at=row["ready_at"],
         metadata=row["metadata"],
+        snoozes=row["snoozes"],
+        stores_result=options.store_result,
+        gather=definition.batch,
     )
     return ClaimedTask(job, budget, options, row["is_workflow_task"])
 
@@ -65,10 +68,16 @@ def options_of(task_name: str, text: str | None, registered: TaskOptions) -> Tas
     if text is None:
         return registered
     try:
-        return _parsed(text)
+        own = _parsed(text)
+        return replace(registered, store_result=own.store_result) if is_registered(text) else own
     except (ValueError, RecursionError) as error:  # nested deeper than the parser goes
         log.warning("task %r: cannot read the options of its row, using the registered ones: %s", task_name, error)
         return registered
+
+
+def is_registered(text: str | None) -> bool:
+    """Whether the worker's registration decides the options of a row with this text, but for those that it names."""
+    return text is None or text.startswith(REGISTERED)
 
 
 @lru_cache(maxsize=512)

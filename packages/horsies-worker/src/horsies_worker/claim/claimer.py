@@ -20,6 +20,7 @@ from horsies_worker.claim.dispatch import Dispatcher
 from horsies_worker.claim.duty import Duty
 from horsies_worker.claim.plan import Plan
 from horsies_worker.claim.reconcile import Reconciler
+from horsies_worker.claim.sharing import Shares
 from horsies_worker.database.lock_watch import LockWatch
 from horsies_worker.database.queries import ClaimRequest, NextRequest
 from horsies_worker.database.session import Session
@@ -82,6 +83,27 @@ class Claimer:
         """Another worker hears of new tasks from now on."""
         self._change(self.state.without_duty())
 
+    def drain(self) -> None:
+        """Claim nothing, leave the duty and return buffered tasks, until `resume`."""
+        if not self.state.is_drained:
+            self._change(self.state.with_drain())
+
+    def resume(self) -> None:
+        if self.state.is_drained:
+            self.duty.rejoin()
+            resumed = self.state.with_resume()
+            # without a line to wait in, every worker acts for itself
+            self._change(resumed if self.duty.is_connected else resumed.with_duty(time.monotonic()))
+
+    @property
+    def has_left(self) -> bool:
+        """It is drained: no claim is in flight, nothing is buffered, and another worker is on duty."""
+        return self.state.has_left
+
+    def on_shares(self, shares: Shares) -> None:
+        """The weights and ageing times of the queues."""
+        self._change(self.state.with_shares(shares))
+
     def stop(self) -> None:
         """Claim nothing more; `run` ends after the claim that may be in flight."""
         self._change(self.state.with_stop())
@@ -111,7 +133,7 @@ class Claimer:
         self.state, move = self.plan.next_move(
             self.state, answer, now=time.monotonic(), places=self.dispatcher.places, jitter=random.random()
         )
-        self.duty.seek(self.state.full_since is None)
+        self.duty.seek(self.state.full_since is None and not self.state.is_drained)
         return move
 
     async def _carry_out(self, move: state.Move) -> state.Answer:
@@ -123,6 +145,10 @@ class Claimer:
                 return await self._claim(move)
             case state.LeaveDuty():
                 return state.DutyOffered(await self.duty.offer())
+            case state.Drain():
+                await self.duty.resign()
+                self.dispatcher.give_back(self.buffer.take_all())
+                return state.Drained(self.duty.has_resigned, self.duty.is_connected)
             case state.StayAwake():
                 await self.duty.stay_awake()
                 return state.IsAwake()
@@ -132,6 +158,8 @@ class Claimer:
                 return state.IsAsleep()
             case state.StartBuffer():
                 return state.Started(await self.buffer.start())
+            case state.AskAged():
+                return state.Aged(await self.session.run(lambda c: self._queries.heads(c, move.queues)))
             case state.AskDue():
                 ask = partial(self._queries.next_due, queues=move.queues, names=move.names, since_s=move.since_s)
                 return await self.session.run(ask)
@@ -165,7 +193,7 @@ class Claimer:
         self._caps_watch.obtained()
         self.on_contact()
         await reached("after_claim")
-        self.dispatcher.dispatch(claimed.rows, is_stopped=self.state.is_stopped)
+        self.dispatcher.dispatch(claimed.rows, is_stopped=self.state.is_stopped or self.state.is_drained)
         return claimed
 
     async def _ask(self, connection: Any, request: ClaimRequest | NextRequest) -> state.Claimed:

@@ -1,7 +1,9 @@
 """The two claimers of a worker, of tasks with and without a group: built together, and woken by what concerns each."""
 
+import json
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from horsies._pg import channels
@@ -20,6 +22,7 @@ from horsies_worker.claim.groups.plan import GroupedPlan
 from horsies_worker.claim.plan import Plan
 from horsies_worker.claim.reconcile import Reconciler
 from horsies_worker.claim.settings import ClaimSettings, task_kinds
+from horsies_worker.claim.sharing import Shares
 from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.session import Session
 from horsies_worker.events.bus import EventBus
@@ -41,11 +44,13 @@ class Claimers:
         bus: EventBus,
         started: Callable[[Sequence[Job]], None],
         tasks_ended: Callable[[Sequence[str]], None],
+        on_policy_change: Callable[[], None],
         on_contact: Callable[[], None],
     ) -> None:
         resilience = app.config.resilience
         self.settings = settings
         self._owned = owned
+        self._on_policy_change = on_policy_change
         self._worker_id = session.queries.identity.worker_id
         self._ended_here = deque[str](maxlen=100)
         self._is_grouped_first = False
@@ -58,12 +63,15 @@ class Claimers:
         kinds = task_kinds(app.registry)
         self.duty = Duty(listener, session.queries, Group(app.schema, settings.queues, kinds.known))
         reconciler = Reconciler(session, owned, finalizer)
+        # Batch tasks are claimed like tasks that run ahead, also where no task does.
+        has_batches = any(task.batch is not None for task in app.registry)
+        planned = replace(settings, run_ahead=True) if has_batches else settings
         self.plain = Claimer(
-            Plan(settings, kinds), session, dispatcher, self.buffer, reconciler, self.duty, Backoff(resilience),
+            Plan(planned, kinds), session, dispatcher, self.buffer, reconciler, self.duty, Backoff(resilience),
             on_contact=on_contact, on_asleep=lambda: self.grouped.on_ungrouped_news(),  # noqa: PLW0108  (built later)
         )  # fmt: skip
         self.grouped = GroupedClaimer(
-            GroupedPlan(settings, kinds), session, dispatcher, reconciler, Backoff(resilience), self.plain, clock
+            GroupedPlan(planned, kinds), session, dispatcher, reconciler, Backoff(resilience), self.plain, clock
         )
 
     def services(self) -> dict[str, Coroutine[Any, Any, None]]:
@@ -80,6 +88,26 @@ class Claimers:
         if self.settings.has_caps:
             heard |= {channels.TASK_DONE: self._on_task_done, channels.TASKS_ENDED: self._on_tasks_ended}
         return heard
+
+    def drain(self) -> None:
+        """Claim nothing until `resume`."""
+        self.plain.drain()
+        self.grouped.drain()
+
+    def resume(self) -> None:
+        self.plain.resume()
+        self.grouped.resume()
+
+    @property
+    def have_left(self) -> bool:
+        """Both are drained: no claim is in flight, nothing is buffered, and another worker is on duty."""
+        return self.plain.has_left and self.grouped.has_left
+
+    def on_policies(self, text: str | None) -> None:
+        """The weights and ageing times of the queues, as `read_shares` returns them."""
+        shares = Shares.of(self.settings.queues, json.loads(text) if text is not None else {})
+        self.plain.on_shares(shares)
+        self.grouped.on_shares(shares)
 
     def stop(self) -> None:
         """Claim nothing more."""
@@ -119,6 +147,7 @@ class Claimers:
     def _on_queue_state(self, payload: str) -> None:
         self.plain.on_queue_state(payload)
         self.grouped.on_queue_state(payload)
+        self._on_policy_change()
 
     def _on_task_done(self, task_id: str) -> None:
         """A task ended in another worker; `on_done` handles this worker's own."""

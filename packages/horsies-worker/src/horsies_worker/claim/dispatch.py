@@ -9,6 +9,7 @@ from horsies.events import TaskRecovered, TasksClaimed
 from horsies.registry import Registry
 from horsies_worker.child.jobs import Job, Room
 from horsies_worker.children.pool import ChildPool
+from horsies_worker.claim.batch_room import BatchRoom
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import ClaimedTask, OwnedTasks, claimed_task
 from horsies_worker.claim.state import Places
@@ -35,16 +36,21 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._definitions = {task.name: task for task in self.registry if not task.is_stub}
+        self._batches = BatchRoom(self._definitions.values())
 
     def places(self) -> Places:
         room, taken = self.pool.room(), self.reserved
         if taken:
             self._was_short = True
             room = Room(max(0, room.sync - taken), max(0, room.ahead - taken), max(0, room.asynchronous - taken))
-        return Places(
+        places = Places(
             room.sync, room.ahead, room.asynchronous, len(self.buffer), len(self.owned) + taken, self.finalizer.backlog,
             self.pool.short_names() if room.ahead else frozenset(),
         )  # fmt: skip
+        if not self._batches.has_tasks or taken:
+            return places
+        gathering = self.pool.gathering
+        return self._batches.places(places, room, gathering.room(is_async=False), gathering.room(is_async=True))
 
     @contextmanager
     def reserving(self, limit: int) -> Generator[None]:
@@ -84,12 +90,32 @@ class Dispatcher:
         if running or waiting:
             self.bus.emit(TasksClaimed(len(running) + len(waiting)))
         if is_stopped:
-            self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in (*running, *waiting)])
+            self.give_back((*running, *waiting))
             return
         self.owned.add(running)
         self.owned.add(waiting)
         self.buffer.add(waiting)
         if running:
-            jobs = [task.job for task in running]
-            self.started(jobs)
+            self.start([task.job for task in running])
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Give RUNNING jobs to the pool. Those of batch tasks are gathered into calls; where they come first, a call
+        gets its place before the other jobs do."""
+        self.started(jobs)
+        if not self._batches.has_tasks:
             self.pool.submit(jobs)
+            return
+        members = [job for job in jobs if job.gather is not None]
+        self._batches.claimed(members)
+        others = [job for job in jobs if job.gather is None]
+        if members and jobs[0].gather is None:
+            self.pool.submit(others)
+            others = []
+        if members:
+            self.pool.gather(members)
+        if others:
+            self.pool.submit(others)
+
+    def give_back(self, tasks: Sequence[ClaimedTask]) -> None:
+        """Return tasks that have not started to their queues."""
+        self.finalizer.give_back([(task.job.task_id, task.job.generation) for task in tasks])

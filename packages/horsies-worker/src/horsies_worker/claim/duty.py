@@ -129,8 +129,22 @@ class Duty:
         """Leave if another worker waits for the duty; returns whether one does."""
         return await self._leave(only_if_awaited=True)
 
+    @property
+    def is_connected(self) -> bool:
+        """There is a connection on which this worker takes turns."""
+        return self._session is not None
+
+    @property
+    def has_resigned(self) -> bool:
+        return self._has_resigned
+
+    def rejoin(self) -> None:
+        """Take turns again after `resign`."""
+        self._has_resigned = False
+        self._changed.set()
+
     async def resign(self) -> None:
-        """Leave for good: this worker claims nothing more. On a silent connection its end has the same effect."""
+        """Leave: this worker claims nothing more. On a silent connection its end has the same effect."""
         self._has_resigned = True
         self._changed.set()
         try:

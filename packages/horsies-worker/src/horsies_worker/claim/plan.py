@@ -4,19 +4,26 @@ The claimer works in rounds. A wake-up, or the end of a wait, begins one; it cla
 are empty, and ends in a wait: until the next delayed task is due, or at most for the poll interval.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
 from typing import Any, Final, NamedTuple
 
 from horsies_worker.claim.hints import Hints, Scan
+from horsies_worker.claim.requests import Requests
 from horsies_worker.claim.settings import ClaimSettings, TaskKinds
+from horsies_worker.claim.sharing import ASK_OFTEN_S
 from horsies_worker.claim.state import (
+    Aged,
     Answer,
+    AskAged,
     AskDue,
     Claim,
     Claimed,
+    Drain,
+    Drained,
     DutyOffered,
     Failed,
     GoToSleep,
@@ -33,11 +40,9 @@ from horsies_worker.claim.state import (
     Stop,
     Wait,
 )
-from horsies_worker.database.queries import ClaimRequest, NextRequest, Outlook
+from horsies_worker.claim.turns import Turns
+from horsies_worker.database.queries import ClaimRequest, Hint, NextRequest, Outlook
 
-LOOK: Final = 200
-"""Scan this many rows, so that a kind of task without free places cannot hide another. Not right after a full batch: to
-scan 200 rows and take 64 is twice the work."""
 CALM_S: Final = 0.050
 """After taking the announced tasks, wait this long before scanning for more. A worker that is sent one task at a time
 saves two statements for each. At 5 ms, a round trip that took longer was made slower still by those two."""
@@ -48,9 +53,6 @@ DUE_EVERY_S: Final = 0.25
 """A worker whose notifications are fruitless asks this often when its next delayed task is due."""
 SEEN_S: Final = 0.020
 """Added to the time since the last scan was sent: the question may reach the server later than the scan did."""
-CAPPED_REST: Final = 10
-"""After a claim that a cap kept empty, ignore the ends of other workers' tasks for this many times its duration: each
-end is announced, and each such claim counts the tasks under the one lock of the caps."""
 BLOCKED_S: Final = 0.1
 """Wait this long when another session holds the row of a buffered task."""
 TURN_S: Final = 10.0
@@ -61,6 +63,8 @@ FULL_S: Final = 0.020
 OFFER_EVERY_S: Final = 0.1
 """A worker without room offers the duty this often, while no other worker waits for it; one that has room for some
 kinds of task ten times less often."""
+DRAINED_S: Final = 60.0
+"""A drained worker waits for this long at a time; a resume wakes it."""
 STREAK: Final = 3
 """After this many claims in a row that took several tasks, the worker stays awake: producers leave out notifications,
 which cost them more than the three statements cost this worker."""
@@ -79,6 +83,13 @@ Decision = tuple[State, Move]
 class Plan:
     settings: ClaimSettings
     kinds: TaskKinds
+    _requests: Requests = field(init=False)
+    _turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        requests = Requests(self.settings, self.kinds)
+        object.__setattr__(self, "_requests", requests)
+        object.__setattr__(self, "_turns", Turns(requests))
 
     def next_move(
         self, state: State, answer: Answer, *, now: float, places: Callable[[], Places], jitter: float
@@ -91,6 +102,8 @@ class Plan:
     def _decide(self, state: State, answer: Answer, now: _Now) -> Decision:
         if state.is_stopped:
             return state, Stop()
+        if state.is_drained or isinstance(answer, Drained):
+            return self._drained(state, answer, now)
         match answer:
             case None:
                 return self._after_wait(state, now)
@@ -98,6 +111,8 @@ class Plan:
                 return self._after_claim(state, answer, now)
             case Outlook():
                 return self._after_outlook(state, answer, now)
+            case Aged():
+                return self._after_aged(state, answer, now)
             case DutyOffered():
                 return self._after_offer(state, answer, now)
             case IsAwake():
@@ -109,6 +124,21 @@ class Plan:
             case Failed():
                 state = state._replace(hints=state.hints.forget())
                 return state, Rest(now.time + answer.delay_s)
+
+    def _drained(self, state: State, answer: Answer, now: _Now) -> Decision:
+        """Leave once, then claim nothing until the worker is resumed."""
+        if isinstance(answer, Drained):
+            state = state._replace(has_left=answer.has_resigned)
+            state = state.without_duty() if answer.in_line else state
+        if isinstance(answer, Failed):
+            return state, Rest(now.time + answer.delay_s)
+        if isinstance(state.move, Rest) and now.time < state.move.until:
+            return state, state.move
+        if not state.is_drained:  # resumed while it left
+            return self._begin(state._replace(has_left=False), now)
+        if not state.has_left:
+            return state, Drain()
+        return state, Wait(now.time + DRAINED_S)
 
     def _after_wait(self, state: State, now: _Now) -> Decision:
         move = state.move
@@ -137,8 +167,8 @@ class Plan:
             request = None
             if state.is_idle and state.fruitless < FRUITLESS and hints.may_put_off(now.time):
                 # The queues were empty, and each notification stands for one task, probably where the last one was.
-                places, limit = self._room(state, now, has_news=True)
-                request = self._repeat(state, places, min(limit, announced + 1))
+                places, limit = self._requests.room(hints, now.places(), is_fresh=False)
+                request = self._requests.repeat(hints, places, min(limit, announced + 1))
             if request is None:
                 hints = hints.want_scan()
             else:
@@ -171,77 +201,63 @@ class Plan:
             return self._end(state._replace(full_since=full_since), now)
         if state.full_since is not None:
             state = state._replace(full_since=None)
+        if state.sharing.wants_aged(now.time):
+            return state, AskAged(tuple(state.sharing.shares.ageing))
+        if state.sharing.is_split:
+            state, move = self._turns.next_claim(state, places, limit, now.time)
+            return (state, move) if move is not None else self._claim(state, now)
         scan = hints.next_scan(now.time)
-        state = _without_place(state)
+        state = state.without_place_freed()
         if scan is Scan.HINTED:
-            repeated = self._repeat(state, places, limit) if len(hints.pairs) == 1 else None
+            repeated = self._requests.repeat(hints, places, limit) if len(hints.pairs) == 1 else None
             return state, Claim(repeated or self._request(state, places, limit, hints=tuple(hints.pairs.values())))
         state = state._replace(hints=hints.begin(scan))
         floor = hints.floor if scan is Scan.FLOOR else None
         return state, Claim(self._request(state, places, limit, discover=self.settings.queues, floor=floor), scan)
 
-    def _room(self, state: State, now: _Now, *, has_news: bool = False) -> tuple[Places, int]:
-        """The places that may be filled, and how many tasks may be claimed in all."""
-        settings, places, hints = self.settings, now.places(), state.hints
-        # Buffered tasks are older claims: free places are theirs. A kind of which the last scan found nothing is left
-        # out: otherwise each place that a task of one kind frees would cost two statements that look for the other.
-        is_fresh = not has_news and hints.are_fresh(now.time)
-        sync = ahead = asynchronous = 0
-        if not places.buffered:
-            if self.kinds.sync and not (is_fresh and hints.no_sync):
-                sync, ahead = places.sync, places.ahead if settings.run_ahead else 0
-            if self.kinds.asynchronous and not (is_fresh and hints.no_async):
-                asynchronous = places.asynchronous
-        prefetch = max(0, settings.prefetch - places.buffered)
-        limit = min(settings.max_batch, sync + ahead + asynchronous + prefetch)
-        if settings.max_per_worker is not None:
-            limit = min(limit, settings.max_per_worker - places.owned)
-        if places.unwritten >= 2 * settings.max_batch:
-            limit = 0  # do not make more results while these wait for the database
-        if (sync, ahead, asynchronous) != places[:3]:
-            places = places._replace(sync=sync, ahead=ahead, asynchronous=asynchronous)
-        return places, limit
+    def _after_aged(self, state: State, answer: Aged, now: _Now) -> Decision:
+        """Claim the tasks that have waited for long, if there are any."""
+        sharing = state.sharing
+        places, limit = self._room(state, now)
+        head = sharing.oldest(answer.heads)
+        if head is None or limit <= 0:
+            return self._claim(state._replace(sharing=sharing.after_none(answer.heads, now.time)), now)
+        hint = Hint(head.queue_name, head.priority, head.since)
+        request = self._request(state, places, min(limit, int(sharing.credit)), hints=(hint,))
+        return state, Claim(request, is_aged=True)
 
-    @property
-    def _may_repeat(self) -> bool:
-        # the tasks under a cap must be counted, and a buffer be filled: only a full claim does that
-        return not self.settings.has_caps and not self.settings.prefetch
+    def _after_aged_claim(self, state: State, answer: Claimed, now: _Now) -> Decision:
+        """These tasks say nothing of where the next ones by priority are."""
+        taken = len(answer.rows)
+        sharing = state.sharing.charged(Counter(row["queue_name"] for row in answer.rows))
+        # without a task, it may need a place of another kind, or other workers lock it
+        ask_at = now.time + ASK_OFTEN_S if not taken else sharing.ask_at
+        sharing = sharing._replace(credit=max(0.0, sharing.credit - taken), ask_at=ask_at)
+        return self._claim(state._replace(sharing=sharing, taken=state.taken + taken), now)
 
-    def _repeat(self, state: State, places: Places, most: int) -> NextRequest | None:
-        if not self._may_repeat:
-            return None
-        return state.hints.repeat_request(
-            self.kinds, sync=places.sync, ahead=places.ahead, asynchronous=places.asynchronous, most=most,
-            short=places.short,
-        )  # fmt: skip
+    def _room(self, state: State, now: _Now) -> tuple[Places, int]:
+        return self._requests.room(state.hints, now.places(), is_fresh=state.hints.are_fresh(now.time))
 
     def _request(self, state: State, places: Places, limit: int, **where: Any) -> ClaimRequest:
-        sync = self.kinds.sync
-        short = [name for name in sync if name in places.short] if places.ahead else ()
-        kinds = bool(self.kinds.asynchronous) + bool(short) + (len(short) < len(sync))
-        return ClaimRequest(
-            limit=limit,
-            room_sync=places.sync,
-            room_ahead=places.ahead,
-            room_async=places.asynchronous,
-            prefetch=max(0, self.settings.prefetch - places.buffered),
-            async_names=self.kinds.asynchronous,
-            short_names=short,
-            sync_names=sync,
-            look=LOOK if kinds > 1 and not state.was_full else 0,
-            **where,
-        )
+        return self._requests.build(places, limit, was_full=state.was_full, **where)
 
     def _after_claim(self, state: State, answer: Claimed, now: _Now) -> Decision:
         claim, rows = state.move, answer.rows
         if not isinstance(claim, Claim):
             raise AssertionError(f"{claim} is no claim")
         request = claim.request
+        state = state._replace(duty_taken=state.duty_taken + len(rows), streak=state.streak + 1 if len(rows) > 1 else 0)
+        if claim.is_aged:
+            return self._after_aged_claim(state, answer, now)
+        if claim.queue is not None:
+            state = self._turns.learn(state, claim, answer, now.time)
+            return (state, StayAwake()) if self._should_stay_awake(state) else self._claim(state, now)
         if isinstance(request, NextRequest):
             hints = state.hints.learn_next(rows[0]) if rows else state.hints
         else:
             hints = state.hints.learn(rows, claim.scan, self.kinds, took_s=answer.took_s, now=now.time)
-        state = state._replace(duty_taken=state.duty_taken + len(rows), streak=state.streak + 1 if len(rows) > 1 else 0)
+        if state.sharing.shares.weights or state.sharing.shares.ageing:
+            state = self._with_taken(state, rows)
         if claim.announced:
             # only without caps, hence no place to look for
             state = state._replace(hints=hints, taken=len(rows), sent_at=answer.sent_at)
@@ -251,13 +267,7 @@ class Plan:
                 until = min(now.time + CALM_S, max(now.time, state.due_at))
                 return self._wait(state, Wait(until, is_calm=True), now)
             return self._prepare(state._replace(hints=hints.want_scan()), now)
-        state = state._replace(
-            hints=hints,
-            taken=state.taken + len(rows),
-            sent_at=answer.sent_at,
-            capped_until=answer.sent_at + (1 + CAPPED_REST) * answer.took_s if answer.is_capped else None,
-            place_freed=state.place_freed and answer.is_capped,
-        )
+        state = state.with_claimed(answer)._replace(hints=hints)
         wanted = request.limit
         if isinstance(request, ClaimRequest) and claim.scan is not Scan.HINTED and not state.was_full:
             hints = self._learn_kinds(hints, request, rows)
@@ -270,6 +280,8 @@ class Plan:
                 wanted = min(wanted, request.room_async if hints.no_sync else request.room_sync + request.room_ahead)
         was_full = len(rows) == wanted
         state = state._replace(was_full=was_full)
+        if was_full and state.sharing.is_quiet:
+            state = state._replace(sharing=state.sharing.next_round())
         if not was_full:
             # A short answer does not mean empty queues: the hinted pairs may be empty, or others may hold rows.
             state = state._replace(hints=state.hints.want_scan())
@@ -279,13 +291,17 @@ class Plan:
             return state, StayAwake()
         return self._claim(state, now)
 
+    def _with_taken(self, state: State, rows: Sequence[Mapping[str, Any]]) -> State:
+        taken = Counter(row["queue_name"] for row in rows)
+        return state._replace(sharing=state.sharing.charged(taken).credited(len(rows), self.settings.max_batch))
+
     def _should_stay_awake(self, state: State) -> bool:
         return state.streak >= STREAK and state.on_duty and not (state.is_awake or state.needs_news)
 
     def _learn_kinds(self, hints: Hints, request: ClaimRequest, rows: Sequence[Mapping[str, Any]]) -> Hints:
         """Of which kinds there is nothing: the scan could have taken more than it found. A kind without room was not
         looked for, and a cap holds tasks back that are there all the same."""
-        is_short = len(rows) < request.limit and self._may_repeat
+        is_short = len(rows) < request.limit and self._requests.may_repeat
         of_async = sum(row["task_name"] in self.kinds.async_set for row in rows)
         no_sync, no_async = hints.no_sync, hints.no_async
         if request.room_async:
@@ -309,6 +325,8 @@ class Plan:
             has_async = has_async or scanned.room_async + scanned.prefetch > 0
         is_idle = has_sync and has_async
         state = state._replace(is_idle=is_idle)
+        if state.sharing.shares.weights and not is_idle:
+            state = state._replace(sharing=state.sharing.next_round())
         if state.is_blocked:
             return self._wait(state, Wait(now.time + BLOCKED_S), now)
         if state.is_awake and state.full_since is None:
@@ -387,8 +405,3 @@ class Plan:
         if state.due_at <= now.time:  # a delayed task became ready meanwhile
             return self._prepare(state._replace(hints=state.hints.want_scan()), now)
         return self._wait(state, Wait(self._poll(state, now, state.hints.wait_s(now.time))), now)
-
-
-def _without_place(state: State) -> State:
-    """A claim is made now, and looks for the freed place."""
-    return state._replace(place_freed=False) if state.place_freed else state

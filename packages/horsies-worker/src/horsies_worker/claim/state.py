@@ -6,10 +6,15 @@ flight: it changes the state, and the next decision of `plan.py` sees it.
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from horsies_worker.claim.hints import Hints, Scan
-from horsies_worker.database.queries import ClaimRequest, NextRequest, Outlook
+from horsies_worker.claim.sharing import Shares, Sharing
+from horsies_worker.database.queries import ClaimRequest, Head, NextRequest, Outlook
+
+CAPPED_REST: Final = 10
+"""After a claim that a cap kept empty, ignore the ends of other workers' tasks for this many times its duration: each
+end is announced, and each such claim counts the tasks under the one lock of the caps."""
 
 # -- moves -----------------------------------------------------------------------------------------------------
 
@@ -32,6 +37,10 @@ class LeaveDuty(NamedTuple):
     """Offer the duty to a worker that waits for it."""
 
 
+class Drain(NamedTuple):
+    """Leave the duty to other workers, and return the buffered tasks."""
+
+
 class StayAwake(NamedTuple):
     """Let producers leave out notifications: this worker claims again and again."""
 
@@ -49,6 +58,10 @@ class Claim(NamedTuple):
     scan: Scan = Scan.HINTED
     announced: int = 0
     """The number of notifications that this claim answers; 0 for a claim that takes all there is room for."""
+    queue: str | None = None
+    """The queue whose turn it is, where queues share by weights."""
+    is_aged: bool = False
+    """It takes tasks that have waited for long."""
 
 
 class AskDue(NamedTuple):
@@ -62,11 +75,17 @@ class AskDue(NamedTuple):
     """Some kind of task had no room, so tasks of it may be ready."""
 
 
+class AskAged(NamedTuple):
+    """Ask for the first task of each priority of these queues, and how long it has waited."""
+
+    queues: Sequence[str]
+
+
 class Stop(NamedTuple):
     """End the loop."""
 
 
-Move = Wait | Rest | LeaveDuty | StayAwake | GoToSleep | StartBuffer | Claim | AskDue | Stop
+Move = Wait | Rest | LeaveDuty | Drain | StayAwake | GoToSleep | StartBuffer | Claim | AskDue | AskAged | Stop
 
 
 # -- answers ---------------------------------------------------------------------------------------------------
@@ -75,6 +94,15 @@ Move = Wait | Rest | LeaveDuty | StayAwake | GoToSleep | StartBuffer | Claim | A
 class DutyOffered(NamedTuple):
     is_taken: bool
     """Another worker is on duty now; False when none waits for it."""
+
+
+class Drained(NamedTuple):
+    """Nothing is buffered any more."""
+
+    has_resigned: bool
+    """The duty was left. False when the worker was resumed meanwhile."""
+    in_line: bool
+    """There is a connection for the duty, so another worker of the group can take it."""
 
 
 class IsAwake(NamedTuple):
@@ -97,13 +125,17 @@ class Claimed(NamedTuple):
     took_s: float
 
 
+class Aged(NamedTuple):
+    heads: Sequence[Head]
+
+
 class Failed(NamedTuple):
     """A statement failed; whether it was carried out is unknown."""
 
     delay_s: float
 
 
-Answer = DutyOffered | IsAwake | IsAsleep | Started | Claimed | Outlook | Failed | None
+Answer = DutyOffered | Drained | IsAwake | IsAsleep | Started | Claimed | Outlook | Aged | Failed | None
 """The result of the last move. None after a wait, and at the beginning."""
 
 
@@ -130,6 +162,10 @@ class State(NamedTuple):
     move: Move = Rest(-inf)
     hints: Hints = Hints()
     is_stopped: bool = False
+    is_drained: bool = False
+    """An operator wants this worker to claim nothing until it is resumed."""
+    has_left: bool = False
+    """It is drained, has left the duty and buffers nothing."""
 
     # wake-ups since this round began
     is_woken: bool = False
@@ -160,6 +196,8 @@ class State(NamedTuple):
     """Rounds in a row that notifications began and that took nothing."""
     full_since: float | None = None
     """There has been no room since this time."""
+
+    sharing: Sharing = Sharing()
 
     # the duty to listen, which the workers of a group take in turns
     on_duty: bool = True
@@ -204,6 +242,18 @@ class State(NamedTuple):
             return self
         return self._replace(place_freed=True)
 
+    def without_place_freed(self) -> Self:
+        """A claim is made now, and looks for the freed place."""
+        return self._replace(place_freed=False) if self.place_freed else self
+
+    def with_claimed(self, answer: "Claimed") -> Self:
+        return self._replace(
+            taken=self.taken + len(answer.rows),
+            sent_at=answer.sent_at,
+            capped_until=answer.sent_at + (1 + CAPPED_REST) * answer.took_s if answer.is_capped else None,
+            place_freed=self.place_freed and answer.is_capped,
+        )
+
     def with_queue_state(self) -> Self:
         """A queue was paused or resumed. A resumed one has tasks where scans found none."""
         return self._replace(hints=self.hints.forget(), is_woken=True, has_news=True)
@@ -220,6 +270,20 @@ class State(NamedTuple):
         kept."""
         hints = self.hints._replace(floor=None)
         return self._replace(on_duty=False, is_awake=False, streak=0, due_at=inf, announced=0, hints=hints)
+
+    def with_shares(self, shares: Shares) -> Self:
+        """The weights and ageing times of the queues."""
+        sharing = self.sharing.with_shares(shares)
+        return self if sharing is self.sharing else self._replace(sharing=sharing)
+
+    def with_drain(self) -> Self:
+        return self._replace(is_drained=True, is_woken=True)
+
+    def with_resume(self) -> Self:
+        """Claim again. What was sent meanwhile was announced to other workers, if there were any."""
+        return self._replace(
+            is_drained=False, has_left=False, hints=self.hints.forget(), is_woken=True, is_idle=False, full_since=None,
+        )  # fmt: skip
 
     def with_stop(self) -> Self:
         return self._replace(is_stopped=True)

@@ -24,6 +24,9 @@ RIGHTS: Final[Mapping[str, Mapping[str, str]]] = {
         "horsies_alembic_version": "SELECT",
         "horsies_tasks": "SELECT INSERT",
         "horsies_schedule_state": _ALL,
+        "horsies_schedule_runs": _ALL,
+        "horsies_schedulers": _ALL,
+        "horsies_schedules": "SELECT",
     },
 }
 """Needed rights by kind of process. DELETE is not required: without it only retention fails, and logs it."""

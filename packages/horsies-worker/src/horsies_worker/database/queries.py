@@ -12,6 +12,7 @@ from horsies.codec import encode_error
 from horsies.config import AppConfig
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
+from horsies.status import AttemptOutcome
 from horsies_worker.database.grouped_claim import GroupedRequest, GroupedResult, grouped_values, read_report
 from horsies_worker.database.settings import SET_LOCAL
 from horsies_worker.database.transition import Transition
@@ -73,6 +74,15 @@ class NextRequest(NamedTuple):
     known: Sequence[str]
 
 
+class Head(NamedTuple):
+    """The first ready task of a (queue, priority)."""
+
+    queue_name: str
+    priority: int
+    since: datetime
+    waited_s: float
+
+
 class Outlook(NamedTuple):
     """What an idle worker can expect."""
 
@@ -81,6 +91,13 @@ class Outlook(NamedTuple):
     asked_at: datetime
     is_crowded: bool
     """Many tasks of other names are ready."""
+
+
+class Written(dict[str, str]):
+    """The new status by id of the rows that a statement wrote."""
+
+    quarantined: Sequence[str] = ()
+    """The ids of the tasks that crashed as often as their policy allows."""
 
 
 class ClaimResult(NamedTuple):
@@ -226,6 +243,10 @@ class Queries:
         values = (list(queues), list(names), DUE_LOOK, timedelta(seconds=since_s))
         return Outlook(*await connection.fetchrow(self.sql("next_due"), *values))
 
+    async def heads(self, connection: Any, queues: Sequence[str]) -> list[Head]:
+        """The first ready task of each priority of these queues, the oldest first."""
+        return [Head(*row) for row in await connection.fetch(self.sql("pair_heads"), list(queues))]
+
     async def start(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> dict[str, str]:
         """Status by id of the tasks that this worker still owned: RUNNING, EXPIRED, or PENDING in a stopped run."""
         rows = await connection.fetch(
@@ -242,54 +263,70 @@ class Queries:
 
     # -- finalize --------------------------------------------------------------------------------
 
-    async def finalize(self, connection: Any, batch: Sequence[Transition], owners: Sequence[str]) -> dict[str, str]:
+    async def finalize(self, connection: Any, batch: Sequence[Transition], owners: Sequence[str]) -> "Written":
         """Return the new status by id of the rows that were written."""
         outcomes = [end.outcome for end in batch]
         rows = await connection.fetch(
             self.sql("finalize_batch"),
             [end.task_id for end in batch], [end.generation for end in batch], list(owners),
-            [end.status.value for end in batch], [outcome.result for outcome in outcomes],
+            [end.status.value for end in batch], [end.result for end in batch],
             [outcome.error_code for outcome in outcomes], [outcome.error_message for outcome in outcomes],
             [outcome.failed_reason for outcome in outcomes],
             [end.recorded and end.recorded.value for end in batch],
             [timedelta(milliseconds=end.retry_delay_ms) for end in batch], [end.budget for end in batch],
             [end.started for end in batch], [end.finished for end in batch], [outcome.pid for outcome in outcomes],
             [outcome.process_name for outcome in outcomes], UNRETRIED_RESULT,
+            [end.crash and end.crash.limit for end in batch], [end.crash and end.crash.limit_result for end in batch],
         )  # fmt: skip
-        return {row["id"]: row["status"] for row in rows}
+        written = Written({row["id"]: row["status"] for row in rows})
+        written.quarantined = [row["id"] for row in rows if row["is_last_crash"]]
+        return written
 
-    async def finalize_own(self, connection: Any, batch: Sequence[Transition]) -> dict[str, str]:
+    async def finalize_own(self, connection: Any, batch: Sequence[Transition]) -> "Written":
         """`finalize` for attempts of this worker, with a leaner statement when all of them are ok."""
         if not all(end.is_ok for end in batch):
             return await self.finalize(connection, batch, [self.identity.worker_id] * len(batch))
         if len(batch) != 1:
-            rows = await connection.fetch(self.sql("complete_batch"), *self._result_columns(batch))
+            rows = await connection.fetch(
+                self.sql("complete_batch"), *self._result_columns(batch, [end.result for end in batch])
+            )
         else:
             end, outcome = batch[0], batch[0].outcome
             rows = await connection.fetch(
-                self.sql("complete_task"), self.identity.worker_id, end.task_id, end.generation, outcome.result,
+                self.sql("complete_task"), self.identity.worker_id, end.task_id, end.generation, end.result,
                 end.started, end.finished, outcome.pid, outcome.process_name,
             )  # fmt: skip
-        return {row["id"]: row["status"] for row in rows}
+        return Written({row["id"]: row["status"] for row in rows})
 
     async def stage(self, connection: Any, batch: Sequence[Transition]) -> set[str]:
         """Return the ids of the rows that are staged now."""
-        rows = await connection.fetch(self.sql("stage_batch"), *self._result_columns(batch))
+        results = [end.outcome.result for end in batch]
+        rows = await connection.fetch(self.sql("stage_batch"), *self._result_columns(batch, results))
         return {row["id"] for row in rows}
 
-    def _result_columns(self, batch: Sequence[Transition]) -> tuple[Any, ...]:
+    def _result_columns(self, batch: Sequence[Transition], results: Sequence[str | None]) -> tuple[Any, ...]:
         """Return worker_id, ids, generations, results, started, finished, pids, process_names."""
         return (
             self.identity.worker_id, [end.task_id for end in batch], [end.generation for end in batch],
-            [end.outcome.result for end in batch], [end.started for end in batch], [end.finished for end in batch],
+            results, [end.started for end in batch], [end.finished for end in batch],
             [end.outcome.pid for end in batch], [end.outcome.process_name for end in batch],
         )  # fmt: skip
 
     async def find_written(self, connection: Any, batch: Sequence[Transition]) -> set[str]:
         """Return the ids of those attempts that this worker has written already."""
+        outcomes = [end.recorded and end.recorded.value for end in batch]
+        return await self._find_attempts(connection, [(end.task_id, end.attempt) for end in batch], outcomes)
+
+    async def find_completed(self, connection: Any, attempts: Sequence[tuple[str, int]]) -> set[str]:
+        """Return the ids of those attempts of this worker, given by task id and number, that have been completed."""
+        return await self._find_attempts(connection, attempts, [AttemptOutcome.COMPLETED.value] * len(attempts))
+
+    async def _find_attempts(
+        self, connection: Any, attempts: Sequence[tuple[str, int]], outcomes: Sequence[str | None]
+    ) -> set[str]:
         rows = await connection.fetch(
-            self.sql("find_written_batch"), [end.task_id for end in batch], [end.attempt for end in batch],
-            self.identity.worker_id, [end.recorded and end.recorded.value for end in batch],
+            self.sql("find_written_batch"), [one[0] for one in attempts], [one[1] for one in attempts],
+            self.identity.worker_id, list(outcomes),
         )  # fmt: skip
         return {row["id"] for row in rows}
 

@@ -1,14 +1,14 @@
 """Log lines of attempts: WARNING when a failed one is retried, ERROR with the traceback when it is final.
 
-With `--log-tasks` every success is a line at INFO. A cancelled task is no error. `docs/guides/workers.md` has the table
-of levels, and the fields of a JSON line.
+With `--log-tasks` every success is a line at INFO. A cancelled task is no error, and neither is a snooze.
+`docs/guides/workers.md` has the table of levels, and the fields of a JSON line.
 """
 
 import logging
 from typing import Final
 
-from horsies._text import Lines, one_line
-from horsies.events import AttemptFailed, AttemptSucceeded
+from horsies._text import Lines, one_line, plural
+from horsies.events import AttemptFailed, AttemptSnoozed, AttemptSucceeded, TaskQuarantined
 from horsies.metadata import RESERVED, decode
 from horsies_worker.events.bus import EventBus
 from horsies_worker.output.log_context import about, indented, log
@@ -28,6 +28,8 @@ _ENDED: Final = {
 
 def subscribe(bus: EventBus, *, log_tasks: bool) -> None:
     bus.subscribe(AttemptFailed, _failed)
+    bus.subscribe(AttemptSnoozed, _snoozed)
+    bus.subscribe(TaskQuarantined, _quarantined)
     if log_tasks or attempts.isEnabledFor(logging.DEBUG):
         bus.subscribe(AttemptSucceeded, _Succeeded(logging.INFO if log_tasks else logging.DEBUG))
 
@@ -45,6 +47,28 @@ class _Succeeded:
             self._level, "task %s (%s) attempt %d: succeeded in %.3f s", event.task_id, one_line(event.task_name),
             event.attempt, event.duration_s, extra=extra,
         )  # fmt: skip
+
+
+def _snoozed(event: AttemptSnoozed) -> None:
+    if not attempts.isEnabledFor(logging.INFO):
+        return
+    extra = about(
+        event.task_id, event.task_name, event.attempt, queue=event.queue_name, duration_s=event.duration_s,
+        wait_s=event.wait_s, metadata=_shown(event.metadata), will_retry=False,
+    )  # fmt: skip
+    attempts.info(
+        "task %s (%s) attempt %d: snoozed after %.3f s, runs again in %.3g s (snooze %d)", event.task_id,
+        one_line(event.task_name), event.attempt, event.duration_s, event.delay_s, event.snoozes, extra=extra,
+    )  # fmt: skip
+
+
+def _quarantined(event: TaskQuarantined) -> None:
+    log.error(
+        "task %s attempt %d: CRASH_LIMIT, its process has died %s, and it is not retried: %s; look at it with "
+        "`horsies tasks show`, then `horsies quarantine release` or `purge`",
+        event.task_id, event.attempt, plural(event.crashes, "time"), one_line(event.reason),
+        extra=about(event.task_id, attempt=event.attempt, error_code="CRASH_LIMIT", will_retry=False),
+    )  # fmt: skip
 
 
 def _failed(event: AttemptFailed) -> None:

@@ -8,13 +8,14 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from itertools import islice
 from typing import TypeAlias
 
 from horsies._pg.transient import is_transient
 from horsies.config import ResilienceConfig
 from horsies.errors import OperationalErrorCode
-from horsies.events import ResultDropped, TasksReturned
+from horsies.events import ResultDropped, TaskQuarantined, TasksReturned
 from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.child.outcome import error_outcome
 from horsies_worker.database.session import Session
@@ -35,6 +36,22 @@ MAX_BYTES = 1_000_000
 STAGE_AFTER_S = 2.0
 MIN_LOCK_WAIT_S = 0.005
 MAX_LOCK_WAIT_S = 0.5
+OPEN_AFTER_S = 5.0
+"""A transaction of `complete()` that is still open so long after its task has returned is worth a warning."""
+
+
+class Settled(StrEnum):
+    """What became of an end that only the row could decide."""
+
+    WRITTEN = "written"
+    QUARANTINED = "quarantined"
+    """It was the crash that reached the limit of the task's policy: the task has ended."""
+    COMPLETED = "completed"
+    """The task's own transaction has committed its end."""
+    LOST = "lost"
+
+
+OnSettled: TypeAlias = Callable[[Settled], None]
 
 
 class Finalizer(BacklogService):
@@ -60,6 +77,11 @@ class Finalizer(BacklogService):
         self._staged: set[Key] = set()
         self._replaced: set[Key] = set()
         """Those whose real result the database refused."""
+        self._on_settled: dict[Key, OnSettled] = {}
+        """What is called when these are written, or are found to be lost."""
+        self._may_be_completed: set[Key] = set()
+        """Those whose tasks have called `complete()`: its transaction may have committed, or may be open."""
+        self._told_open: set[Key] = set()
         self._returns: dict[Key, None] = {}
         self._settled = 0
         self._blocked_s = 0.0
@@ -71,9 +93,17 @@ class Finalizer(BacklogService):
         """Ended attempts that are not in the database yet."""
         return len(self._ends)
 
-    def add(self, transition: Transition) -> None:
-        """Write this end. Ignores a duplicate report of the same attempt."""
-        self._ends.setdefault((transition.task_id, transition.generation), transition)
+    def add(
+        self, transition: Transition, on_settled: OnSettled | None = None, *, may_be_completed: bool = False
+    ) -> None:
+        """Write this end. Ignores a duplicate report of the same attempt. `on_settled` is called with what happened.
+        `may_be_completed`: write it only if the task has not completed itself."""
+        key = (transition.task_id, transition.generation)
+        self._ends.setdefault(key, transition)
+        if on_settled is not None:
+            self._on_settled.setdefault(key, on_settled)
+        if may_be_completed:
+            self._may_be_completed.add(key)
         self.backlog_added()
 
     def give_back(self, tasks: Sequence[Key]) -> None:
@@ -139,7 +169,12 @@ class Finalizer(BacklogService):
         await reached("after_finalize")
         self.written += len(written)
         # Before the next statement can fail: the next try must not take written results for lost.
-        self._forget(_keys(end for end in batch if end.task_id in written))
+        done = _keys(end for end in batch if end.task_id in written)
+        self._tell([key for key in done if key[0] in written.quarantined], Settled.QUARANTINED)
+        self._tell(done, Settled.WRITTEN)
+        for event in quarantined(batch, written.quarantined):
+            self._bus.emit(event)
+        self._forget(done)
         if missing := [end for end in batch if end.task_id not in written]:
             await self._explain(missing)
 
@@ -158,6 +193,7 @@ class Finalizer(BacklogService):
             )
             self.lost += 1
             self._bus.emit(ResultDropped(end.task_id, end.attempt, "refused"))
+            self._tell([key], Settled.LOST)
             self._forget([key])
             return
         log.error("task %s attempt %d: its result cannot be stored: %s", end.task_id, end.attempt, error, extra=extra)
@@ -167,7 +203,8 @@ class Finalizer(BacklogService):
 
     async def _explain(self, missing: Sequence[Transition]) -> None:
         """Find out why these were not written: another session has locked the row, an earlier statement whose answer
-        was lost has written it, or the claim is lost."""
+        was lost has written it, the task has completed itself, or the claim is lost."""
+        await reached("before_explain")
         keys = _keys(missing)
         owned = await self._session.run(lambda connection: self._queries.read_owned(connection, keys))
         locked = {key for key in keys if owned.get(key[0]) == TaskStatus.RUNNING}
@@ -178,10 +215,19 @@ class Finalizer(BacklogService):
             mine = await self._session.run(lambda connection: self._queries.find_written(connection, uncertain))
             # An attempt that never started leaves no row to find it by.
             mine |= {end.task_id for end in uncertain if end.recorded is None}
+        completed = await self._find_completed(
+            [end for key, end in zip(keys, missing, strict=True) if key not in locked]
+        )
         for key, end in zip(keys, missing, strict=True):
             if key in locked:  # to the end of the line, behind the rows that can be written
                 self._ends[key] = self._ends.pop(key)
-            elif end.task_id not in mine:
+                self._warn_of_open(key, end)
+            elif key in completed:
+                self._tell([key], Settled.COMPLETED)
+            elif end.task_id in mine:
+                self._tell([key], Settled.WRITTEN)
+            else:
+                self._tell([key], Settled.LOST)
                 self.lost += 1
                 self._bus.emit(ResultDropped(end.task_id, end.attempt, "claim_lost"))
                 log.warning(
@@ -190,10 +236,36 @@ class Finalizer(BacklogService):
                 )  # fmt: skip
         self._forget([key for key in keys if key not in locked])
 
+    async def _find_completed(self, ends: Sequence[Transition]) -> set[Key]:
+        """Return those whose tasks have completed themselves."""
+        asked = [end for end in ends if (end.task_id, end.generation) in self._may_be_completed]
+        if not asked:
+            return set()
+        attempts = [(end.task_id, end.attempt) for end in asked]
+        found = await self._session.run(lambda connection: self._queries.find_completed(connection, attempts))
+        if found:
+            await reached("completed_found")
+        return {(end.task_id, end.generation) for end in asked if end.task_id in found}
+
+    def _warn_of_open(self, key: Key, end: Transition) -> None:
+        is_late = time.monotonic() - end.outcome.finished_mono > OPEN_AFTER_S
+        if is_late and key in self._may_be_completed and key not in self._told_open:
+            self._told_open.add(key)
+            log.warning(
+                "task %s attempt %d has returned, and the transaction in which it called complete() is still open: its "
+                "end waits for that", end.task_id, end.attempt, extra=about(end.task_id, attempt=end.attempt),
+            )  # fmt: skip
+
+    def _tell(self, keys: Iterable[Key], settled: Settled) -> None:
+        if self._on_settled:
+            for key in keys:
+                if (tell := self._on_settled.pop(key, None)) is not None:
+                    tell(settled)
+
     def _forget(self, keys: Sequence[Key]) -> None:
         for key in keys:
             del self._ends[key]
-        for marks in (self._uncertain, self._staged, self._replaced):
+        for marks in (self._uncertain, self._staged, self._replaced, self._may_be_completed, self._told_open):
             marks.difference_update(keys)
         self._settle(keys)
 
@@ -215,6 +287,17 @@ class Finalizer(BacklogService):
         self._settled += len(keys)
         if keys:
             self._on_done(keys)
+
+
+def quarantined(ends: Iterable[Transition], ids: Collection[str]) -> list[TaskQuarantined]:
+    """The events of the tasks among these that crashed as often as their policy allows."""
+    return [
+        TaskQuarantined(
+            end.task_id, end.attempt, end.crash.limit, end.outcome.failed_reason or end.outcome.error_message or ""
+        )
+        for end in (ends if ids else ())
+        if end.crash is not None and end.task_id in ids
+    ]  # fmt: skip
 
 
 def _keys(ends: Iterable[Transition]) -> list[Key]:
@@ -241,5 +324,6 @@ def _unstorable(end: Transition) -> Transition:
     outcome.finished_mono = end.outcome.finished_mono
     outcome.pid, outcome.process_name = end.outcome.pid, end.outcome.process_name
     return replace(
-        end, status=TaskStatus.FAILED, outcome=outcome, recorded=AttemptOutcome.FAILED, retry_delay_ms=NO_RETRY
-    )
+        end, status=TaskStatus.FAILED, outcome=outcome, recorded=AttemptOutcome.FAILED, retry_delay_ms=NO_RETRY,
+        drops_value=False,
+    )  # fmt: skip

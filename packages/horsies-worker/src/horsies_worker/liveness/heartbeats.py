@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, Final
 
 from horsies.config import AppConfig
-from horsies.errors import OperationalErrorCode
 from horsies.events import ResultDropped
 from horsies_worker.child.jobs import Job
 from horsies_worker.children.pool import ChildPool
@@ -18,6 +17,7 @@ from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.finalizer import Finalizer
+from horsies_worker.finish.rerun_alone import reruns_alone
 from horsies_worker.output.log_context import about, log
 from horsies_worker.service import Service
 
@@ -127,6 +127,7 @@ class Heartbeats(Service):
         self._idle_tick_s = min(IDLE_TICK_S, max(TICK_S, shortest_s / 4))
         self._running_stale_s = config.recovery.running_stale_threshold_ms / 1000
         self._last_contact = clock()
+        self._is_idle = False
 
     async def run_once(self) -> None:
         now = self._clock()
@@ -142,8 +143,14 @@ class Heartbeats(Service):
         self._last_contact = now
 
     def pause_s(self) -> float:
-        is_idle = not self._owned and not self._finalizer.backlog
-        return self._idle_tick_s if is_idle else super().pause_s()
+        self._is_idle = not self._owned and not self._finalizer.backlog
+        return self._idle_tick_s if self._is_idle else super().pause_s()
+
+    def end_idle_pause(self) -> None:
+        """Tick now if the pause began without a task: one that has started since has something to write."""
+        if self._is_idle:
+            self._is_idle = False
+            self.wake()
 
     async def _beat(self, now: float) -> None:
         running = {(job.task_id, job.generation): job for job in self._pool.alive()}
@@ -164,13 +171,17 @@ class Heartbeats(Service):
         await self._leases.renew(claims, now)
         self._times.sent(due, now)
         lost = [running.get(key) or waiting.get(key) for key in (*due, *claims) if key[0] not in owned]
-        self._drop_lost(job for job in lost if job is not None)
+        if jobs := [job for job in lost if job is not None]:
+            await self._drop_lost(jobs)
 
-    def _drop_lost(self, jobs: Iterable[Job]) -> None:
+    async def _drop_lost(self, jobs: Sequence[Job]) -> None:
+        # A task that has completed itself may go on until its child reports: it is not lost.
+        attempts = [(job.task_id, job.attempt) for job in jobs]
+        completed = await self._session.run(lambda connection: self._queries.find_completed(connection, attempts))
         leaving = {end.task_id for end in self._finalizer.unwritten()} | self._finalizer.returning()
         waiting = {task.job.task_id for task in self._buffer.waiting()}
         for job in jobs:
-            if self._owned.find(job.task_id, job.generation) is None or job.task_id in leaving:
+            if self._owned.find(job.task_id, job.generation) is None or job.task_id in leaving | completed:
                 continue  # the task ended, or went back to the queue, while the heartbeat was under way
             self._stop(job, "CLAIM_LOST, stopping it", has_begun=job.task_id not in waiting)
             self._buffer.drop([job.task_id])
@@ -180,10 +191,11 @@ class Heartbeats(Service):
         them, and two runs must not go on side by side. Other tasks may finish; no worker starts them again."""
         for job in list(self._pool.running()):
             task = self._owned.find(job.task_id, job.generation)
-            policy = task.options.retry_policy if task is not None else None
-            if task is None or policy is None or job.attempt > task.max_retries:
+            if task is None:
                 continue
-            if policy.allows(OperationalErrorCode.WORKER_CRASHED):
+            policy = task.options.retry_policy
+            is_repeated = policy is not None and policy.may_rerun_crashed(job.attempt, task.max_retries)
+            if is_repeated or reruns_alone(is_batch=job.gather is not None, attempt=job.attempt):
                 self._stop(job, f"no contact with the database for {self._running_stale_s:.0f} s, stopping it")
 
     def _stop(self, job: Job, reason: str, *, has_begun: bool = True) -> None:

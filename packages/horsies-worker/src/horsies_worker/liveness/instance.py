@@ -26,14 +26,22 @@ _TRY_EVERY_S: Final = 0.1
 
 class WorkerInstance:
     def __init__(
-        self, queries: Queries, period_ms: int, *, queues: Sequence[str] = (), names: Iterable[str] = ()
+        self,
+        queries: Queries,
+        period_ms: int,
+        *,
+        queues: Sequence[str] = (),
+        names: Iterable[str] = (),
+        wanted: tuple[str | None, int | None, str | None] = (None, None, None),
     ) -> None:
-        """`queues`: the queues that this worker serves; `names`: the tasks that it can run."""
+        """`queues`: the queues that this worker serves; `names`: the tasks that it can run; `wanted`: the state and the
+        number of children that operators wanted of this process under its former id, and who asked."""
         self._worker_id = queries.identity.worker_id
         self._queries = queries
         self._period_ms = period_ms
         self._queues = list(queues)
         self._names = sorted(set(names))
+        self._wanted = wanted
         # half of a random id: unique in practice
         self._key = int.from_bytes(uuid.UUID(self._worker_id).bytes[:8], "big", signed=True)
         self.lock_key: int | None = None
@@ -45,7 +53,14 @@ class WorkerInstance:
     async def register(self, connection: Any) -> None:
         sha = hashlib.sha256("\0".join(self._names).encode()).hexdigest()
         await connection.execute(
-            self._queries.sql("register_instance"), self._worker_id, self._period_ms, self._queues, sha, self._names
+            self._queries.sql("register_instance"),
+            self._worker_id,
+            self._period_ms,
+            self._queues,
+            sha,
+            self._names,
+            self._queries.identity.completion_key,
+            *self._wanted,
         )
         self.started_at = await connection.fetchval("SELECT clock_timestamp()")
 

@@ -1,6 +1,6 @@
 """What tasks report of their progress: the newest value of each, written with the next tick of the heartbeats."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from horsies_worker.child.jobs import Job
 from horsies_worker.claim.claimed_task import OwnedTasks
@@ -13,13 +13,16 @@ Reported = tuple[str, int, str]
 
 
 class Progress:
-    def __init__(self, session: Session, owned: OwnedTasks) -> None:
+    def __init__(self, session: Session, owned: OwnedTasks, end_idle_pause: Callable[[], None] = lambda: None) -> None:
+        """`end_idle_pause`: make the next tick come soon, also where the worker has been idle until now."""
         self._session = session
         self._owned = owned
+        self._end_idle_pause = end_idle_pause
         self._newest: dict[tuple[str, int], str] = {}
 
     def on_progress(self, job: Job, text: str) -> None:
         self._newest[job.task_id, job.generation] = text
+        self._end_idle_pause()
 
     async def run_once(self) -> None:
         if not self._newest:

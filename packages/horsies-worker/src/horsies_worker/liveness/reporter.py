@@ -5,8 +5,9 @@ must be repeated soon: the reporter gives up on a statement after one period and
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from horsies.config import AppConfig
@@ -31,9 +32,11 @@ class Reporter(Service):
         *,
         on_declared_dead: Callable[[], None],
         counts: Callable[[], tuple[int, int]],
-        on_written: Callable[[], None] = lambda: None,
+        control: Callable[[], tuple[str, datetime | None]] = lambda: ("RUNNING", None),
+        on_written: Callable[[Mapping[str, Any]], None] = lambda _: None,
     ) -> None:
-        """`counts` returns how many tasks run and how many are buffered."""
+        """`counts` returns how many tasks run and how many are buffered; `control` the worker's state, and the time of
+        the last wish of an operator that holds. `on_written` gets what operators want."""
         super().__init__(session, config.resilience, config.recovery.worker_state_interval_ms / 1000)
         self._longest_delay_s = self._interval_s
         self._instance = instance
@@ -43,6 +46,7 @@ class Reporter(Service):
         self._settings = settings
         self._fixed = _fixed_values(config, settings)
         self._counts = counts
+        self._control = control
         self._identity = session.queries.identity
         self._processors = Processors()
         self._processors.percent([self._identity.pid])  # the start of the first measurement
@@ -51,11 +55,11 @@ class Reporter(Service):
         values = self._values()
         statement = self._queries.sql("insert_snapshot")
         bound = max(1.0, self._interval_s) * self._session.patience
-        recorded = await self._session.run(lambda connection: connection.fetchval(statement, *values, timeout=bound))
+        recorded = await self._session.run(lambda connection: connection.fetchrow(statement, *values, timeout=bound))
         if recorded is None:
             self._on_declared_dead()
         else:
-            self._on_written()
+            self._on_written(recorded)
 
     def _values(self) -> tuple[Any, ...]:
         running, claimed = self._counts()
@@ -63,11 +67,11 @@ class Reporter(Service):
         alive = self._pool.stats().children
         children = sum(child.rss_kb for child in alive) / 1024
         return (
-            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._pool.spec.processes,
+            self._identity.worker_id, self._identity.hostname, self._identity.pid, self._pool.processes,
             list(self._settings.queues), running, claimed, memory, children,
             self._processors.percent([self._identity.pid, *(child.pid for child in alive)]),
             100 * (memory + children) / machine_mb(), *self._fixed, self._instance.started_at, self._instance.lock_key,
-            self._instance.backend_pid,
+            self._instance.backend_pid, *self._control(),
         )  # fmt: skip
 
 

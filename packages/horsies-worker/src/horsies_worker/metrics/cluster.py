@@ -115,7 +115,9 @@ STALE: Final = Metric(
     "Tasks without a sign of life from their worker, by state: claimed, running, finalizing.",
     ("state",),
 )
-SCHEDULES: Final = Metric("horsies_schedules", "Schedules that a scheduler has ever served.")
+SCHEDULES: Final = Metric(
+    "horsies_schedules", "Schedules that were made at run time, or that a scheduler has ever served."
+)
 SCHEDULES_ACTIVE: Final = Metric(
     "horsies_schedules_active", "Schedules that should run: enabled, not paused, not removed."
 )

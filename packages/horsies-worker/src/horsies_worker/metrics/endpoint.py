@@ -83,6 +83,7 @@ class WorkerEndpoint:
             running=sum(child.running for child in stats.children),
             unwritten=worker.unwritten,
             is_connected=worker.is_connected,
+            is_claiming=worker.is_claiming,
             events_dropped=self._handlers.dropped,
         )
 
@@ -97,4 +98,6 @@ class WorkerEndpoint:
             return "the worker is starting or stopping"
         if not gauges.is_connected:
             return "the database does not answer"
+        if not gauges.is_claiming:
+            return "the worker is drained: it claims no tasks until `horsies workers resume`"
         return None if gauges.children[State.READY] else "no child process is ready"

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from horsies import __version__
 from horsies.events import (
     AttemptFailed,
+    AttemptSnoozed,
     AttemptStarted,
     AttemptSucceeded,
     ChildExited,
@@ -28,6 +29,7 @@ from horsies.events import (
     ResultDropped,
     RowsPruned,
     ScheduleFired,
+    TaskQuarantined,
     TaskRecovered,
     TasksClaimed,
     TasksReturned,
@@ -52,7 +54,7 @@ STARTED: Final = Metric(
 )
 ENDED: Final = Metric(
     "horsies_worker_attempts_ended_total",
-    "Attempts that ended, by outcome: ok, error, timeout, cancelled, crashed, interrupted.",
+    "Attempts that ended, by outcome: ok, error, timeout, cancelled, crashed, interrupted, snoozed.",
     ("task", "queue", "outcome"),
 )
 RETRIES: Final = Metric(
@@ -80,6 +82,9 @@ RECOVERED: Final = Metric(
     "Tasks that this worker took from dead or silent ones (requeued, ended), or found expired.",
     ("action",),
 )
+QUARANTINED: Final = Metric(
+    "horsies_worker_quarantined_tasks_total", "Tasks that crashed as often as the max_crashes of their policy allows."
+)
 DEAD: Final = Metric("horsies_worker_declared_dead_total", "Other workers that this one declared dead.")
 PRUNED: Final = Metric("horsies_worker_pruned_rows_total", "Old rows that this worker deleted.", ("table",))
 FIRED: Final = Metric("horsies_worker_schedules_fired_total", "Runs that schedules started here.")
@@ -99,11 +104,13 @@ BACKLOG: Final = Metric("horsies_worker_unwritten_results", "Results that are no
 CONNECTED: Final = Metric(
     "horsies_worker_database_connected", "0 while claims or heartbeats have no database, and until the worker is up."
 )
+CLAIMING: Final = Metric("horsies_worker_claiming", "0 while the worker is drained, or starts or stops.")
 INFO: Final = Metric("horsies_worker_info", "Always 1.", ("worker_id", "version"))
 
 METRICS: Final[tuple[Metric, ...]] = (
-    CLAIMS, CLAIMED, BATCH, STARTED, ENDED, RETRIES, WAIT, RUN, RETURNED, DROPPED, EXITS, RECOVERED, DEAD, PRUNED,
-    FIRED, WORKFLOWS, OUTAGES, EVENTS_DROPPED, CHILDREN, MEMORY, RUNNING, BACKLOG, CONNECTED, INFO,
+    CLAIMS, CLAIMED, BATCH, STARTED, ENDED, RETRIES, WAIT, RUN, RETURNED, DROPPED, EXITS, RECOVERED,
+    QUARANTINED, DEAD, PRUNED,
+    FIRED, WORKFLOWS, OUTAGES, EVENTS_DROPPED, CHILDREN, MEMORY, RUNNING, BACKLOG, CONNECTED, CLAIMING, INFO,
 )  # fmt: skip
 """In the order of the page."""
 _HISTOGRAMS: Final[Mapping[Metric, Sequence[float]]] = {BATCH: SIZES, WAIT: WAITS, RUN: RUNS}
@@ -124,6 +131,7 @@ class Gauges:
     running: int
     unwritten: int
     is_connected: bool
+    is_claiming: bool
     events_dropped: int
 
 
@@ -187,6 +195,8 @@ class WorkerMetrics(Collector):
         bus.subscribe(AttemptStarted, self._started)
         bus.subscribe(AttemptSucceeded, self._succeeded)
         bus.subscribe(AttemptFailed, self._failed)
+        bus.subscribe(AttemptSnoozed, self._snoozed)
+        bus.subscribe(TaskQuarantined, lambda _: self._add(QUARANTINED, ()))
         bus.subscribe(TasksReturned, lambda event: self._add(RETURNED, (), event.count))
         bus.subscribe(ResultDropped, lambda event: self._add(DROPPED, (event.reason,)))
         bus.subscribe(ChildExited, lambda event: self._add(EXITS, (event.reason,)))
@@ -212,6 +222,11 @@ class WorkerMetrics(Collector):
 
     def _succeeded(self, event: AttemptSucceeded) -> None:
         self._ends[event.task_name, event.queue_name, "ok"] += 1
+        _observe(self._runs, (event.task_name,), event.duration_s, RUNS)
+        _observe(self._waits, (event.queue_name,), event.wait_s, WAITS)
+
+    def _snoozed(self, event: AttemptSnoozed) -> None:
+        self._ends[event.task_name, event.queue_name, "snoozed"] += 1
         _observe(self._runs, (event.task_name,), event.duration_s, RUNS)
         _observe(self._waits, (event.queue_name,), event.wait_s, WAITS)
 
@@ -252,6 +267,7 @@ def _gauge_families(gauges: Gauges) -> Iterator[Family]:
     plain = {
         MEMORY: gauges.memory_bytes, RUNNING: gauges.running, BACKLOG: gauges.unwritten,
         CONNECTED: gauges.is_connected,
+        CLAIMING: gauges.is_claiming,
     }  # fmt: skip
     for metric, value in plain.items():
         yield GaugeMetricFamily(metric.name, metric.help, value=float(value))

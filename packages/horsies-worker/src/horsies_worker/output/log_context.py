@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
-from horsies._text import one_line, printable
-from horsies.context import find_current_task
+from horsies._text import one_line, plural, printable
+from horsies.context import find_current_call, find_current_task
 
 log: Final = logging.getLogger("horsies.worker")
 _TASK: Final = "horsies_task"
@@ -40,6 +40,8 @@ class _TaskFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         task = find_current_task()
         shown = "" if task is None else f" [{one_line(task.task_name)} {task.task_id} attempt {task.attempt}]"
+        if task is None and (call := find_current_call()) is not None:
+            shown = f" [{one_line(call.task_name)} {plural(len(call.tasks), 'task')} from {call.tasks[0].task_id}]"
         setattr(record, _TASK, shown)  # not `task`: that may be the user's own `extra`
         return True
 
@@ -74,6 +76,8 @@ class _JsonFormatter(logging.Formatter):
             line["worker_id"] = _worker[0]
         if task is not None:
             line |= about(task.task_id, task.task_name, task.attempt, queue=task.queue_name)
+        elif (call := find_current_call()) is not None:
+            line |= {"task_name": call.task_name, "task_ids": [one.task_id for one in call.tasks]}
         line |= {name: value for name, value in vars(record).items() if name not in _STANDARD and name not in line}
         if exception:
             line["exception"] = exception

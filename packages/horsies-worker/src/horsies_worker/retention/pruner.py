@@ -31,6 +31,8 @@ REST: Final = 3.0
 below twice the normal one."""
 RATE_HOURS: Final = 1
 """A rate that was not used for so long says nothing. Not sooner: the server's clock may be set back by a little."""
+KEY_HOURS: Final = 1
+"""The row of a key that is free again stays so long: it knows which sends of the key were made."""
 _BEGINNING: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -80,18 +82,21 @@ class Pruner(Service):
         settings = self._settings
         # Without a record of who knew it, a name has the short grace: keep the records until its long grace ends.
         retired_h = 2 * settings.retired_task_grace_ms // 3_600_000
-        yield "rate_limits", self._drain("rate_limits", RATE_HOURS)
+        yield "rate_limits", self._drain("rate_limits", timedelta(hours=RATE_HOURS))
+        # `keep_for` of a task overrides the retention, also where there is none
+        yield "kept_tasks", self._drain("kept_tasks")
+        yield "unique_keys", self._drain("unique_keys", timedelta(hours=KEY_HOURS))
         if (hours := settings.heartbeat_retention_hours) is not None:
             yield "heartbeats", self._walk("heartbeats", hours, 0)
         if (hours := settings.worker_state_retention_hours) is not None:
             yield "worker_states", self._walk("worker_states", hours, 0)
-            yield "worker_instances", self._drain("worker_instances", max(hours, retired_h))
-            yield "task_sets", self._drain("task_sets", hours)
+            yield "worker_instances", self._drain("worker_instances", timedelta(hours=max(hours, retired_h)))
+            yield "task_sets", self._drain("task_sets", timedelta(hours=hours))
         if (hours := settings.terminal_record_retention_hours) is not None:
             yield "tasks", self._walk("tasks", hours, _BEGINNING)
-            yield "task_names", self._drain("task_names", max(hours, retired_h))
+            yield "task_names", self._drain("task_names", timedelta(hours=max(hours, retired_h)))
             for what in ("workflow_nodes", "workflows"):
-                yield what, self._drain(what, hours)
+                yield what, self._drain(what, timedelta(hours=hours))
 
     async def _walk(self, what: str, hours: int, cursor: Any) -> AsyncIterator[int]:
         """Delete batch after batch, each from the end of the last one."""
@@ -102,9 +107,9 @@ class Pruner(Service):
                 return
             cursor = row["reached"]
 
-    async def _drain(self, what: str, hours: int) -> AsyncIterator[int]:
+    async def _drain(self, what: str, *ages: timedelta) -> AsyncIterator[int]:
         while True:
-            row = await self._batch(f"prune_{what}", timedelta(hours=hours), BATCH)
+            row = await self._batch(f"prune_{what}", *ages, BATCH)
             yield row["deleted"]
             if not row["deleted"]:
                 return

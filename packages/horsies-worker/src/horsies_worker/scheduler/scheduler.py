@@ -1,5 +1,7 @@
 """The scheduler: fires due slots and sleeps until the next one. Any number of schedulers may run.
 
+It serves the schedules in its app's code, and those that were made at run time for tasks that the app has.
+
 Only the database's clock counts: each check reads its time and the next slot, and the sleep until then is measured on
 the monotonic clock. A change of the database's clock is noticed by the next check, at the latest after
 `notify_poll_interval_ms`; a clock that was put back delays slots and never doubles them. The scheduler keeps no session
@@ -8,7 +10,8 @@ state, so it works behind a transaction-mode pooler.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -28,9 +31,9 @@ from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import about
 from horsies_worker.scheduler.local_times import cron_problem
-from horsies_worker.scheduler.next_run import Slots, slots_of
 from horsies_worker.scheduler.slots import Move, PlanReason, Why, move, plan_row
-from horsies_worker.scheduler.state import Batch, Outlook, ScheduleState
+from horsies_worker.scheduler.state import Batch, CodeSchedules, Outlook, Runs, Serve, Served, serve
+from horsies_worker.scheduler.stored import StoredSchedules
 from horsies_worker.service import Service
 from horsies_worker.syncpoints import reached
 
@@ -38,6 +41,8 @@ _log = logging.getLogger("horsies.scheduler")
 
 BATCH: Final = 1_000
 """Schedules per transaction. Their slots are computed between two statements: some 50 ms of this process."""
+STORED_BATCH: Final = 500
+"""The same for schedules that were made at run time, whose tasks are made ready in between when they are new here."""
 MAX_FIRES: Final = 5_000
 """Tasks per transaction; a long catch-up of many schedules takes several."""
 FIRST_RETRY_S: Final = 0.05
@@ -48,7 +53,19 @@ _LOGGED: Final = 20
 _COUNTED: Final = 1_000
 
 
-Write = Callable[[Any, list[Move], datetime], Awaitable[set[str]]]
+Lock = Callable[[Any], Awaitable[Batch]]
+Write = Callable[[Any, list[Move], Batch], Awaitable[set[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What one transaction did."""
+
+    moves: Sequence[Move] = ()
+    served: Mapping[str, Served] = field(default_factory=dict[str, Served])
+    fresh: frozenset[str] = frozenset()
+    is_full: bool = False
+    """There may be more."""
 
 
 def settled_schedules(app: Horsies) -> list[ScheduledTask]:
@@ -67,20 +84,26 @@ class Scheduler(Service):
         *,
         on_contact: Callable[[], None] = lambda: None,
         bus: EventBus = SILENT,
+        serve: Serve = serve,
     ) -> None:
+        """`serve` gives a schedule its slots."""
         self._bus = bus
         resilience = app.config.resilience
         super().__init__(session, resilience, resilience.notify_poll_interval_ms / 1000)
         self._resilience = resilience
-        self._tasks = {task.name: task for task in tasks}
-        self._slots: dict[str, Slots] = {task.name: slots_of(task.schedule) for task in tasks}
-        self._state = ScheduleState(app, session.queries, tasks)
+        self._served = {task.name: serve(task, None) for task in tasks}
+        self._code = CodeSchedules(session.queries, self._served)
+        self._stored = StoredSchedules(app, session.queries, serve)
+        self._runs = Runs(app, session.queries)
         self._on_contact = on_contact
         self._has_planned = False
         self._outlook: Outlook | None = None
         self._outlook_mono = 0.0
         self._idle_fires = 0
         self._confirm_mono = 0.0
+        self._told_clashes: frozenset[str] = frozenset()
+        self._checked_rules_to: str | None = ""
+        """Up to this name the next slots were compared with the present rules of time zones; None: all."""
 
     async def hear(self, broker: PostgresConfig, who: str) -> None:
         """Listen to operators' requests until cancelled. Waking the scheduler finds those from before LISTEN."""
@@ -88,7 +111,7 @@ class Scheduler(Service):
         await listener.run({channels.SCHEDULE_STATE: self.on_news}, on_live=lambda _: self.wake())
 
     def on_news(self, _name: str) -> None:
-        """A schedule was paused, resumed or asked to run."""
+        """A schedule was made, changed, deleted, paused, resumed or asked to run."""
         self.wake()
 
     # -- checking --------------------------------------------------------------------------------
@@ -96,20 +119,30 @@ class Scheduler(Service):
     async def run_once(self) -> None:
         outlook = await self._check()
         if time.monotonic() >= self._confirm_mono:
-            await self._session.run(self._state.confirm)
+            stored = self._stored
+            await self._session.run(partial(self._code.confirm, tasks=stored.tasks, workflows=stored.workflows))
             self._confirm_mono = time.monotonic() + LISTED_EVERY.total_seconds()
-        if not self._has_planned or outlook.known < len(self._tasks) or outlook.orphaned:
-            await self._plan(outlook.now)
+        self._tell_clashes(outlook)
+        is_code_planned = self._has_planned and outlook.known >= len(self._served) and not outlook.orphaned
+        if not is_code_planned or outlook.stored_unplanned or self._checked_rules_to is not None:
+            if not is_code_planned:
+                await self._plan(outlook.now)
+            await self._plan_stored()
             outlook = await self._check()
-        if not outlook.due:
+        if not outlook.is_due:
             self._idle_fires = 0
             return
         moved = 0
-        while True:
-            count, is_full = await self._fire()
-            moved += count
-            if not is_full:
-                break
+        for is_due, lock in (
+            (outlook.due > 0, partial(self._code.lock_due, limit=BATCH)),
+            (outlook.stored_due, partial(self._stored.lock_due, limit=STORED_BATCH)),
+            (outlook.stored_requested, partial(self._stored.lock_due, limit=STORED_BATCH, requested=True)),
+        ):
+            is_full = is_due
+            while is_full:
+                fired = await self._fire(lock)
+                moved += len(fired.moves)
+                is_full = fired.is_full
         # Nothing was fired: another scheduler holds the due rows, or a request waits for the previous run. Back off.
         self._idle_fires = 0 if moved else self._idle_fires + 1
         await self._check()
@@ -122,16 +155,18 @@ class Scheduler(Service):
         pause = min(self._interval_s, max(self._confirm_mono - time.monotonic(), EARLY_S))
         if self._idle_fires:
             pause = min(pause, FIRST_RETRY_S * 2 ** min(self._idle_fires - 1, 16))
-        elif outlook.due:
+        elif outlook.is_due:
             pause = 0.0
-        if outlook.next_due is not None:
-            ahead = (outlook.next_due - outlook.now).total_seconds()
+        if outlook.stored_unplanned:  # another session holds their rows
+            pause = min(pause, FIRST_RETRY_S)
+        if outlook.next_slot is not None:
+            ahead = (outlook.next_slot - outlook.now).total_seconds()
             pause = min(pause, ahead - (time.monotonic() - self._outlook_mono) + EARLY_S)
         return max(pause, 0.0)
 
     async def _check(self) -> Outlook:
         began = time.monotonic()
-        self._outlook = await self._session.run(self._state.outlook)
+        self._outlook = await self._session.run(partial(self._code.outlook, stored=self._stored.wanted))
         self._outlook_mono = (began + time.monotonic()) / 2
         self._on_contact()
         return self._outlook
@@ -140,16 +175,18 @@ class Scheduler(Service):
 
     async def _plan(self, now: datetime) -> None:
         """Write rows for new and changed schedules."""
-        known = await self._session.run(self._state.read)
+        known = await self._session.run(self._code.read)
+        taken = {name for name, row in known.items() if row.is_data}
         at_start = not self._has_planned
         plans = [
             plan
-            for name, task in self._tasks.items()
-            if (plan := plan_row(task, self._slots[name], known.get(name), now, at_start=at_start)) is not None
+            for name, one in self._served.items()
+            if name not in taken
+            and (plan := plan_row(one.task, one.slots, known.get(name), now, at_start=at_start)) is not None
         ]
         written: set[str] = set()
         if plans:
-            written = await self._session.run(lambda connection: self._state.write_plans(connection, plans))
+            written = await self._session.run(lambda connection: self._code.write_plans(connection, plans))
             fresh = [plan for plan in plans if plan.name in written]
             for plan in fresh[:_LOGGED]:
                 level = logging.WARNING if plan.reason is PlanReason.ORPHANED else logging.INFO
@@ -159,101 +196,148 @@ class Scheduler(Service):
         # rows that another scheduler changed meanwhile are planned again
         self._has_planned = self._has_planned or len(written) == len(plans)
 
+    async def _plan_stored(self) -> None:
+        """Plan schedules that were made or changed at run time; when this scheduler starts, also those whose time zone
+        has other rules than before."""
+        more = True
+        while more:
+            planned, more = await self._session.run(self._plan_batch)
+            for name, slot in planned[:_LOGGED]:
+                _log.info("schedule %r was made or changed; next run %s", name, _utc(slot))
+            if len(planned) > _LOGGED:
+                _log.info("planned as well: %s", plural(len(planned) - _LOGGED, "more schedule"))
+        while (after := self._checked_rules_to) is not None:
+            changed, self._checked_rules_to = await self._session.run(partial(self._check_rules_batch, after=after))
+            for name in changed[:_LOGGED]:
+                _log.info("schedule %r %s", name, PlanReason.RULES)
+
+    async def _plan_batch(self, connection: Any) -> tuple[list[tuple[str, datetime | None]], bool]:
+        async with self._session.transaction(connection):
+            found = await self._stored.plan(connection, STORED_BATCH)
+            await reached("before_plan_commit")
+        return found
+
+    async def _check_rules_batch(self, connection: Any, *, after: str) -> tuple[list[str], str | None]:
+        async with self._session.transaction(connection):
+            return await self._stored.check_rules(connection, after, STORED_BATCH)
+
+    def _tell_clashes(self, outlook: Outlook) -> None:
+        clashes = frozenset(outlook.clashing or ())
+        for name in sorted(clashes - self._told_clashes)[:_LOGGED]:
+            _log.warning(
+                "schedule %r of the code is skipped: a schedule that was made at run time has its name, and is served "
+                "in its place; `horsies schedules remove` gives the name back to the code", name,
+            )  # fmt: skip
+        for name in sorted(self._told_clashes - clashes)[:_LOGGED]:
+            _log.info("schedule %r of the code is served again", name)
+        self._told_clashes = clashes
+
     # -- firing ----------------------------------------------------------------------------------
 
-    async def _fire(self) -> tuple[int, bool]:
-        """Fire one batch in one transaction; returns how many schedules moved, and whether there may be more."""
+    async def _fire(self, lock: Lock) -> Fired:
+        """Fire one batch in one transaction."""
+        announcer = self._runs.announcer
         try:
             try:
-                moves, is_full, fresh = await self._session.run(partial(self._fire_batch, write=self._write))
+                fired = await self._session.run(partial(self._fire_batch, lock=lock, write=self._write))
             except Exception as error:
                 if not is_data_error(error):
                     raise
                 # the database refuses one of the tasks: write the batch again without that one
-                moves, is_full, fresh = await self._session.run(partial(self._fire_batch, write=self._write_accepted))
+                fired = await self._session.run(partial(self._fire_batch, lock=lock, write=self._write_accepted))
         except BaseException as error:
-            await self._state.announcer.tell_sent(error)
+            await announcer.tell_sent(error)
             raise
-        if moves:
+        if fired.moves:
             await reached("after_fire")
-            self._log_moves(moves, fresh)
-        await self._state.announcer.tell_sent()
-        return len(moves), is_full
+            self._log_moves(fired)
+        await announcer.tell_sent()
+        return fired
 
-    async def _fire_batch(self, connection: Any, *, write: Write) -> tuple[list[Move], bool, set[str]]:
+    async def _fire_batch(self, connection: Any, *, lock: Lock, write: Write) -> Fired:
         async with self._session.transaction(connection):
-            batch = await self._state.lock_due(connection, BATCH)
+            batch = await lock(connection)
             if batch.now is None:
-                return [], False, set()
+                return Fired()
             await reached("before_fire")
-            moves = self._decide(batch)
+            moves, problems = self._decide(batch)
+            await self._stored.note(connection, problems)
             fires = sum(len(made.fires) for made in moves)
-            fresh = await write(connection, moves, batch.now) if moves else set[str]()
+            fresh = await write(connection, moves, batch) if moves else set[str]()
             await reached("before_fire_commit")
-        return moves, bool(moves) and (len(batch.rows) == BATCH or fires >= MAX_FIRES), fresh
+        is_full = bool(moves or problems or batch.problems) and (batch.is_full or fires >= MAX_FIRES)
+        return Fired(moves, batch.served, frozenset(fresh), is_full)
 
-    def _decide(self, batch: Batch) -> list[Move]:
+    def _decide(self, batch: Batch) -> tuple[list[Move], dict[str, str]]:
+        """The moves, and why some schedules that were made at run time have none."""
         moves: list[Move] = []
+        problems: dict[str, str] = {}
         fires = 0
         for row in batch.rows:
             if batch.now is None or fires >= MAX_FIRES:
                 break
             try:
-                made = move(self._tasks[row.name], self._slots[row.name], row, batch.now)
-            except Exception:  # a bug in one schedule must not stop the others
+                one = batch.served[row.name]
+                made = move(one.task, one.slots, row, batch.now)
+            except Exception as error:  # a bug in one schedule must not stop the others
                 _log.exception("schedule %r: its next run cannot be computed", row.name)
+                if (version := batch.served[row.name].version) is not None:
+                    problems[row.name] = self._stored.put_aside(row.name, version, error)
                 continue
             if not made.changes_nothing:
                 moves.append(made)
                 fires += len(made.fires)
-        return moves
+        return moves, problems
 
-    async def _write(self, connection: Any, moves: Sequence[Move], now: datetime) -> set[str]:
+    async def _write(self, connection: Any, moves: Sequence[Move], batch: Batch) -> set[str]:
         """Write the tasks and rows of these moves; returns the ids of tasks that did not exist before."""
-        fresh = await self._state.enqueue(connection, moves)
+        fresh = await self._runs.enqueue(connection, moves, batch.served)
         await reached("after_enqueue")
-        await self._state.write_moves(connection, moves, now, fresh)
+        await self._runs.write_moves(connection, moves, batch, fresh)
         return fresh
 
-    async def _write_accepted(self, connection: Any, moves: list[Move], now: datetime) -> set[str]:
+    async def _write_accepted(self, connection: Any, moves: list[Move], batch: Batch) -> set[str]:
         """The same without moves that the database refuses: they are logged and removed from the list."""
+        problems: dict[str, str] = {}
 
         def write(part: Sequence[Move]) -> Awaitable[set[str]]:
-            return self._write(connection, part, now)
+            return self._write(connection, part, batch)
 
         def refuse(made: Move, error: Exception) -> set[str]:
             _log.critical("schedule %r: the database refuses its task: %s", made.name, error)
             moves.remove(made)
-            self._state.announcer.note_refusal(made, error)
+            self._runs.announcer.note_refusal(made, error)
+            if (version := batch.served[made.name].version) is not None:
+                problems[made.name] = self._stored.put_aside(made.name, version, error)
             return set()
 
-        return set[str]().union(*await write_or_split(list(moves), write, refuse, transaction=connection))
+        fresh = set[str]().union(*await write_or_split(list(moves), write, refuse, transaction=connection))
+        await self._stored.note(connection, problems)
+        return fresh
 
     # -- logging ---------------------------------------------------------------------------------
 
-    def _log_moves(self, moves: Sequence[Move], fresh: set[str]) -> None:
-        for made in moves:
+    def _log_moves(self, fired: Fired) -> None:
+        for made in fired.moves:
             for fire in made.fires:
-                is_fresh = fire.task_id in fresh
+                is_fresh = fire.task_id in fired.fresh
                 if is_fresh:
                     self._bus.emit(ScheduleFired(made.name, fire.task_id))
-                if self._state.announcer.is_refused(fire.task_id) or (
-                    is_fresh and not _log.isEnabledFor(logging.DEBUG)
-                ):
+                if self._runs.announcer.is_refused(fire.task_id) or (is_fresh and not _log.isEnabledFor(logging.DEBUG)):
                     continue
-                extra = about(fire.task_id, self._tasks[made.name].schedule.target)
+                extra = about(fire.task_id, fired.served[made.name].task.schedule.target)
                 _log.log(
                     logging.DEBUG if is_fresh else logging.WARNING,
                     "schedule %r: %s has its run %s%s", made.name, _utc(fire.slot), fire.task_id,
                     "" if is_fresh else " already", extra=extra,
                 )  # fmt: skip
-        passed = [made for made in moves if made.passed is not None and made.passed.why is not Why.PAUSED]
+        passed = [made for made in fired.moves if made.passed is not None and made.passed.why is not Why.PAUSED]
         for made in passed[:_LOGGED]:
-            self._log_passed(made)
+            self._log_passed(made, fired.served[made.name])
         if len(passed) > _LOGGED:
             _log.warning("slots not run as well: %s", plural(len(passed) - _LOGGED, "more schedule"))
 
-    def _log_passed(self, made: Move) -> None:
+    def _log_passed(self, made: Move, one: Served) -> None:
         if made.passed is None:
             return
         first, until = made.passed.first, made.passed.until
@@ -264,7 +348,7 @@ class Scheduler(Service):
             )  # fmt: skip
             return
         count = 0
-        for slot in islice(self._slots[made.name].until(until), _COUNTED + 1):
+        for slot in islice(one.slots.until(until), _COUNTED + 1):
             if slot < first:
                 break
             count += slot < until

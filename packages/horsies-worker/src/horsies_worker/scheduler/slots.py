@@ -4,6 +4,7 @@
 another configuration.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -29,6 +30,12 @@ class DueRow:
     run_requested_at: datetime | None
     is_previous_live: bool
     """The previous run has not ended. Read only for schedules with overlap=skip."""
+    entries: int = 0
+    """The number of the newest entry in its history."""
+    last_skipped: "Why | None" = None
+    """Why the slots of that entry were skipped; None if it is a run."""
+    last_skipped_slot: datetime | None = None
+    """The first slot of that entry."""
 
 
 class Why(StrEnum):
@@ -37,6 +44,8 @@ class Why(StrEnum):
     MISSED = "missed"
     OVERLAP = "overlap"
     PAUSED = "paused"
+    REFUSED = "refused"
+    """By the app's middleware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,54 @@ def move(task: ScheduledTask, slots: Slots, row: DueRow, now: datetime) -> Move:
     return Move(row.name, row.next_run_at, next_run_at, tuple(fires), is_fulfilled, passed)
 
 
+HISTORY: Final = 20
+"""The entries that are kept for each schedule: the places of `horsies_schedule_runs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the history: a run, or slots that were skipped for one reason."""
+
+    number: int
+    slot: datetime
+    last_slot: datetime
+    task_id: str | None
+    skipped: Why | None
+    is_request: bool = False
+
+
+def history(
+    made: Move, slots: Slots, row: DueRow, is_fresh: Callable[[str], bool], is_refused: Callable[[str], bool]
+) -> list[Entry]:
+    """What a move adds to the history, at most 20 entries. Slots that are skipped for the reason of the entry before
+    extend that entry: a schedule that is paused for a week keeps the history of its runs."""
+    found: list[Entry] = []
+    number = row.entries
+    if (passed := made.passed) is not None:
+        first = passed.first
+        if passed.why is row.last_skipped and row.last_skipped_slot is not None and row.last_skipped_slot < first:
+            first = row.last_skipped_slot
+        else:
+            number += 1
+        found.append(Entry(number, first, _last_passed(slots, passed), None, passed.why))
+    for fire in made.fires:
+        refused = is_refused(fire.task_id)
+        if refused or is_fresh(fire.task_id):  # otherwise another scheduler has noted the run
+            number += 1
+            is_request = fire is made.fires[-1] and made.is_request_fulfilled
+            why = Why.REFUSED if refused else None
+            found.append(Entry(number, fire.slot, fire.slot, None if refused else fire.task_id, why, is_request))
+    return found[-HISTORY:]
+
+
+def _last_passed(slots: Slots, passed: Passed) -> datetime:
+    for slot in slots.until(passed.until):
+        # the end of missed slots is the first one that runs
+        if passed.why is not Why.MISSED or slot < passed.until:
+            return max(slot, passed.first)
+    return passed.first
+
+
 @dataclass(frozen=True, slots=True)
 class KnownRow:
     """The stored row of a schedule, due or not."""
@@ -112,6 +169,8 @@ class KnownRow:
     last_run_at: datetime | None
     config_hash: str | None
     updated_at: datetime
+    is_data: bool = False
+    """A schedule that was made at run time has taken the name."""
 
 
 class PlanReason(StrEnum):

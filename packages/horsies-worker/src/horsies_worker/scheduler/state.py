@@ -1,19 +1,47 @@
-"""The scheduler's statements as typed functions, for one set of schedules."""
+"""The scheduler's statements as typed functions: the rows of schedules in code, and the writing of runs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from horsies._runtime import AppRuntime
 from horsies.new_tasks import NewTasks
-from horsies.operate.schedule_state import LISTED_EVERY
+from horsies.operate.schedule_state import FORGOTTEN_AFTER, LISTED_EVERY
 from horsies.schedule import Overlap
 from horsies.scheduled import ScheduledTask
 from horsies.workflow.start import Start
 from horsies_worker.database.queries import Queries
 from horsies_worker.scheduler.announcing import Announcer
-from horsies_worker.scheduler.slots import ORPHANED_AFTER, DueRow, Fire, KnownRow, Move, PlannedRow
+from horsies_worker.scheduler.next_run import Slots, slots_of
+from horsies_worker.scheduler.slots import (
+    ORPHANED_AFTER,
+    DueRow,
+    Entry,
+    Fire,
+    KnownRow,
+    Move,
+    PlannedRow,
+    Why,
+    history,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A schedule that is ready to run."""
+
+    task: ScheduledTask
+    slots: Slots
+    version: int | None = None
+    """Of a schedule that was made at run time."""
+
+
+Serve = Callable[[ScheduledTask, int | None], Served]
+
+
+def serve(task: ScheduledTask, version: int | None = None) -> Served:
+    return Served(task, slots_of(task.schedule), version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,40 +50,67 @@ class Outlook:
 
     now: datetime
     known: int
-    """Schedules of this app that have a row."""
+    """Schedules of this app's code that have a row."""
     due: int
-    """Schedules with a due slot or a request to run."""
+    """Schedules in code with a due slot or a request to run."""
     next_due: datetime | None
-    """The first future slot."""
+    """The first future slot of a schedule in code."""
     orphaned: int
+    clashing: Sequence[str] | None
+    """Schedules in code whose names were taken by schedules that were made at run time."""
+    stored_due: bool
+    stored_requested: bool
+    stored_unplanned: bool
+    stored_next_due: datetime | None
+    """The same for schedules that were made at run time."""
+
+    @property
+    def is_due(self) -> bool:
+        return self.due > 0 or self.stored_due or self.stored_requested
+
+    @property
+    def next_slot(self) -> datetime | None:
+        return min((slot for slot in (self.next_due, self.stored_next_due) if slot is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Locked rows, and the database's time of the lock."""
+    """Locked rows, the schedules that they belong to, and the database's time of the lock."""
 
     now: datetime | None
     rows: Sequence[DueRow]
+    served: Mapping[str, Served]
+    is_full: bool
+    """There may be more rows."""
+    problems: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Schedules that cannot be served, and why."""
 
 
-class ScheduleState:
-    def __init__(self, app: AppRuntime, queries: Queries, tasks: Sequence[ScheduledTask]) -> None:
+class CodeSchedules:
+    """The rows of the schedules in the app's code."""
+
+    def __init__(self, queries: Queries, tasks: Mapping[str, Served]) -> None:
         self._sql = queries.sql
-        self.announcer = Announcer(app)
-        self._tasks = {task.name: task for task in tasks}
-        self._names = list(self._tasks)
-        self._hashes = [task.schedule.config_hash for task in tasks]
+        self._identity = queries.identity
+        self._served = tasks
+        self._names = list(tasks)
+        self._hashes = [one.task.schedule.config_hash for one in tasks.values()]
 
-    async def outlook(self, connection: Any) -> Outlook:
-        row = await connection.fetchrow(self._sql("schedule_outlook"), self._names, self._hashes, ORPHANED_AFTER)
+    async def outlook(self, connection: Any, stored: Sequence[Any]) -> Outlook:
+        """`stored`: the names that schedules made at run time must have, and those put aside."""
+        row = await connection.fetchrow(
+            self._sql("schedule_outlook"), self._names, self._hashes, ORPHANED_AFTER, *stored
+        )
         return Outlook(**row)
 
-    async def confirm(self, connection: Any) -> None:
-        """Record that a live scheduler lists these schedules, unless that was recorded lately."""
-        half = LISTED_EVERY / 2
-        await connection.execute(self._sql("confirm_schedule_batch"), self._names, self._hashes, half)
-
-    # -- planning --------------------------------------------------------------------------------
+    async def confirm(self, connection: Any, tasks: Sequence[str], workflows: Sequence[str]) -> None:
+        """Record that a live scheduler knows these tasks, and lists these schedules unless that was recorded lately."""
+        await connection.execute(self._sql("confirm_schedule_batch"), self._names, self._hashes, LISTED_EVERY / 2)
+        me = self._identity
+        await connection.execute(
+            self._sql("beat_scheduler"), me.worker_id, me.hostname, me.pid, tasks, workflows, self._names,
+            FORGOTTEN_AFTER,
+        )  # fmt: skip
 
     async def read(self, connection: Any) -> dict[str, KnownRow]:
         rows = await connection.fetch(self._sql("read_schedules"), self._names)
@@ -79,35 +134,50 @@ class ScheduleState:
             )  # fmt: skip
         return {row["schedule_name"] for row in written}
 
-    # -- firing ----------------------------------------------------------------------------------
-
     async def lock_due(self, connection: Any, limit: int) -> Batch:
         rows = await connection.fetch(self._sql("lock_due_schedules"), self._names, self._hashes, limit)
-        # read only for schedules with overlap=skip
-        previous = [row["last_task_id"] for row in rows if self._is_alone(row["schedule_name"]) and row["last_task_id"]]
-        live = await connection.fetch(self._sql("live_task_batch"), previous) if previous else ()
-        live_ids = {row["id"] for row in live}
-        return Batch(
-            rows[0]["now"] if rows else None,
-            [
-                DueRow(
-                    row["schedule_name"], row["next_run_at"], bool(row["is_ours"]), row["is_paused"],
-                    row["run_requested_at"], row["last_task_id"] in live_ids,
-                )
-                for row in rows
-            ],
-        )  # fmt: skip
+        live = await live_runs(connection, self._sql("live_task_batch"), rows, self._served)
+        due = [due_row(row, live, is_ours=bool(row["is_ours"])) for row in rows]
+        return Batch(rows[0]["now"] if rows else None, due, self._served, len(rows) == limit)
 
-    def _is_alone(self, name: str) -> bool:
-        return self._tasks[name].schedule.overlap is Overlap.SKIP
 
-    async def enqueue(self, connection: Any, moves: Sequence[Move]) -> set[str]:
+def due_row(row: Mapping[str, Any], live: set[str], *, is_ours: bool) -> DueRow:
+    """From a row of `lock_due_schedules`, or of those for schedules made at run time."""
+    why = row["last_skipped"]
+    return DueRow(
+        row["schedule_name"], row["next_run_at"], is_ours, row["is_paused"], row["run_requested_at"],
+        row["last_task_id"] in live, row["entries"], None if why is None else Why(why), row["last_skipped_slot"],
+    )  # fmt: skip
+
+
+async def live_runs(
+    connection: Any, sql: str, rows: Iterable[Mapping[str, Any]], served: Mapping[str, Served]
+) -> set[str]:
+    """The last runs that have not ended; read only for schedules with overlap=skip."""
+    previous = [
+        row["last_task_id"]
+        for row in rows
+        if row["last_task_id"]
+        and row["schedule_name"] in served
+        and served[row["schedule_name"]].task.schedule.overlap is Overlap.SKIP
+    ]
+    return {row["id"] for row in await connection.fetch(sql, previous)} if previous else set()
+
+
+class Runs:
+    """Writes runs: their tasks and workflows, the rows of their schedules, and the history."""
+
+    def __init__(self, app: AppRuntime, queries: Queries) -> None:
+        self._sql = queries.sql
+        self.announcer = Announcer(app)
+
+    async def enqueue(self, connection: Any, moves: Sequence[Move], served: Mapping[str, Served]) -> set[str]:
         """Insert the tasks and start the workflows of these moves; returns the ids that did not exist before."""
         rows: list[tuple[Fire, NewTasks]] = []
         starts: list[Start[Any]] = []
         for move in moves:
             for fire in move.fires:
-                announced = await self.announcer.announce(self._tasks[move.name], fire)
+                announced = await self.announcer.announce(served[move.name].task, fire)
                 if isinstance(announced.target, NewTasks):
                     rows.append((fire, announced.target))
                 elif announced.target is not None:
@@ -131,16 +201,29 @@ class ScheduleState:
             [row.plan.ttl for _, row in fires], [row.plan.max_retries for _, row in fires],
             [row.plan.task_options for _, row in fires], [row.shas[0] for _, row in fires],
             [row.metadata for _, row in fires], [row.groups[0] if row.groups else None for _, row in fires],
+            [row.plan.keep_seconds for _, row in fires],
         )  # fmt: skip
         return {row["id"] for row in rows}
 
-    async def write_moves(self, connection: Any, moves: Sequence[Move], now: datetime, fresh: set[str]) -> None:
+    async def write_moves(self, connection: Any, moves: Sequence[Move], batch: Batch, fresh: set[str]) -> None:
+        """Move the rows of the schedules on, and note the runs and the skipped slots."""
         ran = [[fire.task_id for fire in move.fires if fire.task_id in fresh] for move in moves]
+        rows = {row.name: row for row in batch.rows}
+        noted: list[tuple[str, Entry]] = []
+        newest: list[int] = []
+        for move in moves:
+            row = rows[move.name]
+            entries = history(move, batch.served[move.name].slots, row, fresh.__contains__, self.announcer.is_refused)
+            noted += [(move.name, entry) for entry in entries]
+            newest.append(entries[-1].number if entries else row.entries)
         written: Sequence[Mapping[str, Any]] = await connection.fetch(
             self._sql("move_schedule_batch"),
             [move.name for move in moves], [move.was for move in moves], [move.next_run_at for move in moves],
-            [len(ids) for ids in ran], [now] * len(moves), [ids[-1] if ids else None for ids in ran],
-            [move.is_request_fulfilled for move in moves],
+            [len(ids) for ids in ran], [batch.now] * len(moves), [ids[-1] if ids else None for ids in ran],
+            [move.is_request_fulfilled for move in moves], newest,
+            [name for name, _ in noted], [entry.number for _, entry in noted], [entry.slot for _, entry in noted],
+            [entry.last_slot for _, entry in noted], [entry.task_id for _, entry in noted],
+            [entry.skipped for _, entry in noted], [entry.is_request for _, entry in noted], batch.now,
         )  # fmt: skip
         if len(written) != len(moves):
             raise RuntimeError("a locked schedule was changed by another session")

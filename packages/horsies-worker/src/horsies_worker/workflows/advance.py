@@ -15,6 +15,7 @@ from typing import Final
 
 from horsies._pg.transient import is_transient
 from horsies.config import AppConfig
+from horsies.envelopes import Envelopes, stored_bytes
 from horsies_worker.database.checks import Checks
 from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
@@ -43,9 +44,11 @@ class Advancer(BacklogService):
         """`checks`: a session whose connection is open anyway, for looks at the clocks, most of which find nothing."""
         super().__init__(session, config.resilience)
         self._checks = Checks(checks, session)
+        codec, max_bytes = config.payload_codec, config.payload_max_bytes
         self._take_step = partial(
-            take_step, session, max_bytes=config.payload_max_bytes, bus=bus, on_clock=self.set_alarm
-        )
+            take_step, session, max_bytes=max_bytes if codec is None else stored_bytes(max_bytes), bus=bus,
+            on_clock=self.set_alarm, envelopes=Envelopes(codec),
+        )  # fmt: skip
         self._tasks: dict[str, None] = {}
         self._workflows: dict[str, Work] = {}
         self._alarm: asyncio.TimerHandle | None = None

@@ -8,30 +8,24 @@ from horsies.errors import OutcomeCode
 from horsies.events import WorkflowEnded
 from horsies.result import TaskError
 from horsies.status import WorkflowStatus
-from horsies_worker.database.queries import Queries
 from horsies_worker.output.log_context import log
 from horsies_worker.workflows.failures import LISTED, failure
 from horsies_worker.workflows.halting import BadRow, cases_of, is_partial
-from horsies_worker.workflows.refused import NO_OUTPUT, large_output
+from horsies_worker.workflows.refused import NO_OUTPUT, NOT_AVAILABLE, large_output
 from horsies_worker.workflows.resolve import outcome
-from horsies_worker.workflows.undoing import plan_compensations, with_failed_compensation
-from horsies_worker.workflows.work import Work
+from horsies_worker.workflows.undoing import with_failed_compensation
+from horsies_worker.workflows.work import RunStatements, Work
 
 
 class Finisher:
     """The end of one run, in one step. `following`: the runs to step next."""
 
-    def __init__(
-        self, queries: Queries, connection: Any, workflow_id: str, max_bytes: int, following: dict[str, Work]
-    ) -> None:
-        self._queries = queries
-        self._connection = connection
-        self._id = workflow_id
+    def __init__(self, run: RunStatements, max_bytes: int, following: dict[str, Work]) -> None:
+        self._fetch = run.fetch
+        self._envelopes = run.envelopes
+        self._id = run.workflow_id
         self._max_bytes = max_bytes
         self._following = following
-
-    async def _fetch(self, name: str, *values: Any) -> list[Any]:
-        return await self._queries.fetch(self._connection, name, self._id, *values)
 
     async def finish(self, workflow: Mapping[str, Any]) -> list[WorkflowEnded]:
         """End the run, or begin to undo what it did. Returns the events to tell after the commit."""
@@ -41,7 +35,9 @@ class Finisher:
                 return []
             (facts,) = await self._fetch("compensations")
             status = WorkflowStatus(workflow["ends_as"])
-            return await self._end(workflow, status, with_failed_compensation(workflow["error"], facts))
+            return await self._end(
+                workflow, status, with_failed_compensation(workflow["error"], facts, self._envelopes)
+            )
         error = None
         try:
             if not workflow["nodes_left"] and (await self._fetch("lacks_nodes"))[0]["lacks_nodes"]:
@@ -53,7 +49,8 @@ class Finisher:
             if is_partial(workflow["success_policy"]):
                 status = WorkflowStatus.COMPLETED
             if status is not WorkflowStatus.COMPLETED:
-                error = failure(facts, await self._fetch("first_failure"), has_policy=cases is not None)
+                first = await self._fetch("first_failure")
+                error = failure(facts, first, has_policy=cases is not None, envelopes=self._envelopes)
         except BadRow as bad:
             log.error("workflow %s ends FAILED: %s", self._id, bad)
             status, error = WorkflowStatus.FAILED, encode_error(TaskError(OutcomeCode.WORKFLOW_FAILED, str(bad)))
@@ -63,14 +60,16 @@ class Finisher:
 
     async def _undo(self, ends_as: str, error: str | None) -> bool:
         """Begin to undo what the run did. False: there is nothing to undo."""
-        planned = await plan_compensations(self._queries, self._connection, self._id, ends_as, error)
+        planned = bool(await self._fetch("plan_compensations", ends_as, error))
         if planned:
             self._following[self._id] = Work(ready=True)
-        return bool(planned)
+        return planned
 
     async def _end(self, workflow: Mapping[str, Any], status: WorkflowStatus, error: str | None) -> list[WorkflowEnded]:
         large = encode_error(large_output(self._max_bytes))
-        rows = await self._fetch("finish_workflow", status.value, error, self._max_bytes, large, NO_OUTPUT)
+        rows = await self._fetch(
+            "finish_workflow", status.value, error, self._max_bytes, large, NO_OUTPUT, NOT_AVAILABLE
+        )
         if workflow["parent_workflow_id"] is not None:
             self._following[workflow["parent_workflow_id"]] = Work(child_ids=[self._id])
         # the status of the row: FAILED for an output that is too large

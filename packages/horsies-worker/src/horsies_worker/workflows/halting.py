@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from horsies._pg.transient import is_from_driver, is_transient
-from horsies.codec import DecodeError, decode_untyped_result, encode_error
+from horsies.codec import encode_error
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
 from horsies.errors import OutcomeCode
 from horsies.events import WorkflowEnded
 from horsies.result import TaskError
@@ -15,7 +16,7 @@ from horsies.workflow.control import lock_tree
 from horsies.workflow.retrying import Tree
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.split_batch import is_data_error
-from horsies_worker.workflows.failures import told_first
+from horsies_worker.workflows.failures import stored_error, stored_form, told_first
 
 _NEVER_STARTED: Final = encode_error(
     TaskError(OutcomeCode.TASK_CANCELLED, "its workflow failed before the task started")
@@ -96,17 +97,20 @@ def _is_index(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
-async def pause(queries: Queries, connection: Any, workflow_id: str) -> None:
+async def pause(queries: Queries, connection: Any, workflow_id: str, envelopes: Envelopes = PLAIN_ENVELOPES) -> None:
     """Pause a run, and the runs inside it, because a node failed and its on_error is pause."""
     first = await queries.fetch(connection, "first_failure", workflow_id)
-    message = f"{told_first(first)}; on_error is pause"
-    error = encode_error(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, {"failed": [row["node_id"] for row in first]}))
+    message = f"{told_first(first, envelopes)}; on_error is pause"
+    failed = {"failed": [row["node_id"] for row in first]}
+    error = stored_form(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, failed), envelopes)
     tree = Tree(await lock_tree(connection, queries.statements, workflow_id))
     for ids, why in tree.to_pause(workflow_id, error):
         await queries.fetch(connection, "pause_workflows", ids, why)
 
 
-async def note_inside(queries: Queries, connection: Any, workflow_id: str) -> WorkflowStatus:
+async def note_inside(
+    queries: Queries, connection: Any, workflow_id: str, envelopes: Envelopes = PLAIN_ENVELOPES
+) -> WorkflowStatus:
     """Pause a run while a workflow inside it is paused and no other node of it is under way; its error names that
     workflow. Returns the run's new status."""
     (facts,) = await queries.fetch(connection, "paused_inside", workflow_id)
@@ -114,9 +118,9 @@ async def note_inside(queries: Queries, connection: Any, workflow_id: str) -> Wo
     status = WorkflowStatus.PAUSED if is_paused and not facts["can_move"] else WorkflowStatus.RUNNING
     error = None
     if is_paused:
-        message = f"the workflow in node {facts['node_id']!r} is paused: {_message(facts['error'])}"
+        message = f"the workflow in node {facts['node_id']!r} is paused: {_message(facts['error'], envelopes)}"
         data = {"node_id": facts["node_id"], "workflow_id": facts["child_id"]}
-        error = encode_error(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, data))
+        error = stored_form(TaskError(OutcomeCode.WORKFLOW_PAUSED, message, data), envelopes)
     await queries.fetch(connection, "note_paused_inside", workflow_id, is_paused, status.value, error)
     return status
 
@@ -157,9 +161,6 @@ async def _fail(
     return run["parent_workflow_id"], ended
 
 
-def _message(text: str | None) -> str:
-    try:
-        error = decode_untyped_result(text or "").err
-    except DecodeError:
-        error = None
+def _message(text: str | None, envelopes: Envelopes) -> str:
+    error = stored_error(text, envelopes)
     return error.message[:1000] if error is not None and error.message else "by request"

@@ -28,6 +28,10 @@ def no_condition() -> TaskError:
     return TaskError(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
 
 
+def unreadable(why: str) -> TaskError:
+    return TaskError(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, why)
+
+
 def no_value(node_id: Any) -> TaskError:
     message = f"node {node_id!r}, whose value it takes, completed without a stored result"
     return TaskError(RetrievalCode.RESULT_NOT_AVAILABLE, message)

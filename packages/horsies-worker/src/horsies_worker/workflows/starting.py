@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from horsies.codec import encode_error
 from horsies.ids import new_id, new_ids
+from horsies.payload_codec import PayloadError
 from horsies.result import TaskError
 from horsies.status import WorkflowStatus
 from horsies.workflow.retrying import PAUSED_ALONG
-from horsies_worker.database.queries import Queries
 from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.workflows.refused import (
     NOT_AVAILABLE,
@@ -20,9 +20,10 @@ from horsies_worker.workflows.refused import (
     not_a_list,
     too_large,
     too_wide,
+    unreadable,
 )
 from horsies_worker.workflows.waiting import WAITS
-from horsies_worker.workflows.work import Work
+from horsies_worker.workflows.work import RunStatements, Work
 
 CHUNK: Final = 1_000
 """Nodes per statement, and ready nodes per step."""
@@ -65,17 +66,15 @@ def refusal_to_continue(ends_as: object, continues: int, depth: int) -> str | No
 class Starter:
     """Starts nodes of one run, in one step. `careful`: with savepoints, because one of them cannot be started."""
 
-    def __init__(self, queries: Queries, connection: Any, workflow_id: str, max_bytes: int, *, careful: bool) -> None:
-        self._queries = queries
-        self._connection = connection
-        self._id = workflow_id
+    def __init__(self, run: RunStatements, max_bytes: int, *, careful: bool) -> None:
+        self._fetch = run.fetch
+        self._envelopes = run.envelopes
+        self._connection = run.connection
+        self._id = run.workflow_id
         self._max_bytes = max_bytes
         self._careful = careful
         self.following: dict[str, Work] = {}
         """The runs to step next."""
-
-    async def _fetch(self, name: str, *values: Any) -> list[Any]:
-        return await self._queries.fetch(self._connection, name, self._id, *values)
 
     async def start(self, ready: Sequence[ReadyNode]) -> dict[int, Outcome]:
         """Enqueue or launch these nodes; those that wait are left to the caller."""
@@ -128,7 +127,11 @@ class Starter:
             return "launched"
         child_id = new_id()
         name = f"launch_{node.kind}"
-        values = (node.index, child_id) if node.kind == "map" else (node.index, child_id, None)
+        # for a map, its items; for a workflow, no reason to be paused along with this run
+        third = await self._items(node.index) if node.kind == "map" else None
+        if isinstance(third, TaskError):
+            return third
+        values = (node.index, child_id, third)
         try:
             if self._careful:
                 async with self._connection.transaction():  # a savepoint
@@ -151,6 +154,17 @@ class Starter:
             case what:
                 self.following[child_id] = Work(ready=True)
                 return what
+
+    async def _items(self, index: int) -> str | TaskError | None:
+        """The items of a map whose list the app's payload codec has encoded; None: the database finds them."""
+        rows = await self._fetch("encoded_list", index) if self._envelopes.codec is not None else []
+        try:
+            items = [self._envelopes.rewrap_items(row["value"]) for row in rows]
+        except PayloadError as error:
+            return unreadable(f"the list to map over: {error}")
+        if not items:
+            return None
+        return not_a_list() if items[0] is None else f"[{','.join(items[0])}]"
 
     async def continue_in_place(self, index: int) -> None:
         """The task of the output returned Continue, and nothing else is open: the run goes on with other nodes."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from horsies._pg.transient import is_from_driver
 from horsies.codec import encode_error
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
 from horsies.events import WorkflowEnded
 from horsies.result import TaskError
 from horsies.status import NodeStatus, WorkflowStatus
@@ -18,6 +19,7 @@ from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import log
 from horsies_worker.syncpoints import reached
+from horsies_worker.workflows.conditions import decode_conditions
 from horsies_worker.workflows.failures import INSIDE, inside
 from horsies_worker.workflows.finishing import Finisher
 from horsies_worker.workflows.halting import (
@@ -39,7 +41,7 @@ from horsies_worker.workflows.refused import (
 from horsies_worker.workflows.resolve import Readiness, join_of, readiness
 from horsies_worker.workflows.starting import CHUNK, GAPS, ReadyNode, Starter, ready_node, refusal_to_continue
 from horsies_worker.workflows.waiting import Waits
-from horsies_worker.workflows.work import Work
+from horsies_worker.workflows.work import RunStatements, Work
 
 UPSTREAM: Final = ("upstream", SKIPPED)
 BRANCH: Final = ("not_taken", NOT_TAKEN)
@@ -54,17 +56,19 @@ async def take_step(
     max_bytes: int,
     bus: EventBus = SILENT,
     on_clock: Callable[[float], None] = lambda _: None,
+    envelopes: Envelopes = PLAIN_ENVELOPES,
 ) -> dict[str, Work]:
     """Take one step; returns the workflows to step next, and what to check in each. `on_clock` is told in how many
-    seconds the next clock of the run comes."""
+    seconds the next clock of the run comes. `envelopes`: those of the app, for conditions, lists and errors."""
+    run = RunStatements(session.queries, connection, workflow_id, envelopes)
     try:
-        return await _Step(session, connection, workflow_id, max_bytes, bus, on_clock, careful=False).take(work)
+        return await _Step(session, run, max_bytes, bus, on_clock, careful=False).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
     try:
         # one node cannot be enqueued: repeat the step with savepoints, so that the others can
-        return await _Step(session, connection, workflow_id, max_bytes, bus, on_clock, careful=True).take(work)
+        return await _Step(session, run, max_bytes, bus, on_clock, careful=True).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
@@ -92,8 +96,7 @@ class _Step:
     def __init__(
         self,
         session: Session,
-        connection: Any,
-        workflow_id: str,
+        run: RunStatements,
         max_bytes: int,
         bus: EventBus,
         on_clock: Callable[[float], None],
@@ -105,8 +108,9 @@ class _Step:
         self._ended: list[WorkflowEnded] = []
         self._session = session
         self._queries = session.queries
-        self._connection = connection
-        self._id = workflow_id
+        self._connection = run.connection
+        self._id = run.workflow_id
+        self._envelopes = run.envelopes
         self._max_bytes = max_bytes
         self._has_failed = False
         self._nodes_left = 0
@@ -114,13 +118,11 @@ class _Step:
         self._is_still = False
         self._rerun: list[int] = []
         self._continued: list[int] = []
-        self._waits = Waits(session.queries, connection, workflow_id)
-        self._starter = Starter(session.queries, connection, workflow_id, max_bytes, careful=careful)
+        self._fetch = run.fetch
+        self._waits = Waits(run)
+        self._starter = Starter(run, max_bytes, careful=careful)
         self._next = self._starter.following
-        self._finisher = Finisher(session.queries, connection, workflow_id, max_bytes, self._next)
-
-    async def _fetch(self, name: str, *values: Any) -> list[Any]:
-        return await self._queries.fetch(self._connection, name, self._id, *values)
+        self._finisher = Finisher(run, max_bytes, self._next)
 
     async def take(self, work: Work) -> dict[str, Work]:
         async with self._session.transaction(self._connection):
@@ -154,13 +156,14 @@ class _Step:
             ended += more
             if is_begun:
                 status, work = WorkflowStatus.RUNNING, replace(work, whole=True)
+        await self._decode_conditions(ended)  # also in a run that was stopped, and may be retried
         await reached("workflow_settled")
         if status.is_terminal:
             return  # the run was stopped: its last tasks are recorded, and nothing follows
         self._nodes_left = workflow["nodes_left"]
         ready = await self._settle(ended, is_whole=work.whole and status is not WorkflowStatus.PENDING)
         if workflow["is_overdue"]:
-            await self._stop_overdue(ready)
+            await self._stop_overdue()
             return
         if self._continued and await self._continue(workflow, ready):
             self._waits.have_changed = True
@@ -243,7 +246,7 @@ class _Step:
         rows = await self._fetch("settle_children", INSIDE, child_ids, self._ended_count + before)
         failed = [row for row in rows if row["status"] == NodeStatus.FAILED]
         if failed:
-            errors = [inside(row["inner_error"]) for row in failed]
+            errors = [inside(row["inner_error"], self._envelopes) for row in failed]
             await self._fetch("word_errors", [row["task_index"] for row in failed], errors)
         return rows
 
@@ -316,7 +319,12 @@ class _Step:
                 ended += await self._fail_node(index, what)
         if waits := [index for index, what in outcomes.items() if what == "waits"]:
             ended += await self._waits.begin(waits, self._ended_count + len(ended))
+            await self._decode_conditions(ended)
         return ended
+
+    async def _decode_conditions(self, ended: Sequence[Mapping[str, Any]]) -> None:
+        if ended and self._envelopes.codec is not None:
+            await decode_conditions(self._fetch, self._envelopes, ended)
 
     async def _continue(self, workflow: Mapping[str, Any], ready: Sequence[ReadyNode]) -> bool:
         """Tasks returned Continue. True: the run itself goes on in its own place with other nodes, because its output
@@ -334,7 +342,7 @@ class _Step:
 
     # -- the workflow ----------------------------------------------------------------------------
 
-    async def _stop_overdue(self, ready: Sequence[ReadyNode]) -> None:
+    async def _stop_overdue(self) -> None:
         """The deadline has passed: what has not started never will, what runs is asked to stop."""
         around, ended = await stop_overdue(self._queries, self._connection, self._id)
         self._ended += ended
@@ -343,12 +351,12 @@ class _Step:
             self._next[around] = Work(child_ids=[self._id])
 
     async def _pause(self, workflow: Mapping[str, Any]) -> None:
-        await pause(self._queries, self._connection, self._id)
+        await pause(self._queries, self._connection, self._id, self._envelopes)
         if workflow["parent_workflow_id"] is not None:
             self._next[workflow["parent_workflow_id"]] = Work(paused=True)
 
     async def _note_inside(self, workflow: Mapping[str, Any]) -> WorkflowStatus:
-        status = await note_inside(self._queries, self._connection, self._id)
+        status = await note_inside(self._queries, self._connection, self._id, self._envelopes)
         if workflow["parent_workflow_id"] is not None and status != workflow["status"]:
             self._next[workflow["parent_workflow_id"]] = Work(paused=True)
         return status

@@ -6,7 +6,7 @@ from typing import Any, Final
 from horsies.codec import encode_error
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
-from horsies_worker.database.queries import Queries
+from horsies_worker.workflows.work import RunStatements
 
 WAITS: Final = ("signal", "sleep")
 """The kinds of nodes that wait."""
@@ -16,15 +16,10 @@ TIMED_OUT: Final = encode_error(TaskError(OutcomeCode.SIGNAL_TIMEOUT, "no signal
 class Waits:
     """The waits of one run, in one step."""
 
-    def __init__(self, queries: Queries, connection: Any, workflow_id: str) -> None:
-        self._queries = queries
-        self._connection = connection
-        self._id = workflow_id
+    def __init__(self, run: RunStatements) -> None:
+        self._fetch = run.fetch
         self.have_changed = False
         """A clock of the run has begun or ended in this step."""
-
-    async def _fetch(self, name: str, *values: Any) -> list[Any]:
-        return await self._queries.fetch(self._connection, name, self._id, *values)
 
     async def begin(self, indexes: Sequence[int], ended_count: int) -> list[Any]:
         """Let these nodes wait. Returns those that a signal ended at once, which was sent before."""

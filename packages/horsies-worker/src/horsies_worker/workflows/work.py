@@ -1,6 +1,10 @@
-"""`Work`: what the next step of a workflow checks."""
+"""`Work`: what the next step of a workflow checks. `RunStatements`: the statements of one step."""
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
+from horsies_worker.database.queries import Queries
 
 
 @dataclass
@@ -15,3 +19,16 @@ class Work:
     paused: bool = False
     signals: bool = False
     whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatements:
+    """Runs statements about one run, in the transaction of its step."""
+
+    queries: Queries
+    connection: Any
+    workflow_id: str
+    envelopes: Envelopes = PLAIN_ENVELOPES
+
+    async def fetch(self, name: str, *values: Any) -> list[Any]:
+        return await self.queries.fetch(self.connection, name, self.workflow_id, *values)

@@ -14,6 +14,7 @@ from horsies_worker.claim.dispatch import Dispatcher
 from horsies_worker.claim.groups import state
 from horsies_worker.claim.groups.plan import GroupedPlan
 from horsies_worker.claim.reconcile import Reconciler
+from horsies_worker.claim.sharing import Shares
 from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.grouped_claim import Group, GroupedRequest
 from horsies_worker.database.session import Session
@@ -86,6 +87,24 @@ class GroupedClaimer:
     def off_duty(self) -> None:
         """Another worker hears of new tasks from now on."""
         self._change(self.state.without_duty())
+
+    def on_shares(self, shares: Shares) -> None:
+        """The weights of the queues."""
+        self._change(self.state.with_shares(shares))
+
+    def drain(self) -> None:
+        """Claim nothing until `resume`."""
+        if not self.state.is_drained:
+            self._change(self.state.with_drain())
+
+    def resume(self) -> None:
+        if self.state.is_drained:
+            self._change(self.state.with_resume())
+
+    @property
+    def has_left(self) -> bool:
+        """It is drained, and no claim is in flight."""
+        return self.state.is_drained and self.state.is_waiting
 
     def stop(self) -> None:
         """Claim nothing more; `run` ends after the claim that may be in flight."""
@@ -161,7 +180,9 @@ class GroupedClaimer:
         self.backoff.reset()
         self.others.need_news(bool(claimed.report.limited))
         await reached("after_grouped_claim")
-        self.dispatcher.dispatch(claimed.rows, is_stopped=self.state.is_stopped, grouped_at=claimed.sent_at)
+        self.dispatcher.dispatch(
+            claimed.rows, is_stopped=self.state.is_stopped or self.state.is_drained, grouped_at=claimed.sent_at
+        )
         return claimed
 
     async def _ask(self, connection: Any, request: GroupedRequest) -> state.Claimed:

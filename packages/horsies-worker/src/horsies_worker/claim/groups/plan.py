@@ -1,5 +1,6 @@
 """What the claimer of grouped tasks does next. Pure: time, free places and a random number are passed in."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -29,6 +30,8 @@ MAX_GROUPS: Final = 100
 """How many groups a claim walks through, and how many tasks it takes at most: the queue is locked meanwhile, and a
 statement of a hundred groups takes a few milliseconds."""
 MAX_LOOKS: Final = 100
+DRAINED_S: Final = 60.0
+"""A drained worker waits for this long at a time; a resume wakes it."""
 BUSY_S: Final = 0.004
 """Wait about this long when another worker claims from the same queue."""
 FULL_S: Final = 0.1
@@ -75,7 +78,21 @@ class GroupedPlan:
                 pass
         return self._next(state, now)
 
+    def _drained(self, state: State, now: _Now) -> Decision:
+        """Claim nothing, and tell other workers of the places that come free here."""
+        if now.time < state.rest_until:
+            return state, Wait(state.rest_until)
+        if state.looks:
+            told = tuple(islice(state.looks, MAX_LOOKS))
+            looks = {group: None for group in state.looks if group not in told}
+            return state._replace(looks=looks), TellOthers(told)
+        if state.place_left:
+            return state._replace(place_left=False), TellLimited(self.settings.queues)
+        return state, Wait(now.time + DRAINED_S)
+
     def _next(self, state: State, now: _Now) -> Decision:
+        if state.is_drained:
+            return self._drained(state, now)
         state = _with_due_looks(state, now.time)
         if now.time >= state.poll_at:
             # the poll is the safety net for everything that was not announced
@@ -132,8 +149,10 @@ class GroupedPlan:
     def _request(self, state: State, places: Places, limit: int, *, is_walk: bool, now: _Now) -> GroupedRequest:
         sync, queues = self.kinds.sync, self.settings.queues
         first = state.turn % len(queues)
+        turns = (*queues[first:], *queues[:first])
         return GroupedRequest(
-            queues=(*queues[first:], *queues[:first]),
+            # with weights, the queue comes first that is furthest behind its share
+            queues=tuple(state.sharing.order(turns)) if state.sharing.shares.weights else turns,
             # A walk finds them when it is their turn. If they came first, groups with many tasks, of which one ends or
             # is sent at any moment, would leave no places to the others.
             looks=() if is_walk else tuple(islice(state.looks, MAX_LOOKS)),
@@ -159,6 +178,10 @@ class GroupedPlan:
             raise AssertionError(f"{claim} is no claim")
         request = claim.request
         is_full = len(rows) >= request.limit
+        if state.sharing.shares.weights:
+            taken = Counter(row["queue_name"] for row in rows)
+            dry = () if is_full else [queue for queue in request.queues if not taken[queue]]
+            state = state._replace(sharing=state.sharing.charged(taken, dry))
         state = state._replace(
             clock=(report.now, answer.sent_at),
             limited=frozenset(report.limited),

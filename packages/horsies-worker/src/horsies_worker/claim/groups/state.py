@@ -10,6 +10,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
+from horsies_worker.claim.sharing import Shares, Sharing
 from horsies_worker.database.grouped_claim import Cursor, Group, GroupedRequest, Pair, Report
 
 MAX_TIMERS = 50_000
@@ -84,6 +85,8 @@ class State(NamedTuple):
 
     move: Move = Wait(-inf)
     is_stopped: bool = False
+    is_drained: bool = False
+    """An operator wants this worker to claim nothing until it is resumed."""
     on_duty: bool = True
     """True without a line to wait in, too: then every worker acts for itself."""
 
@@ -105,6 +108,7 @@ class State(NamedTuple):
     """How long the statements took that have found nothing since the last task was taken."""
     poll_at: float = -inf
 
+    sharing: Sharing = Sharing()
     turn: int = 0
     """Counts claims: the queues take turns in being the first."""
 
@@ -147,7 +151,7 @@ class State(NamedTuple):
 
     def with_news(self, queue: str, key: str | None) -> Self:
         """Tasks of this group became ready or were sent with a delay; None: of several groups."""
-        if not self.on_duty:
+        if self.is_drained or not self.on_duty:
             return self  # the worker on duty hears it too
         return self.with_walk() if key is None else self.with_looks([(queue, key)])
 
@@ -179,6 +183,16 @@ class State(NamedTuple):
     def without_duty(self) -> Self:
         """Another worker is on duty. It walks through all groups, and waits for their tokens and delayed tasks."""
         return self._replace(on_duty=False, timers={}, next_timer=inf)
+
+    def with_shares(self, shares: Shares) -> Self:
+        sharing = self.sharing.with_shares(shares)
+        return self if sharing is self.sharing else self._replace(sharing=sharing)
+
+    def with_drain(self) -> Self:
+        return self._replace(is_drained=True, timers={}, next_timer=inf)
+
+    def with_resume(self) -> Self:
+        return self._replace(is_drained=False, is_walk=True, in_round=False, walk_after=-inf, poll_at=-inf)
 
     def with_stop(self) -> Self:
         return self._replace(is_stopped=True)

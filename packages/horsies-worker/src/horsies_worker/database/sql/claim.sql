@@ -159,7 +159,7 @@ UPDATE horsies_tasks t
   FROM picked c
  WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
 RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority, t.enqueued_at,
-          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, t.metadata, c.since,
+          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, t.metadata, t.snoozes, c.since,
           date_part('epoch', t.enqueued_at) AS ready_at;
 
 -- name: claim_next_batch :many
@@ -190,8 +190,24 @@ UPDATE horsies_tasks t
   FROM picked c
  WHERE t.ctid = c.tid AND t.status || '' = 'PENDING'
 RETURNING t.id, t.status, t.claim_generation, t.task_name, t.args, t.kwargs, t.queue_name, t.priority,
-          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, t.metadata, c.since,
+          t.retry_count, t.max_retries, t.task_options, t.is_workflow_task, t.metadata, t.snoozes, c.since,
           date_part('epoch', t.enqueued_at) AS ready_at;
+
+-- name: pair_heads :many
+-- params: queues
+-- The first ready task of each (queue, priority) of these queues, the oldest first: two index descents for each pair. It
+-- may be of a name that the worker does not know; a claim from that pair then takes the first one that it does.
+WITH RECURSIVE found AS (
+{{waiting_pairs}}
+)
+SELECT p.queue_name, p.priority, h.enqueued_at,
+       date_part('epoch', statement_timestamp() - h.enqueued_at) AS waited_s
+  FROM found p CROSS JOIN LATERAL (
+       SELECT t.enqueued_at FROM horsies_tasks t
+        WHERE {{waits}} AND t.queue_name = p.queue_name AND t.priority = p.priority
+          AND t.enqueued_at <= statement_timestamp()
+        ORDER BY t.enqueued_at, t.id LIMIT 1) AS h
+ ORDER BY h.enqueued_at LIMIT 20;
 
 -- name: start_batch :many
 -- edge: CLAIMED -> RUNNING; CLAIMED -> EXPIRED; CLAIMED -> PENDING

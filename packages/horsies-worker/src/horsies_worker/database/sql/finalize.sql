@@ -64,39 +64,53 @@ SELECT id, 'COMPLETED' AS status FROM moved;
 
 -- name: finalize_batch :many
 -- edge: RUNNING -> COMPLETED; RUNNING -> FAILED; RUNNING -> CANCELLED; RUNNING -> PENDING
--- params: ids, generations, owners, statuses, results, error_codes, error_messages, failed_reasons, outcomes, retry_delays, budgets, started, finished, pids, process_names, cancelled_result
+-- params: ids, generations, owners, statuses, results, error_codes, error_messages, failed_reasons, outcomes, retry_delays, budgets, started, finished, pids, process_names, cancelled_result, crash_limits, limit_results
 -- The worker decides `statuses`, but only the row knows whether a retry is still possible: a retry after good_until
 -- fails instead, a retry of a task with a cancel request becomes CANCELLED (with cancelled_result; the attempt keeps
 -- its own error), and a retry beyond the budget fails.
--- `outcomes` is NULL for an attempt that never started, such as one cancelled in time: it leaves no attempt row.
+-- `outcomes` is NULL for an attempt that never started, such as one cancelled in time, and for a snooze, which goes back
+-- to PENDING: neither leaves an attempt row. A snoozed task whose good_until passes before it runs again is expired by
+-- the reaper or by a claim.
+-- `crash_limits` is set for a crash under `max_crashes` (0: one that does not count). Its retry raises the budget, so that
+-- the retries of errors stay what they were; the crash that reaches the limit ends the task with limit_results.
 -- `started` and `finished` say when user code ran, in seconds of this clock; they are moved between the row's start and
 -- now. An id that is not returned has lost its claim, was written by an earlier statement (find_written_batch), or is
 -- locked by another session (read_owned_batch).
 WITH mine AS MATERIALIZED (
-    SELECT x.*, t.tid, t.retry_count + 1 AS attempt, greatest(t.max_retries, x.budget) AS max_retries,
+    SELECT x.id, x.generation, x.owner, x.status, x.result, x.error_code, x.error_message, x.failed_reason, x.outcome,
+           x.started, x.finished, x.pid, x.process_name, x.crash_limit, x.limit_result, x.retry_delay, t.tid, t.crash_count, k.*,
+           t.retry_count + 1 AS attempt, greatest(t.max_retries, x.budget) AS max_retries,
            CASE WHEN x.status <> 'PENDING' THEN x.status
                 WHEN t.cancel_requested_at IS NOT NULL THEN 'CANCELLED'
+                WHEN x.outcome IS NULL THEN 'PENDING'
+                WHEN k.is_last_crash THEN 'FAILED'
                 WHEN t.good_until <= statement_timestamp() + x.retry_delay THEN 'FAILED'
-                WHEN t.retry_count >= greatest(t.max_retries, x.budget) THEN 'FAILED'
+                WHEN t.retry_count >= least(10000, greatest(t.max_retries, x.budget) + k.raised) THEN 'FAILED'
                 ELSE 'PENDING' END AS target,
            least(greatest(to_timestamp(x.finished), t.started_at), greatest(statement_timestamp(), t.started_at)) AS ended,
            t.started_at AS row_started, t.worker_hostname
       FROM unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
                   $9::text[], $10::interval[], $11::int[], $12::float8[], $13::float8[], $14::int[],
-                  $15::text[])
+                  $15::text[], $17::int[], $18::text[])
            AS x (id, generation, owner, status, result, error_code, error_message, failed_reason, outcome, retry_delay,
-                 budget, started, finished, pid, process_name)
+                 budget, started, finished, pid, process_name, crash_limit, limit_result)
      CROSS JOIN LATERAL (SELECT t.ctid AS tid, t.retry_count, t.max_retries, t.cancel_requested_at, t.good_until,
-                                t.started_at, t.worker_hostname
+                                t.started_at, t.worker_hostname, t.crash_count
                            FROM horsies_tasks t
                           WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = x.owner
                             AND t.status || '' = 'RUNNING' FOR UPDATE SKIP LOCKED) AS t
+     CROSS JOIN LATERAL (SELECT x.crash_limit > 0 AND t.crash_count + 1 >= x.crash_limit
+                                    AND t.cancel_requested_at IS NULL AS is_last_crash,
+                                (x.crash_limit IS NOT NULL)::int AS raised) AS k
 ), moved AS (
     UPDATE horsies_tasks t
        SET status = m.target,
-           retry_count = t.retry_count + (m.target = 'PENDING')::int,
-           max_retries = m.max_retries,
-           next_retry_at = CASE WHEN m.target = 'PENDING' THEN statement_timestamp() + m.retry_delay ELSE t.next_retry_at END,
+           retry_count = t.retry_count + (m.target = 'PENDING' AND m.outcome IS NOT NULL)::int,
+           max_retries = CASE WHEN m.target = 'PENDING' THEN least(10000, m.max_retries + m.raised) ELSE m.max_retries END,
+           snoozes = CASE WHEN m.target = 'PENDING' AND m.outcome IS NULL THEN least(t.snoozes, 32766) + 1 ELSE t.snoozes END,
+           crash_count = CASE WHEN m.crash_limit > 0 THEN least(t.crash_count, 32766) + 1 ELSE t.crash_count END,
+           next_retry_at = CASE WHEN m.target <> 'PENDING' THEN t.next_retry_at
+                                WHEN m.outcome IS NOT NULL THEN statement_timestamp() + m.retry_delay END,
            enqueued_at = CASE WHEN m.target = 'PENDING' THEN statement_timestamp() + m.retry_delay ELSE t.enqueued_at END,
            claimed_at = CASE WHEN m.target <> 'PENDING' THEN t.claimed_at END,
            claimed_by_worker_id = CASE WHEN m.target <> 'PENDING' THEN t.claimed_by_worker_id END,
@@ -105,10 +119,11 @@ WITH mine AS MATERIALIZED (
            failed_at = CASE WHEN m.target = 'FAILED' THEN statement_timestamp() END,
            terminal_at = CASE WHEN m.target <> 'PENDING' THEN statement_timestamp() END,
            result = CASE WHEN m.target = 'PENDING' THEN NULL
-                         WHEN m.target = 'CANCELLED' AND m.status = 'PENDING' THEN $16::text ELSE m.result END,
+                         WHEN m.target = 'CANCELLED' AND m.status = 'PENDING' THEN $16::text
+                         WHEN m.is_last_crash THEN m.limit_result ELSE m.result END,
            error_code = CASE WHEN m.target = 'PENDING' THEN NULL
                              WHEN m.target = 'CANCELLED' AND m.status = 'PENDING' THEN 'TASK_CANCELLED'
-                             ELSE m.error_code END,
+                             WHEN m.is_last_crash THEN 'CRASH_LIMIT' ELSE m.error_code END,
            failed_reason = CASE WHEN m.target <> 'PENDING' THEN m.failed_reason END,
            worker_pid = CASE WHEN m.target <> 'PENDING' THEN m.pid END,
            worker_process_name = CASE WHEN m.target <> 'PENDING' THEN m.process_name END,
@@ -127,12 +142,13 @@ WITH mine AS MATERIALIZED (
       FROM moved
      WHERE outcome IS NOT NULL
 )
-SELECT id, target AS status, is_workflow_task FROM moved;
+SELECT id, target AS status, is_workflow_task, is_last_crash FROM moved;
 
 -- name: find_written_batch :many
 -- params: ids, attempts, worker_id, outcomes
--- After a lost answer: returns the attempts that this worker has written already. The outcome tells them from those
--- that a reaper wrote with the same worker_id, which are WORKER_FAILURE.
+-- Returns the attempts that were written already: by this worker, whose answer was lost, or by a task of this worker that
+-- completed itself. The outcome tells them from those that a reaper wrote with the same worker_id, which are
+-- WORKER_FAILURE.
 SELECT x.id FROM unnest($1::text[], $2::int[], $4::text[]) AS x (id, attempt, outcome)
  CROSS JOIN LATERAL (SELECT FROM horsies_task_attempts a
                       WHERE a.task_id = x.id AND a.attempt = x.attempt AND a.worker_id = $3 AND a.outcome = x.outcome

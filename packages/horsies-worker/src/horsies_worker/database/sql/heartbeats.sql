@@ -1,6 +1,11 @@
 -- Heartbeats, leases, cancel requests and snapshots of this worker. They run on a session of their own, never behind a
 -- claim or a finalize, and wait for no row that another transaction holds.
 
+-- fragment: shares
+-- The policies of those queues that have a weight or an ageing time; NULL if none of them has one.
+(SELECT jsonb_object_agg(s.queue_name, s.policy) FROM horsies_queue_state s
+  WHERE s.queue_name = ANY ($queues::text[]) AND s.policy ?| '{weight,ageing_seconds}')
+
 -- name: beat_batch :many
 -- params: worker_id, ids, generations, roles, hostname, pids, process_names
 -- Fenced: only tasks that this worker still owns get a heartbeat, and only their ids come back; the rest were lost. A
@@ -49,18 +54,26 @@ SELECT id, claim_generation FROM horsies_tasks
  WHERE id = ANY ($2::text[]) AND status || '' = 'RUNNING' AND claimed_by_worker_id = $1
    AND cancel_requested_at IS NOT NULL;
 
--- name: insert_snapshot :value
--- params: worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed, memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker, cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at, lock_key, backend_pid
+-- name: read_shares :value
+-- params: queues
+SELECT {{shares}};
+
+-- name: insert_snapshot :one
+-- params: worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed, memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker, cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at, lock_key, backend_pid, state, reached_at
 -- The snapshot and the heartbeat of the worker itself. No row back: another worker has declared this one dead, and it
--- must continue under a new id.
+-- must continue under a new id. Otherwise what an operator wants of this worker, and how its
+-- queues share its places.
 WITH beat AS (
     UPDATE horsies_worker_instances
-       SET beats = beats + 1, beat_at = statement_timestamp(), lock_key = $19, backend_pid = $20
+       SET beats = beats + 1, beat_at = statement_timestamp(), lock_key = $19, backend_pid = $20, state = $21,
+           reached_at = $22
      WHERE worker_id = $1 AND judged_dead_at IS NULL
-    RETURNING worker_id
+    RETURNING worker_id, {{wish}}
+), snapshot AS (
+    INSERT INTO horsies_worker_states (worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed,
+        memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker,
+        cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at)
+    SELECT $1, $2, $3, $4, $5::text[], $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18
+      FROM beat
 )
-INSERT INTO horsies_worker_states (worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed,
-    memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker,
-    cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15::jsonb, $16::jsonb, $17::jsonb, $18 FROM beat
-RETURNING worker_id;
+SELECT beat.*, {{shares}} AS shares FROM beat;

@@ -3,10 +3,11 @@
 -- lost connection drops the lock, and a slow moment delays a heartbeat.
 
 -- name: register_instance :none
--- params: worker_id, period_ms, queues, names_sha, names
+-- params: worker_id, period_ms, queues, names_sha, names, completion_key, wanted_state, wanted_processes, wanted_by
 -- Records the task names of this release as well: they count as known from now on, even if the process dies at once. A
 -- name may stay missing in a queue that this worker does not serve. An existing set is written again, so that a
 -- concurrent pruner keeps it. Names are sorted, so that two workers that start together lock them in the same order.
+-- `wanted`: a process that continues under a new id is still drained, and has the number of children that it had.
 WITH release AS (
     INSERT INTO horsies_task_sets (sha, names) VALUES ($4, $5::text[])
     ON CONFLICT (sha) DO UPDATE SET recorded_at = statement_timestamp()
@@ -17,8 +18,26 @@ WITH release AS (
     ON CONFLICT (task_name) DO UPDATE
        SET first_known_at = coalesce(n.first_known_at, statement_timestamp()), last_known_at = statement_timestamp()
 )
-INSERT INTO horsies_worker_instances (worker_id, period_ms, queues, names_sha) VALUES ($1, $2, $3::text[], $4)
+INSERT INTO horsies_worker_instances (worker_id, period_ms, queues, names_sha, completion_key, state, wanted_state,
+    wanted_processes, wanted_by, wanted_at)
+VALUES ($1, $2, $3::text[], $4, $6, 'RUNNING', $7::varchar, $8, $9::varchar,
+        CASE WHEN $7::varchar IS NOT NULL OR $8::int IS NOT NULL THEN statement_timestamp() END)
 ON CONFLICT (worker_id) DO NOTHING;
+
+-- name: register_drain :none
+-- params: worker_id, completion_key
+-- A worker of the testing kit that lives for one call: its tasks may complete themselves, and no other worker watches it.
+INSERT INTO horsies_worker_instances (worker_id, period_ms, completion_key, stopped_at)
+VALUES ($1, 1000, $2, statement_timestamp());
+
+-- name: forget_drain :none
+-- params: worker_id
+DELETE FROM horsies_worker_instances WHERE worker_id = $1;
+
+-- name: read_wish :many
+-- params: worker_id
+-- For a worker that waits for a wish or carries one out; others read it with their heartbeat.
+SELECT {{wish}} FROM horsies_worker_instances WHERE worker_id = $1;
 
 -- name: close_instance :none
 -- params: worker_id

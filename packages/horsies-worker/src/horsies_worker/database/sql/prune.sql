@@ -67,6 +67,21 @@ WITH oldest AS MATERIALIZED (
 )
 SELECT count(*) AS deleted FROM gone;
 
+-- name: prune_unique_keys :one
+-- params: max_age, row_limit
+-- Keys that are free again. The row also knows the last sends of its key, so it stays for a while. A sender that locks it
+-- is left alone, and one that has just repointed it has moved `until`, which the lock looks at again.
+WITH free AS MATERIALIZED (
+    SELECT k.ctid AS tid FROM horsies_unique_keys k
+     WHERE k.until < statement_timestamp() - $1::interval
+       AND NOT EXISTS (SELECT FROM horsies_tasks t
+                        WHERE t.id = k.task_id AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING'))
+     ORDER BY k.until LIMIT $2 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM horsies_unique_keys WHERE ctid = ANY (ARRAY(SELECT tid FROM free)) RETURNING key
+)
+SELECT count(*) AS deleted FROM gone;
+
 -- name: prune_rate_limits :one
 -- params: max_age, row_limit
 -- Rates that have been full for so long: a group without a row has its full burst, too.
@@ -81,11 +96,13 @@ SELECT count(*) AS deleted FROM gone;
 -- name: prune_tasks :one
 -- params: max_age, since, row_limit
 -- Only ended tasks have a terminal_at; the status is checked as well. The task of a workflow node stays as long as its
--- workflow and the root workflow. Attempts are deleted with their task.
+-- workflow and the root workflow. Attempts are deleted with their task. Tasks with a lifetime of their own are left to
+-- prune_kept_tasks.
 WITH oldest AS MATERIALIZED (
     SELECT t.ctid AS tid, t.terminal_at FROM horsies_tasks t
      WHERE t.terminal_at >= $2::timestamptz AND t.terminal_at < statement_timestamp() - $1::interval
        AND t.status || '' IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+       AND (t.keep_seconds IS NULL OR t.is_workflow_task)
        AND (NOT t.is_workflow_task OR NOT EXISTS (
             SELECT 1 FROM horsies_workflow_tasks n
               JOIN horsies_workflows w ON w.id = n.workflow_id
@@ -99,6 +116,32 @@ WITH oldest AS MATERIALIZED (
     DELETE FROM horsies_tasks WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING id
 )
 SELECT (SELECT count(*) FROM gone) AS deleted, coalesce((SELECT max(terminal_at) FROM oldest), $2) AS reached;
+
+-- name: prune_kept_tasks :one
+-- params: row_limit
+-- Tasks with a lifetime of their own (`keep_for`). Lifetimes are few: the index begins with them, and each is found by one
+-- descent; of each only the tasks that are due are read. The run of a workflow's task decides over that task.
+WITH RECURSIVE lifetime AS (
+    (SELECT t.keep_seconds FROM horsies_tasks t
+      WHERE t.keep_seconds IS NOT NULL AND t.terminal_at IS NOT NULL ORDER BY t.keep_seconds, t.terminal_at LIMIT 1)
+    UNION ALL
+    SELECT n.keep_seconds FROM lifetime l
+     CROSS JOIN LATERAL (SELECT t.keep_seconds FROM horsies_tasks t
+                          WHERE t.keep_seconds > l.keep_seconds AND t.terminal_at IS NOT NULL
+                          ORDER BY t.keep_seconds, t.terminal_at LIMIT 1) AS n
+), oldest AS MATERIALIZED (
+    SELECT due.tid FROM lifetime l
+     CROSS JOIN LATERAL (SELECT t.ctid AS tid FROM horsies_tasks t
+                          WHERE t.keep_seconds = l.keep_seconds
+                            AND t.terminal_at <= statement_timestamp() - make_interval(secs => l.keep_seconds)
+                            AND t.status || '' IN ('COMPLETED', 'FAILED', 'CANCELLED', 'EXPIRED')
+                            AND NOT t.is_workflow_task
+                          ORDER BY t.keep_seconds, t.terminal_at LIMIT $1 FOR UPDATE SKIP LOCKED) AS due
+     LIMIT $1
+), gone AS (
+    DELETE FROM horsies_tasks WHERE ctid = ANY (ARRAY(SELECT tid FROM oldest)) RETURNING id
+)
+SELECT count(*) AS deleted FROM gone;
 
 -- name: prune_workflow_nodes :one
 -- params: max_age, row_limit

@@ -396,7 +396,8 @@ RETURNING n.task_index;
 -- params: id, indexes, task_ids, not_ready, max_bytes, not_available
 -- Turns nodes into tasks and composes their arguments: one member per injected parameter, either the upstream's stored
 -- result or, for a parameter that takes the bare value, the part after its "ok". Outcomes: enqueued; too large; a gap,
--- with 'no value' of the source `missing`.
+-- with 'no value' of the source `missing`. A context has the results of its sources, and under "", which no node is
+-- called, how the nodes of the workflows among them ended.
 WITH RECURSIVE {{around}}, target AS MATERIALIZED (
     SELECT n.*, x.task_id AS new_id FROM unnest($2::int[], $3::text[]) AS x (at, task_id)
      CROSS JOIN LATERAL (SELECT n.ctid AS tid, n.id, n.task_index, n.node_id, n.task_name, n.args, n.kwargs, n.queue_name, n.priority,
@@ -423,10 +424,21 @@ WITH RECURSIVE {{around}}, target AS MATERIALIZED (
                            SELECT coalesce(string_agg(to_json(c.node_id)::text || ':' || coalesce(c.result, c.error,
                                   CASE WHEN c.status IN ('COMPLETED', 'FAILED', 'SKIPPED') THEN $6::text ELSE $4::text END
                                   ), ','), '')
+                                  || coalesce(',"":{' || string_agg(to_json(c.node_id)::text || ':' || s.text, ',')
+                                              FILTER (WHERE s.text IS NOT NULL) || '}', '')
                              FROM unnest(target.workflow_ctx_from) AS u (node_id)
-                            CROSS JOIN LATERAL (SELECT c.node_id, c.status, c.result, c.error
+                            CROSS JOIN LATERAL (SELECT c.node_id, c.status, c.result, c.error, c.sub_workflow_id
                                                   FROM horsies_workflow_tasks c
-                                                 WHERE c.workflow_id = $1 AND c.node_id = u.node_id LIMIT 1) AS c) || '}}'
+                                                 WHERE c.workflow_id = $1 AND c.node_id = u.node_id LIMIT 1) AS c
+                             LEFT JOIN LATERAL (
+                                  SELECT json_build_object('status', r.status, 'total', count(*),
+                                         'completed', count(*) FILTER (WHERE x.status = 'COMPLETED'),
+                                         'failed', count(*) FILTER (WHERE x.status = 'FAILED'),
+                                         'skipped', count(*) FILTER (WHERE x.status = 'SKIPPED'))::text AS text
+                                    FROM horsies_workflows r JOIN horsies_workflow_tasks x ON x.workflow_id = r.id
+                                   WHERE c.sub_workflow_id IS NOT NULL AND r.id = c.sub_workflow_id
+                                     AND x.compensates IS NULL
+                                   GROUP BY r.id) AS s ON true) || '}}'
                       WHEN a.source ? 'batch' THEN (
                            SELECT json_build_object('batch_id', $1::text, 'total', count(*),
                                   'completed', count(*) FILTER (WHERE n.status = 'COMPLETED'),
@@ -576,9 +588,10 @@ WITH target AS MATERIALIZED (
 SELECT child_id, status FROM target;
 
 -- name: launch_map :many
--- params: id, index, child_id
+-- params: id, index, child_id, items
 -- One node per item of the upstream's list, in a workflow of their own whose result is the list of their results. The
--- items are cut out of the stored text in the database; the worker does not read them. Workers of older releases tell such
+-- items are cut out of the stored text in the database; the worker does not read them, unless a payload codec has encoded
+-- the list: then `items` has them, each encoded by itself. Workers of older releases tell such
 -- a workflow by its definition_key. The items' tasks have the group of this inner run: that of the node, else of the run.
 WITH target AS MATERIALIZED (
     SELECT n.id, n.sub_workflow_name, n.kwargs::json -> 'map' AS pattern, n.group_key, d.result FROM horsies_workflow_tasks n
@@ -588,8 +601,9 @@ WITH target AS MATERIALIZED (
      WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.status IN ('PENDING', 'READY') AND n.kind = 'map'
        FOR UPDATE OF n
 ), fit AS MATERIALIZED (
-    SELECT t.*, t.result::json -> 'ok' AS items, json_array_length(t.result::json -> 'ok') AS width FROM target t
-     WHERE json_typeof(t.result::json -> 'ok') = 'array'
+    SELECT t.*, l.items, json_array_length(l.items) AS width FROM target t
+     CROSS JOIN LATERAL (SELECT coalesce($4::json, t.result::json -> 'ok') AS items OFFSET 0) AS l
+     WHERE json_typeof(l.items) = 'array'
 ), child AS (
     INSERT INTO horsies_workflows (id, name, status, definition_key, parent_workflow_id, parent_task_index,
                                    root_workflow_id, depth, sent_at, started_at, nodes_left, metadata, group_key,
@@ -626,6 +640,37 @@ SELECT CASE WHEN t.pattern ->> 'max_width' IS NULL THEN 'no width' WHEN f.width 
        f.width, (t.pattern ->> 'max_width')::int AS max_width
   FROM target t LEFT JOIN fit f ON f.id = t.id;
 
+-- name: encoded_list :many
+-- params: id, index
+-- The list of a map, if a payload codec has encoded it.
+SELECT substr(d.result, 7, length(d.result) - 7) AS value FROM horsies_workflow_tasks n
+ CROSS JOIN LATERAL (
+       WITH RECURSIVE {{around}}
+       SELECT d.result FROM (SELECT n.args_from -> '*' AS source) AS a {{sources}}) AS d
+ WHERE n.workflow_id = $1 AND n.task_index = $2 AND n.kind = 'map' AND d.result LIKE '{"ok":{%'
+   AND d.result::json -> 'ok' ->> 'horsies.encoded' IS NOT NULL;
+
+-- name: encoded_conditions :many
+-- params: id, indexes
+-- Values that a payload codec has encoded, of nodes that decide whether others run. Those of signals were jsonb, which
+-- orders their members in its own way.
+SELECT n.task_index, n.node_id, n.result FROM unnest($2::int[]) AS x (at)
+ CROSS JOIN LATERAL (SELECT n.task_index, n.node_id, n.result, n.decides FROM horsies_workflow_tasks n
+                      WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at ORDER BY n.task_index LIMIT 1) AS n
+ WHERE n.decides <> '{}' AND n.result LIKE '{"ok":{%"horsies.encoded"%';
+
+-- name: store_conditions :many
+-- params: id, indexes, results
+-- The same values decoded, for when_state. The workflow is locked, and the nodes have ended.
+WITH decided AS MATERIALIZED (
+    SELECT n.tid, x.result FROM unnest($2::int[], $3::text[]) AS x (at, result)
+     CROSS JOIN LATERAL (SELECT n.ctid AS tid FROM horsies_workflow_tasks n
+                          WHERE n.workflow_id = $1 AND n.task_index BETWEEN x.at AND x.at
+                            AND n.status || '' = 'COMPLETED' ORDER BY n.task_index LIMIT 1) AS n
+)
+UPDATE horsies_workflow_tasks n SET result = d.result FROM decided d WHERE n.ctid = d.tid
+RETURNING n.task_index;
+
 -- name: finish_facts :many
 -- params: id, policy, row_limit
 -- For the last step: the status of every node that the success policy names, the first failed nodes, and their number.
@@ -650,7 +695,7 @@ SELECT EXISTS (SELECT FROM horsies_workflow_tasks n WHERE n.workflow_id = $1 AND
        p.node_id, p.child_id, p.error
   FROM (SELECT 1) AS one
   LEFT JOIN LATERAL (
-       SELECT n.node_id, c.id AS child_id, left(c.error, 4000) AS error FROM horsies_workflow_tasks n
+       SELECT n.node_id, c.id AS child_id, left(c.error, 20000) AS error FROM horsies_workflow_tasks n
         CROSS JOIN LATERAL (SELECT c.id, c.error FROM horsies_workflows c
                              WHERE c.id = n.sub_workflow_id AND c.status || '' = 'PAUSED' LIMIT 1) AS c
         WHERE n.workflow_id = $1 AND n.status = 'RUNNING' ORDER BY n.task_index LIMIT 1) AS p ON true;
@@ -677,13 +722,13 @@ SELECT n.node_id, n.error, {{is_map}} AS is_item, n.task_index
  WHERE w.id = $1;
 
 -- name: finish_workflow :one
--- params: id, status, error, max_bytes, too_large, not_taken
+-- params: id, status, error, max_bytes, too_large, not_taken, not_available
 -- The result is that of the output node; a branch that was not taken has none. The result of a map is the list of its
 -- nodes' values; if one is missing, the map has no result instead of a shorter list. That of a partial map is the list of
 -- their results, ok and err.
 WITH output AS MATERIALIZED (
     SELECT CASE WHEN w.success_policy ->> 'partial' = 'true' THEN (
-                     SELECT '{"ok":[' || coalesce(string_agg(coalesce(n.result, n.error), ',' ORDER BY n.task_index), '') || ']}'
+                     SELECT '{"ok":[' || coalesce(string_agg(coalesce(n.result, n.error, $7::text), ',' ORDER BY n.task_index), '') || ']}'
                        FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.compensates IS NULL)
                 WHEN {{is_map}} THEN (
                      SELECT CASE WHEN bool_and(v.text IS NOT NULL) IS NOT FALSE
@@ -884,7 +929,7 @@ WITH RECURSIVE place (run_id, key, generation) AS (
     SELECT n.id, n.node_id, n.result, n.compensate, n.task_id,
            (row_number() OVER (ORDER BY p.key || ARRAY[p.generation, -coalesce(n.ended_seq, 0)], n.task_index))::int AS nth
       FROM place p JOIN horsies_workflow_tasks n ON n.workflow_id = p.run_id
-     WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND n.result NOT LIKE '{"continue":%'
+     WHERE n.status = 'COMPLETED' AND n.compensate IS NOT NULL AND coalesce(n.result, '') NOT LIKE '{"continue":%'
        AND NOT EXISTS (SELECT FROM horsies_workflow_tasks u WHERE u.compensates = n.id)
 ), base AS (
     SELECT coalesce(max(n.task_index), -1) + 1 AS first, (SELECT count(*) FROM undone)::int AS width,
