@@ -27,8 +27,12 @@ class Action:
     screens: frozenset[str]
     states: frozenset[str]
     """The states of the targets that it applies to."""
+    is_shown: bool = True
+    """Whether the footer shows its key; help and palette always do."""
     asked: str = ""
     """The report when a worker or a scheduler carries it out: `the worker was asked`."""
+    takes: str = ""
+    """What it applies to, in words; empty: the names of the states."""
 
     def question(self, count: int) -> str:
         return f"{self.verb} {plural(count, self.noun)}?"
@@ -38,6 +42,8 @@ class Action:
 
 
 _TASK_SCREENS: Final = frozenset({"tasks", "task", "worker"})
+_SCHEDULE_SCREENS: Final = frozenset({"schedules", "schedule"})
+_SCHEDULES: Final = frozenset({"active", "paused", "data active", "data paused"})
 _RUN_SCREENS: Final = frozenset({"workflows", "workflow"})
 
 ACTIONS: Final = (
@@ -45,12 +51,18 @@ ACTIONS: Final = (
         "cancel", "c", "Cancel", "task", "Cancel", "cancelled",
         "What waits never runs. What runs is asked to stop; its worker stops it.",
         "may_cancel", _TASK_SCREENS | {"stale"}, frozenset({"PENDING", "CLAIMED", "RUNNING"}),
-        "asked to stop",
+        asked="asked to stop",
     ),
     Action(
         "retry", "R", "Retry", "task", "Retry", "sent back to the queue",
         "The same task runs again under its id, at once. Its history stays.",
         "may_retry", _TASK_SCREENS, frozenset({"FAILED", "CANCELLED", "EXPIRED"}),
+    ),
+    Action(
+        "purge", "X", "Purge", "task", "Purge", "deleted",
+        "The rows of these ended tasks and of their attempts are deleted; waiters see that there is no such task.",
+        "may_purge", _TASK_SCREENS, frozenset({"COMPLETED", "FAILED", "CANCELLED", "EXPIRED"}),
+        is_shown=False,
     ),
     Action(
         "requeue_stale", "Q", "Requeue", "stale task", "Requeue", "sent back to the queue",
@@ -103,15 +115,39 @@ ACTIONS: Final = (
         "may_signal", frozenset({"workflow"}), frozenset({"PENDING", "RUNNING", "PAUSED"}),
     ),
     Action(
+        "drain_worker", "D", "Drain/resume", "worker", "Drain or resume", "switched",
+        "A drained worker finishes what runs, claims nothing more and stays alive. A drained one claims again.",
+        "may_control_worker", frozenset({"workers"}), frozenset({"alive", "late", "draining", "drained"}),
+        asked="asked; it acts with its next heartbeat",
+    ),
+    Action(
+        "grow_worker", "plus", "One child more", "worker", "Add a child process to", "grown",
+        "One more child process starts at once, until the worker restarts.",
+        "may_control_worker", frozenset({"workers"}), frozenset({"alive", "late", "draining", "drained"}),
+        asked="asked to start one more child",
+    ),
+    Action(
+        "shrink_worker", "minus", "One child fewer", "worker", "Take a child process from", "shrunk",
+        "One child process leaves when it has no task, until the worker restarts. Nothing is interrupted.",
+        "may_control_worker", frozenset({"workers"}), frozenset({"alive", "late", "draining", "drained"}),
+        asked="asked to let one child leave",
+    ),
+    Action(
         "run_schedule", "n", "Run now", "schedule", "Run", "run",
         "One run beside its slots, made by the next scheduler that looks. A paused one runs too.",
-        "may_run_schedule", frozenset({"schedules"}), frozenset({"active", "paused"}),
-        "asked to run",
+        "may_run_schedule", _SCHEDULE_SCREENS, _SCHEDULES,
+        asked="asked to run",
     ),
     Action(
         "pause_schedule", "P", "Pause/resume", "schedule", "Pause or resume", "switched",
         "The slots of a paused schedule pass without a run. A paused one is resumed.",
-        "may_run_schedule", frozenset({"schedules"}), frozenset({"active", "paused"}),
+        "may_run_schedule", _SCHEDULE_SCREENS, _SCHEDULES,
+    ),
+    Action(
+        "remove_schedule", "D", "Remove", "schedule", "Remove", "removed",
+        "It has no further run, and its history is deleted. One in code of the same name runs again.",
+        "may_remove_schedule", _SCHEDULE_SCREENS, frozenset({"data active", "data paused"}),
+        takes="schedules that were made at run time",
     ),
 )  # fmt: skip
 

@@ -31,7 +31,9 @@ from horsies_tui.text import inert
 from horsies_tui.themes import CYCLE, DEFAULT_VARIABLES, THEMES
 from horsies_tui.widgets.bars import PLACES, Banner, BarState, StatusBar
 
-_SHEETS: Final = ("overview", "tasks", "task", "worker", "queue", "stale", "workflow", "maintenance", "confirm", "help")
+_SHEETS: Final = (
+    "overview", "tasks", "task", "worker", "queue", "stale", "workflow", "schedule", "maintenance", "confirm", "help",
+)  # fmt: skip
 
 
 class Dashboard(App[None]):

@@ -9,6 +9,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from horsies_tui.actions import for_screen
 from horsies_tui.data.filters import Query
 from horsies_tui.data.windows import WINDOWS
+from horsies_tui.screens.help import key_name
 from horsies_tui.themes import CYCLE
 from horsies_tui.widgets.bars import PLACES
 
@@ -52,7 +53,11 @@ class DashboardCommands(Provider):
         for action in for_screen(name):
             if app.may(action):
                 label = f"{action.verb.lower()} the selected {action.noun}s"
-                yield label, partial(screen.run_action, f"act('{action.id}')"), f"key {action.key}: {action.means}"
+                yield (
+                    label,
+                    partial(screen.run_action, f"act('{action.id}')"),
+                    f"key {key_name(action.key)}: {action.means}",
+                )
         for theme in CYCLE:
             if theme in app.available_themes:
                 yield f"theme {theme}", partial(setattr, app, "theme", theme), "colours"

@@ -77,7 +77,8 @@ class DemoSource:
         workers = self.world.worker_statuses(self.now)
         counts = {status: models.Count(sum(task.status is status for task in tasks)) for status in TaskStatus}
         queues = tuple(self._queue(name, workers) for name in ("default", "mail", "media", "payments"))
-        found = alerts(queues, workers, self._ends(FAILING_SPAN))
+        quarantined = sum(task.error == "CRASH_LIMIT" for task in tasks)
+        found = alerts(queues, workers, self._ends(FAILING_SPAN), quarantined=quarantined)
         return models.Overview(counts, queues, tuple(workers), self._series(window), found, self._failing(window))
 
     def _ends(self, span: timedelta) -> models.Ends:
@@ -216,6 +217,8 @@ class DemoSource:
             "sent_at": self._at(task.sent), "created_at": self._at(task.sent), "enqueued_at": self._at(task.enqueued),
             "claimed_at": self._at_or_none(task.claimed), "started_at": self._at_or_none(task.started),
             "cancel_requested_at": None, "good_until": None, "next_retry_at": None, "unique_key": None,
+            "crash_count": 0, "snoozes": 0,
+            "unique_until": None,
             "metadata": task.metadata,
             "worker_hostname": self.world.host(task.worker) if has_run else None,
             "worker_pid": 5120 if has_run else None, "workflow_id": task.workflow, "seen_at": self.now,
@@ -315,6 +318,9 @@ class DemoSource:
     async def schedules(self) -> tuple[models.ScheduleRow, ...]:
         return self.world.schedules(self.now)
 
+    async def schedule(self, name: str) -> models.ScheduleDetail | None:
+        return self.world.schedule(name, self.now)
+
     async def maintenance(self) -> models.Maintenance:
         return models.Maintenance(self.world.findings(self.now), self.world.tables())
 
@@ -330,10 +336,14 @@ class DemoSource:
         world = self.world
         if action == "pause_queue":
             world.paused ^= {target.id}
+        elif action.endswith("_worker"):
+            return "the demo has no workers to ask"
         elif action.endswith("_policy"):
             self._policies.act(action, target.id, target.change)
         elif action == "pause_schedule":
             world.paused_schedules ^= {target.id}
+        elif action == "remove_schedule":
+            world.removed_schedules.add(target.id)
         elif action == "run_schedule":
             world.asked.add(target.id)
         elif action.endswith("_workflow"):
@@ -348,6 +358,8 @@ class DemoSource:
             return GONE
         elif task.status != target.expected:
             return CHANGED
+        elif action == "purge":
+            del world.tasks[target.id]
         elif action in ("retry", "requeue_stale"):
             task.status, task.started, task.ended, task.error, task.worker = TaskStatus.PENDING, None, None, None, None
             task.enqueued = self._began - self._clock()

@@ -10,9 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from horsies.operate.doctor import Finding, Severity
+from horsies.operate.schedule_views import ScheduleRun, StoredSchedule
 from horsies.operate.views import WorkerLiveness, WorkerStatus
 from horsies.status import TaskStatus
-from horsies_tui.data.models import ScheduleRow, TableFacts
+from horsies_tui.data.models import ScheduleDetail, ScheduleRow, TableFacts
 from horsies_tui.demo_runs import DemoRuns
 from horsies_tui.demo_tasks import ERRORS, NAMES, TENANTS, DemoTask
 
@@ -31,6 +32,8 @@ _PLAN: Final = (
     ("poll_carrier", "sync_inventory", 120, 47, 64_800), ("weekly_newsletter", "send_newsletter", 604_800, 381_600, 13),
 )  # fmt: skip
 """Schedule, task, seconds between two runs, and their offset from the epoch; runs so far."""
+_STORED: Final = frozenset({"poll_carrier", "weekly_newsletter"})
+"""Those that were made at run time."""
 
 
 class World:
@@ -47,6 +50,7 @@ class World:
         self.lost = self.new_id()
         """A worker that died earlier; other workers have ended its tasks."""
         self.paused_schedules = {"weekly_newsletter"}
+        self.removed_schedules = set[str]()
         self.asked: set[str] = set()
         self._runs: dict[str, str] = {}
         self._fill_ended()
@@ -182,6 +186,8 @@ class World:
     def schedules(self, now: datetime) -> tuple[ScheduleRow, ...]:
         rows: list[ScheduleRow] = []
         for name, _, every, offset, runs in _PLAN:
+            if name in self.removed_schedules:
+                continue
             since = timedelta(seconds=(now.timestamp() - offset) % every)
             due = timedelta(seconds=every) - since
             task = self.tasks[self._runs[name]]
@@ -192,11 +198,40 @@ class World:
                     paused_at=now - timedelta(days=2) if name in self.paused_schedules else None,
                     run_requested_at=now if name in self.asked else None, updated_at=now - timedelta(seconds=3),
                     overdue_by=None, unlisted_for=timedelta(seconds=3), scheduler_seen=timedelta(seconds=3),
+                    is_data=name in _STORED, is_enabled=True if name in _STORED else None,
+                    is_known=True if name in _STORED else None, problem_at=None,
                     due_in=due, last_age=since, last_status=str(task.status), is_workflow=False,
                     drift=timedelta(milliseconds=10),
                 )
             )  # fmt: skip
         return tuple(rows)
+
+    def schedule(self, name: str, now: datetime) -> ScheduleDetail | None:
+        row = next((row for row in self.schedules(now) if row.schedule_name == name), None)
+        if row is None:
+            return None
+        _, task, every, _, runs = next(plan for plan in _PLAN if plan[0] == name)
+        stored = None
+        if row.is_data:
+            made = now - timedelta(days=40)
+            stored = StoredSchedule(
+                name=name, task_name=task, workflow=None, pattern={"kind": "interval", "seconds": every},
+                kwargs={"region": "eu"}, queue_name=None, group_key=None, timezone="UTC", skipped_times="fire",
+                overlap="skip", catch_up_missed=False, max_catch_up_runs=100, jitter_s=0, enabled=True, version=3,
+                created_by="ops", created_at=made, updated_at=made,
+            )  # fmt: skip
+        last = row.last_run_at or now
+        history = [
+            ScheduleRun(
+                slot=(slot := last - number * timedelta(seconds=every)), last_slot=slot,
+                fired_at=slot + timedelta(milliseconds=8 + 3 * number),
+                task_id=None if number == 3 else row.last_task_id if number == 0 else f"{name}-{runs - number}",
+                skipped="overlap" if number == 3 else None, is_request=False,
+                status=None if number == 3 else row.last_status if number == 0 else "COMPLETED", error_code=None,
+            )
+            for number in range(min(runs, 12))
+        ]  # fmt: skip
+        return ScheduleDetail(row, stored, None, tuple(history))
 
     def tables(self) -> tuple[TableFacts, ...]:
         tasks = len(self.tasks)
@@ -232,7 +267,7 @@ class World:
             Finding("vacuum", Severity.WARN, f"horsies_tasks has {DEAD_ROWS:,} dead rows",
                     "every claim walks past them", "look for an old transaction, or vacuum it: VACUUM horsies_tasks"),
             Finding("server", Severity.OK, "PostgreSQL 18.1, UTF8"),
-            Finding("schema", Severity.OK, "at revision 0022"),
+            Finding("schema", Severity.OK, "at revision 0028"),
             Finding("notify", Severity.OK, "a notification takes 1.2 ms"),
             Finding("connections", Severity.OK, "41 of 300 in use"),
             Finding("workers", Severity.OK,

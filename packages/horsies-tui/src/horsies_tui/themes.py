@@ -7,7 +7,7 @@ from textual.theme import Theme
 GLYPHS: Final = {
     "PENDING": "○", "CLAIMED": "◔", "RUNNING": "▶", "COMPLETED": "✓", "FAILED": "✗", "CANCELLED": "⊘",
     "EXPIRED": "◌", "READY": "◦", "WAITING": "◷", "ENQUEUED": "◔", "SKIPPED": "–", "PAUSED": "‖",
-    "alive": "●", "late": "◐", "dead": "✗", "stopped": "○",
+    "alive": "●", "late": "◐", "dead": "✗", "stopped": "○", "draining": "◔", "drained": "‖",
     "ok": "✓", "warn": "▲", "problem": "✗", "hidden": "◌",
     "WORKER_FAILURE": "☠",
 }  # fmt: skip
@@ -23,7 +23,8 @@ _LIGHT: Final = {
 
 _ALIASES: Final = {name.upper(): name for name in _DARK} | {
     "READY": "claimed", "ENQUEUED": "claimed", "WAITING": "claimed", "PAUSED": "expired", "alive": "completed",
-    "late": "claimed", "dead": "failed", "ok": "completed", "warn": "claimed", "problem": "failed",
+    "late": "claimed", "draining": "claimed", "drained": "claimed", "dead": "failed",
+    "ok": "completed", "warn": "claimed", "problem": "failed",
     "WORKER_FAILURE": "failed",
 }  # fmt: skip
 MUTED: Final = "muted"

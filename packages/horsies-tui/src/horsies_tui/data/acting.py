@@ -12,8 +12,10 @@ from typing import Final
 from horsies.operate import actions
 from horsies.operate.actions import Outcome
 from horsies.operate.broker import PostgresBroker
+from horsies.operate.filters import TaskFilter
 from horsies.operate.policy_control import PolicyControl
-from horsies.status import NodeStatus, WorkflowStatus
+from horsies.operate.worker_control import MAX_PROCESSES, WorkerControl
+from horsies.status import NodeStatus, TaskStatus, WorkflowStatus
 from horsies.workflow.control import WorkflowControl
 from horsies.workflow.info import WorkflowNodeInfo
 from horsies.workflow.retrying import why_not
@@ -22,6 +24,8 @@ from horsies_tui.data.source import Target
 
 CHANGED: Final = "changed meanwhile"
 GONE: Final = "is gone"
+NOT_PURGED: Final = "its workflow has not ended"
+BY: Final = "the dashboard"
 NOTHING_TO_RETRY: Final = "there is nothing to retry"
 DELIVERED: Final = "DELIVERED"
 UNDELIVERED: Final = {
@@ -48,6 +52,8 @@ async def act(broker: PostgresBroker, action: str, targets: Sequence[Target]) ->
         paused = await broker.get_paused_queues()
         states = {target.id: "paused" if target.id in paused else "open" for target in targets}
         return await _each(targets, states, broker.pause_queue, broker.resume_queue)
+    if action.endswith("_worker"):
+        return await _act_on_workers(broker.workers, action, targets)
     if action.endswith("_policy"):
         return await _act_on_policies(broker.policies, action, targets)
     states = {name: one.status for name, one in (await broker.get_task_states([one.id for one in targets])).items()}
@@ -56,9 +62,21 @@ async def act(broker: PostgresBroker, action: str, targets: Sequence[Target]) ->
         change = actions.cancel if action == "cancel" else actions.retry
         outcome = await change(broker, [target.id for target in kept])
         return replace(outcome, not_done=(*left, *outcome.not_done))
+    if action == "purge":
+        return await _purge(broker, kept, left)
     return await _recover(
         kept, left, broker.requeue_stale_claimed if action == "requeue_stale" else broker.mark_stale_tasks_as_failed
     )
+
+
+async def _purge(broker: PostgresBroker, kept: Sequence[Target], left: Left) -> Outcome:
+    """Delete the rows of these ended tasks; those of a workflow that has not ended stay."""
+    ids = [target.id for target in kept]
+    states = frozenset(TaskStatus(target.expected) for target in kept)
+    done = await broker.purge_tasks(TaskFilter(ids=ids, statuses=states)) if ids else 0
+    there = await broker.get_task_states(ids) if done < len(ids) else {}
+    left += [(one, NOT_PURGED if state.workflow_is_live else CHANGED) for one, state in there.items()]
+    return Outcome(done, not_done=tuple(left))
 
 
 async def _recover(kept: Sequence[Target], left: Left, recover: Callable[[int, list[str]], Awaitable[int]]) -> Outcome:
@@ -69,11 +87,35 @@ async def _recover(kept: Sequence[Target], left: Left, recover: Callable[[int, l
 
 
 async def _act_on_schedules(broker: PostgresBroker, action: str, targets: Sequence[Target]) -> Outcome:
-    states = {one.schedule_name: "paused" if one.paused_at else "active" for one in await broker.get_schedules()}
+    control = broker.schedules
+    states: dict[str, str] = {}
+    for target in targets:
+        if (one := await control.state(target.id)) is not None:
+            states[one.schedule_name] = ("data " if one.is_data else "") + ("paused" if one.paused_at else "active")
+    if action == "remove_schedule":
+        return await _each(targets, states, control.delete, control.delete, GONE)
     if action == "pause_schedule":
-        return await _each(targets, states, broker.pause_schedule, broker.resume_schedule, GONE)
-    found = await _each(targets, states, broker.run_schedule_now, broker.run_schedule_now, GONE)
+        return await _each(targets, states, control.pause, control.resume, GONE)
+    found = await _each(targets, states, control.run_now, control.run_now, GONE)
     return replace(found, done=0, asked=found.done)
+
+
+async def _act_on_workers(control: WorkerControl, action: str, targets: Sequence[Target]) -> Outcome:
+    """Ask workers; the screen shows when they have acted."""
+    workers = {one.worker_id: one for one in await control.find()}
+    kept, left = _unmoved(targets, {name: one.standing for name, one in workers.items()})
+    for target in kept:
+        size = (workers[target.id].wanted_processes or workers[target.id].processes) + (
+            1 if action == "grow_worker" else -1
+        )
+        if action == "drain_worker":
+            is_drained = target.expected in ("draining", "drained")
+            await (control.resume if is_drained else control.drain)(target.id, requested_by=BY)
+        elif not 1 <= size <= MAX_PROCESSES:
+            left.append((target.id, f"a worker has 1 to {MAX_PROCESSES:,} children"))
+        else:
+            await control.resize(target.id, size, requested_by=BY)
+    return Outcome(0, asked=len(targets) - len(left), not_done=tuple(left))
 
 
 async def _act_on_policies(control: PolicyControl, action: str, targets: Sequence[Target]) -> Outcome:
@@ -155,6 +197,6 @@ async def _each(
     """Resume what the operator saw paused, and change the others. A change that returns False was refused."""
     kept, left = _unmoved(targets, states)
     for target in kept:
-        if await (resume if target.expected.lower() == "paused" else change)(target.id) is False:
+        if await (resume if target.expected.lower().endswith("paused") else change)(target.id) is False:
             left.append((target.id, refused))
     return Outcome(len(targets) - len(left), not_done=tuple(left))

@@ -26,11 +26,14 @@ def alerts(
     workers: Sequence[WorkerStatus],
     ends: Ends | None = None,
     schedules: Iterable[Finding] = (),
+    quarantined: int = 0,
 ) -> tuple[Alert, ...]:
-    """The alerts, the worst first. `schedules` are the doctor's findings about schedules."""
+    """The alerts, the worst first. `schedules` are the doctor's findings about schedules; `quarantined` counts
+    the tasks that crashed too often, up to 1,000."""
     found = [
-        *_workers(workers), *_queues(queues, has_workers=any(one.liveness.is_there for one in workers)),
+        *_workers(workers), *_queues(queues, workers),
         *(_ends(ends) if ends is not None else ()), *_schedules(schedules),
+        *_quarantined(quarantined),
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda alert: alert.level is Severity.WARN))
 
@@ -50,6 +53,13 @@ def _schedules(findings: Iterable[Finding]) -> Iterator[Alert]:
             yield Alert(one.severity, one.what, "schedules")
 
 
+def _quarantined(count: int) -> Iterator[Alert]:
+    if count:
+        what = plural(count, "task") if count < 1_000 else "1,000 tasks or more"
+        text = f"{what} in quarantine, crashed too often: R releases, X purges"
+        yield Alert(Severity.WARN, text, "tasks", "status:failed error:crash_limit")
+
+
 def _workers(workers: Sequence[WorkerStatus]) -> Iterator[Alert]:
     for one in workers:
         held = one.holds_running + one.holds_claimed
@@ -65,7 +75,10 @@ def _workers(workers: Sequence[WorkerStatus]) -> Iterator[Alert]:
             yield Alert(Severity.WARN, f"{name} uses {one.memory_percent:.0f} % of its memory", "workers")
 
 
-def _queues(queues: Iterable[QueueStatus], *, has_workers: bool) -> Iterator[Alert]:
+def _queues(queues: Iterable[QueueStatus], workers: Sequence[WorkerStatus]) -> Iterator[Alert]:
+    has_workers = any(one.liveness.is_there for one in workers)
+    served = {queue for one in workers if one.liveness.is_there for queue in one.queues}
+    drained = served - {queue for one in workers if one.is_claiming for queue in one.queues}
     for one in queues:
         waited = one.oldest_ready
         if not one.ready or waited is None:
@@ -75,5 +88,8 @@ def _queues(queues: Iterable[QueueStatus], *, has_workers: bool) -> Iterator[Ale
         elif not one.served_by and waited > UNSERVED:
             why = "no worker serves it" if has_workers else "there is no worker"
             yield Alert(Severity.PROBLEM, f"queue {one.name} waits for {span(waited)}: {why}", "workers")
+        elif one.name in drained and waited > UNSERVED:
+            text = f"queue {one.name} waits for {span(waited)}: its workers are drained"
+            yield Alert(Severity.PROBLEM, text, "workers")
         elif waited > LONG_READY:
             yield Alert(Severity.WARN, f"queue {one.name} is {span(waited)} behind", "tasks")

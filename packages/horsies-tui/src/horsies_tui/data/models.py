@@ -13,6 +13,7 @@ from horsies._pg.rows import FromRow
 from horsies.operate.doctor import Finding, Severity
 from horsies.operate.groups import QueueGroups
 from horsies.operate.policies import QueuePolicy, SharedLimit
+from horsies.operate.schedule_views import ScheduleRun, StoredSchedule
 from horsies.operate.stale import Verdict
 from horsies.operate.views import QueueStatus, ScheduleInfo, StaleTask, TaskSummary, WorkerStatus
 from horsies.status import TaskStatus, WorkflowStatus
@@ -28,6 +29,7 @@ class Rights:
     sees_arguments: bool = True
     may_cancel: bool = True
     may_retry: bool = True
+    may_purge: bool = True
     may_requeue: bool = True
     may_fail: bool = True
     may_pause_queue: bool = True
@@ -35,6 +37,8 @@ class Rights:
     may_pause_workflow: bool = True
     may_signal: bool = True
     may_run_schedule: bool = True
+    may_remove_schedule: bool = True
+    may_control_worker: bool = True
 
     @classmethod
     def none(cls) -> Self:
@@ -332,6 +336,24 @@ class ScheduleRow(ScheduleInfo):
     is_workflow: bool
     drift: timedelta | None
     """How long after its slot the last run was enqueued."""
+
+    @property
+    def target_state(self) -> str:
+        """Its state for actions: one that was made at run time can be removed as well."""
+        return ("data " if self.is_data else "") + ("paused" if self.paused_at else "active")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDetail:
+    row: ScheduleRow
+    stored: StoredSchedule | None
+    """What it is, if it was made at run time."""
+    problem: str | None
+    history: tuple[ScheduleRun, ...]
+
+    @property
+    def is_workflow(self) -> bool:
+        return self.row.is_workflow or (self.stored is not None and self.stored.workflow is not None)
 
 
 @dataclass(frozen=True, slots=True)

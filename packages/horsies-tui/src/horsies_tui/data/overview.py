@@ -31,7 +31,8 @@ async def overview(fetch: Fetch, window: timedelta, rates: Rates, estimates: Est
     counts = _live_counts(queues, known := await estimates(fetch)) | await _ended_counts(fetch, known)
     curves = await rates.look(fetch)
     failing = await fetch("failing", window, FAILURES_SEEN, FAILING_SHOWN)
-    found = alerts(queues, workers, await _recent_ends(fetch), await _schedule_findings(fetch))
+    quarantined = sum(row["found"] for row in await fetch("quarantined"))
+    found = alerts(queues, workers, await _recent_ends(fetch), await _schedule_findings(fetch), quarantined)
     return Overview(
         counts, tuple(queues), tuple(workers), curves, found, tuple(Failing.from_row(row) for row in failing)
     )  # fmt: skip

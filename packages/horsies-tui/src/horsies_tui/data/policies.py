@@ -1,16 +1,19 @@
-"""Policies as they are typed: `concurrency:2 rate:100/60 burst:20 fair:no limits:stripe,mailgun`; `none` lifts one."""
+"""Policies as they are typed: `concurrency:2 rate:100/60 burst:20 fair:no limits:stripe,mailgun weight:3 ageing:60`.
+
+`none` lifts a limit.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from horsies.config.limits import Rate
+from horsies.config.limits import HEAVIEST, LONGEST_WINDOW_S, Rate
 from horsies.errors import ConfigurationError
 from horsies.operate.policies import LIMIT_FIELDS, QUEUE_FIELDS, Policy, QueuePolicy, SharedLimit
 
 _NONE: Final = "none"
 _NO: Final = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
-_KEYS: Final = {"concurrency": "max_concurrency", "max_concurrency": "max_concurrency"}
+_KEYS: Final = {"concurrency": "max_concurrency", "max_concurrency": "max_concurrency", "ageing": "ageing_seconds"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ def typed(policy: Policy, fields: Sequence[str]) -> str:
     words += [f"rate:{rate.limit}/{rate.per_seconds:g}", f"burst:{rate.burst}"] if rate else [f"rate:{_NONE}"]
     if "fair" in fields:
         words += [f"fair:{'yes' if policy.fair else 'no'}", f"limits:{','.join(policy.limits) or _NONE}"]
+    if policy.weight is not None:
+        words.append(f"weight:{policy.weight}")
+    if policy.ageing_seconds is not None:
+        words.append(f"ageing:{policy.ageing_seconds:g}")
     return " ".join(words)
 
 
@@ -95,7 +102,8 @@ def words(change: Mapping[str, Any]) -> str:
 
 
 def _shown(fields: Sequence[str]) -> list[str]:
-    return ["concurrency", "rate", "burst", *(name for name in fields if name in ("fair", "limits"))]
+    others = {"fair": "fair", "limits": "limits", "weight": "weight", "ageing_seconds": "ageing"}
+    return ["concurrency", "rate", "burst", *(others[name] for name in fields if name in others)]
 
 
 def _value(name: str, text: str) -> Any:
@@ -115,6 +123,15 @@ def _value(name: str, text: str) -> Any:
         except ValueError:
             pass
         raise ValueError("a rate is LIMIT/SECONDS, such as rate:100/60, or none")
+    if name == "ageing_seconds":
+        try:
+            if 0.1 <= (seconds := float(text)) <= LONGEST_WINDOW_S:
+                return seconds
+        except ValueError:
+            pass
+        raise ValueError("ageing is a number of seconds from 0.1, or none")
+    if name == "weight" and not (text.isdecimal() and 1 <= int(text) <= HEAVIEST):
+        raise ValueError(f"weight is a whole number from 1 to {HEAVIEST:,}, or none")
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
         raise ValueError(f"{'concurrency' if name == 'max_concurrency' else name} is a whole number from 1, or none")
     return int(text)

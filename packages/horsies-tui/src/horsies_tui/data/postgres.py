@@ -14,11 +14,14 @@ from horsies import AppConfig, Horsies, PostgresConfig, ResilienceConfig
 from horsies._pg import channels
 from horsies._pg.refusals import and_remedy, worded
 from horsies._pg.statements import Statement, load, qualify
+from horsies.envelopes import redacted_message
 from horsies.errors import HorsiesError
 from horsies.operate import policies, reading
 from horsies.operate.actions import Outcome
 from horsies.operate.filters import TaskFilter
 from horsies.operate.groups import top_groups
+from horsies.operate.schedule_control import HISTORY
+from horsies.operate.schedule_views import ScheduleRun, StoredSchedule
 from horsies.operate.session import READ_TIMEOUT_MS, Fetch, bounded, is_denied, statements
 from horsies.operate.stale import SEEN_WITHIN
 from horsies.operate.views import TaskDetail, TaskSummary
@@ -47,6 +50,7 @@ MOMENTS: Final = 60
 
 _CANCEL: Final = "horsies_cancel_tasks(text[])"
 _SIGNAL: Final = "horsies_signal(text, text, jsonb, text, text)"
+_PURGE: Final = "horsies_purge_tasks(text[])"
 _FILES: Final = (
     "tasks.sql", "facets.sql", "overview.sql", "workers.sql", "stale.sql", "workflows.sql", "session.sql",
 )  # fmt: skip
@@ -84,8 +88,9 @@ class PostgresSource:
             for name in ("tasks", "task_attempts", "queue_state", "workflows", "schedule_state")
         ]
 
-        functions = [qualify(name, self._schema) for name in (_CANCEL, _SIGNAL)]
-        (row,) = await self._rows("session", *tables, *functions)
+        functions = [qualify(name, self._schema) for name in (_CANCEL, _SIGNAL, _PURGE)]
+        others = [qualify(name, self._schema) for name in ("horsies_schedules", "horsies_worker_instances")]
+        (row,) = await self._rows("session", *tables, *functions, *others)
         rights = models.Rights(**{field.name: row[field.name] for field in fields(models.Rights)})
         return models.Session(row["database"], row["role"], models.Rights.none() if row["is_standby"] else rights)
 
@@ -175,6 +180,22 @@ class PostgresSource:
 
     async def schedules(self) -> tuple[models.ScheduleRow, ...]:
         return tuple(await self.read(lambda fetch: reading.schedules(fetch, models.ScheduleRow, MAX_SCHEDULES)))
+
+    async def schedule(self, name: str) -> models.ScheduleDetail | None:
+        async def read(fetch: Fetch, shown: bool) -> models.ScheduleDetail | None:
+            rows = await reading.schedules(fetch, models.ScheduleRow, 1, names=[name])
+            if not rows:
+                return None
+            problems = await fetch("schedule_problem", name) if shown else ()
+            stored = await fetch("read_schedule" if shown else "show_schedule", name)
+            return models.ScheduleDetail(
+                rows[0],
+                StoredSchedule.of(stored[0]).without_envelopes() if stored else None,
+                redacted_message(problems[0]["problem"]) if problems else None,
+                tuple(map(ScheduleRun.from_row, await fetch("schedule_history", name, HISTORY))),
+            )
+
+        return await self._read_shown(read)
 
     async def maintenance(self) -> models.Maintenance:
         rows = await self._rows("table_facts_shown", qualify("horsies_tasks", self._schema))

@@ -15,7 +15,10 @@ _HIDDEN = {
     "pagedown", "left", "right", "ctrl+pageup", "ctrl+pagedown", "ctrl+home", "ctrl+end", "colon",
 }  # fmt: skip
 """Keys that are the same in every terminal program."""
-_NAMES = {"question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]", "plus": "+"}
+_NAMES = {
+    "question_mark": "?", "slash": "/", "left_square_bracket": "[", "right_square_bracket": "]", "plus": "+",
+    "minus": "-",
+}  # fmt: skip
 
 
 class HelpScreen(ModalScreen[None]):
@@ -33,10 +36,15 @@ class HelpScreen(ModalScreen[None]):
             yield Static(Content("\n").join(lines))
 
 
+def key_name(key: str) -> str:
+    """The character to type, for a key that Textual names by a word."""
+    return _NAMES.get(key, key)
+
+
 def keys_of(bindings: Mapping[str, ActiveBinding]) -> list[tuple[str, str]]:
     """The enabled keys of `Screen.active_bindings` and their descriptions."""
     return [
-        (_NAMES.get(key, key), active.binding.description)
+        (key_name(key), active.binding.description)
         for key, active in bindings.items()
         if key not in _HIDDEN and active.binding.description and active.enabled
     ]

@@ -49,7 +49,10 @@ class LiveScreen(Screen[None], Generic[T]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Add the keys of the screen's actions; `check_action` hides actions that are not allowed."""
-        acts = [Binding(one.key, f"act('{one.id}')", one.label) for one in for_screen(getattr(cls, "NAME", ""))]
+        acts = [
+            Binding(one.key, f"act('{one.id}')", one.label, show=one.is_shown)
+            for one in for_screen(getattr(cls, "NAME", ""))
+        ]
         cls.BINDINGS = [*acts, *cls.__dict__.get("BINDINGS", ())]  # pyright: ignore[reportConstantRedefinition]
         super().__init_subclass__(**options)
 
@@ -177,8 +180,8 @@ class LiveScreen(Screen[None], Generic[T]):
         if not self.dash.may(action):
             return
         if not targets:
-            states = ", ".join(sorted(state.lower() for state in action.states))
-            self.dash.say(f"nothing to {action.verb.lower()} here: it takes {states}", warn=True)
+            takes = action.takes or ", ".join(sorted(state.lower() for state in action.states))
+            self.dash.say(f"nothing to {action.verb.lower()} here: it takes {takes}", warn=True)
             return
 
         def answered(yes: bool | None) -> None:

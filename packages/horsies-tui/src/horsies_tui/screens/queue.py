@@ -26,7 +26,14 @@ from horsies_tui.widgets.panel import Panel, TablePanel
 from horsies_tui.widgets.texts import Fields
 from horsies_tui.widgets.typed import table_id
 
-_NAMES: Final = {"max_concurrency": "per group", "rate": "rate", "fair": "fair", "limits": "limits"}
+_NAMES: Final = {
+    "max_concurrency": "per group",
+    "rate": "rate",
+    "fair": "fair",
+    "limits": "limits",
+    "weight": "weight",
+    "ageing_seconds": "ageing",
+}
 _GROUPS: Final[Columns[GroupStatus]] = (
     Column("group", 0, lambda one: one.key, least=12),
     Column("waiting", 7, lambda one: dotted(one.waiting, number) + "+" * one.is_least, right=True),
@@ -137,9 +144,12 @@ class QueueScreen(LiveScreen[QueueDetail]):
 def _facts(one: QueuePolicy) -> Iterable[tuple[str, object]]:
     declared = Policy.of(one.declared or {})
     for name in QUEUE_FIELDS:
-        text = _text(getattr(one.effective, name))
+        value = getattr(one.effective, name)
+        if name in ("weight", "ageing_seconds") and value is None and name not in one.overridden:
+            continue
+        text = _text(value, name)
         if name in one.overridden:
-            text += f"  (overridden; declared: {_text(getattr(declared, name))})"
+            text += f"  (overridden; declared: {_text(getattr(declared, name), name)})"
         yield _NAMES[name], text
 
 
@@ -147,7 +157,9 @@ def _since(one: QueuePolicy) -> str:
     return f"{span(one.override_for)} ago" if one.overridden else "no"
 
 
-def _text(value: object) -> str:
+def _text(value: object, name: str = "") -> str:
+    if name in ("weight", "ageing_seconds"):
+        return "none" if value is None else f"{value} s" if name == "ageing_seconds" else str(value)
     if isinstance(value, bool):
         return "one task of each group in turn" if value else "as many of a group as fit"
     if isinstance(value, int):

@@ -7,12 +7,11 @@ from typing import Final
 from textual.app import ComposeResult
 from textual.widgets import DataTable
 
-from horsies.operate.schedule_state import FORGOTTEN_AFTER, LISTED_FOR, ScheduleState
+from horsies.operate.schedule_state import FORGOTTEN_AFTER, ScheduleState, is_scheduler_seen
 from horsies_tui.data.models import ScheduleRow
 from horsies_tui.data.source import MAX_SCHEDULES, Target
 from horsies_tui.screens.live import LiveScreen
-from horsies_tui.screens.task import TaskScreen
-from horsies_tui.screens.workflow import WorkflowScreen
+from horsies_tui.screens.schedule import ScheduleScreen
 from horsies_tui.text import dotted, inert, moment, number, short_id, span
 from horsies_tui.themes import MUTED, badge
 from horsies_tui.widgets.live_table import Column, Columns
@@ -21,7 +20,8 @@ from horsies_tui.widgets.panel import TablePanel
 _STATES: Final = {
     ScheduleState.ACTIVE: ("alive", "active"), ScheduleState.BY_HAND: ("alive", "by hand"),
     ScheduleState.OVERDUE: ("late", "late"), ScheduleState.PAUSED: ("PAUSED", "paused"),
-    ScheduleState.REMOVED: ("stopped", "removed"),
+    ScheduleState.REMOVED: ("stopped", "removed"), ScheduleState.BROKEN: ("late", "cannot run"),
+    ScheduleState.UNKNOWN: ("late", "unknown"),
 }  # fmt: skip
 
 
@@ -33,7 +33,7 @@ def _state(row: ScheduleRow) -> tuple[str, str]:
 
 
 def _coming(row: ScheduleRow) -> str:
-    if row.state in (ScheduleState.PAUSED, ScheduleState.REMOVED):
+    if row.state in (ScheduleState.PAUSED, ScheduleState.REMOVED, ScheduleState.BROKEN, ScheduleState.UNKNOWN):
         return "·"
     if row.state is ScheduleState.OVERDUE:
         return f"-{span(row.overdue_by)}"
@@ -47,6 +47,7 @@ def _result(row: ScheduleRow) -> str:
 _COLUMNS: Final[Columns[ScheduleRow]] = (
     Column("state", 13, lambda row: badge(*_state(row)), lambda row: _state(row)[0]),
     Column("schedule", 0, lambda row: row.schedule_name, least=16),
+    Column("from", 4, lambda row: "data" if row.is_data else "code", MUTED, above=76),
     Column("next in", 8, _coming, lambda row: "late" if row.state is ScheduleState.OVERDUE else "", right=True),
     Column("last run", 8, lambda row: dotted(row.last_age, span), right=True),
     Column("drift", 6, lambda row: dotted(row.drift, span), MUTED, above=84, right=True),
@@ -62,15 +63,17 @@ class SchedulesScreen(LiveScreen[tuple[ScheduleRow, ...]]):
     TABLE = "schedules"
     KINDS = frozenset({"schedules"})
     ABOUT = (
-        "Every schedule that a scheduler has served: its next and last run, how late a due one is, how far the last "
-        "run was from its slot, and the task or workflow that it started. Enter opens that. Removed: no live scheduler "
-        "lists it: it is gone from the code, or the scheduler of its app is down. It leaves the list after a day."
+        "Every schedule that a scheduler has served, or that was made at run time (data): its next and last run, how "
+        "late a due one is, how far the last run was from its slot. Enter opens its definition and its last runs. "
+        "Removed: no live scheduler lists it: it is gone from the code, or the scheduler of its app is down. It leaves "
+        "the list after a day. Unknown: no running scheduler knows its task. D removes one that was made at run time."
     )
 
     def body(self) -> ComposeResult:
         yield TablePanel(
             "schedules", _COLUMNS, lambda row: row.schedule_name,
-            empty="No schedule is known. `horsies scheduler module:app` serves those of an app's configuration.",
+            empty="No schedule is known. `horsies scheduler module:app` serves those of an app's configuration; "
+            "`horsies schedules add` makes others.",
         )  # fmt: skip
 
     async def look(self) -> tuple[ScheduleRow, ...]:
@@ -78,24 +81,19 @@ class SchedulesScreen(LiveScreen[tuple[ScheduleRow, ...]]):
 
     def show(self, data: tuple[ScheduleRow, ...]) -> None:
         shown = [row for row in data if row.state is not ScheduleState.REMOVED or row.unlisted_for <= FORGOTTEN_AFTER]
-        seen = min((row.scheduler_seen for row in shown), default=timedelta())
-        gone = f"no scheduler is running: last seen {span(seen)} ago" if seen > LISTED_FOR else ""
+        seen = shown[0].scheduler_seen if shown else timedelta()
+        sign = "there was never one" if seen is None else f"last seen {span(seen)} ago"
+        gone = "" if is_scheduler_seen(seen) else f"no scheduler is running: {sign}"
         note = gone or (f"the first {len(data):,}" if len(data) >= MAX_SCHEDULES else "")
         self.panel("schedules").show(shown, note)
 
     def targets(self) -> Iterable[Target]:
         for row in self.data or ():
-            yield Target(row.schedule_name, row.schedule_name, "paused" if row.paused_at else "active")
+            yield Target(row.schedule_name, row.schedule_name, row.target_state)
 
     def copied(self) -> str | None:
         key = self.table.cursor_key
         return inert(key) if key is not None else None
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        row = next((row for row in self.data or () if row.schedule_name == event.row_key.value), None)
-        if row is None or row.last_task_id is None:
-            self.dash.say("it has not run yet")
-        elif row.is_workflow:
-            self.dash.push_screen(WorkflowScreen(row.last_task_id))
-        else:
-            self.dash.push_screen(TaskScreen(row.last_task_id))
+        self.dash.push_screen(ScheduleScreen(str(event.row_key.value)))

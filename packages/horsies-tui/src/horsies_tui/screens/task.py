@@ -9,8 +9,9 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static, TabbedContent, TabPane
 
-from horsies.operate.session import NEEDS_OPERATOR
+from horsies.operate.session import NEEDS_OPERATOR, NOT_STORED
 from horsies.operate.views import TaskAttempt, TaskDetail
+from horsies.status import TaskStatus
 from horsies_tui.data.source import Target
 from horsies_tui.screens.lines import outcome_text
 from horsies_tui.screens.live import LiveScreen
@@ -86,7 +87,10 @@ class TaskScreen(LiveScreen[TaskDetail | None]):
         if data.metadata:
             told += f"\n\nmetadata\n{pretty_json(json.dumps(data.metadata), None)}"
         self._text("arguments", told)
-        self._text("result", payload_text(payload, "result", "progress"))
+        told = payload_text(payload, "result", "progress")
+        if payload is not None and payload.get("result") is None and status == TaskStatus.COMPLETED:
+            told = f"{NOT_STORED}\n\n{told}" if payload.get("progress") else NOT_STORED
+        self._text("result", told)
         trace = traceback_of(payload.get("result")) if payload is not None else ""
         reason = task["failed_reason"]
         none = "no traceback: it has not raised" if payload is not None else NEEDS_OPERATOR

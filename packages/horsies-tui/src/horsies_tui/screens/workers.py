@@ -1,5 +1,6 @@
 """The workers, whether they are alive, and their load."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from textual.app import ComposeResult
@@ -7,6 +8,7 @@ from textual.widgets import DataTable
 
 from horsies.operate.views import WorkerLiveness, WorkerStatus
 from horsies_tui.data.models import WorkerLine, worker_name
+from horsies_tui.data.source import Target
 from horsies_tui.screens.live import LiveScreen
 from horsies_tui.screens.worker import WorkerScreen
 from horsies_tui.text import bar, blocks, dotted, number, percent, short_id, size, span
@@ -36,7 +38,7 @@ def _past(row: WorkerLine) -> str:
 
 
 _COLUMNS: Final[Columns[WorkerLine]] = (
-    Column("state", 9, lambda row: badge(row.status.liveness), lambda row: row.status.liveness),
+    Column("state", 10, lambda row: badge(row.status.standing), lambda row: row.status.standing),
     Column("worker", 0, lambda row: worker_name(row.status),
            lambda row: "dead" if row.status.liveness is WorkerLiveness.DEAD else "", least=16),
     Column("id", 17, lambda row: short_id(row.status.worker_id), MUTED, above=118),
@@ -60,7 +62,9 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
     ABOUT = (
         "Every worker that was seen within a day, those in trouble first. Alive: its snapshots arrive. Late: it missed "
         "three. Dead: judged dead by another worker, or silent for long. Running can be more than the processes: one "
-        "runs many async tasks at a time, and has its next task ahead. Enter shows what it runs and its past."
+        "runs many async tasks at a time, and has its next task ahead. Enter shows what it runs and its past. D drains "
+        "the worker under the cursor (it finishes what runs and claims nothing more) or resumes it; + and - change "
+        "the number of its child processes."
     )
 
     def body(self) -> ComposeResult:
@@ -77,6 +81,10 @@ class WorkersScreen(LiveScreen[tuple[WorkerLine, ...]]):
         states = [row.status.liveness for row in rows]
         counts = [f"{GLYPHS[state]} {states.count(state)} {state}" for state in _ORDER if state in states]
         self.panel("workers").show(rows, "  ".join(counts))
+
+    def targets(self) -> Iterable[Target]:
+        for row in self.data or ():
+            yield Target(row.status.worker_id, worker_name(row.status), row.status.standing)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         self.dash.push_screen(WorkerScreen(str(event.row_key.value)))

@@ -35,10 +35,13 @@ def facts(detail: TaskDetail) -> list[tuple[str, object]]:
         ("queue", f"{task['queue_name']}, priority {task['priority']}"),
         ("group", detail.group),
         ("attempt", tries),
+        ("crashes", task["crash_count"] or None),
+        ("snoozes", task["snoozes"] or None),
         ("worker", short_id(worker) if worker else None),
         ("process", f"{task['worker_hostname']} pid {task['worker_pid']}" if task["worker_pid"] else None),
         ("workflow", task["workflow_id"]),
         ("unique key", task["unique_key"]),
+        ("taken for", span(task["unique_until"] - now) if task["unique_until"] else None),
         *_metadata(detail.metadata or {}),
         ("good until", f"in {span(task['good_until'] - now)}"
          if task["good_until"] and not task["terminal_at"] else None),

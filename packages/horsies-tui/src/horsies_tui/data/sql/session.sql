@@ -1,13 +1,14 @@
 -- The role behind the connection and its rights; table sizes.
 
 -- name: session :one
--- params: tasks, attempts, queue_state, workflows, schedule_state, cancel, signal
+-- params: tasks, attempts, queue_state, workflows, schedule_state, cancel, signal, purge, schedules, worker_instances
 -- The dashboard hides an action from a role without its right. A standby allows no action.
 SELECT current_database() AS database, current_user AS role, pg_is_in_recovery() AS is_standby,
        has_column_privilege($1::text, 'kwargs', 'SELECT') AS sees_arguments,
        has_function_privilege($6::text, 'EXECUTE') AS may_cancel,
        has_column_privilege($1::text, 'retry_count', 'UPDATE')
            AND has_column_privilege($1::text, 'status', 'UPDATE') AS may_retry,
+       has_function_privilege($8::text, 'EXECUTE') AS may_purge,
        has_column_privilege($1::text, 'claim_expires_at', 'UPDATE')
            AND has_column_privilege($1::text, 'status', 'UPDATE') AS may_requeue,
        has_column_privilege($1::text, 'finalizing_at', 'UPDATE')
@@ -17,7 +18,9 @@ SELECT current_database() AS database, current_user AS role, pg_is_in_recovery()
        has_column_privilege($4::text, 'status', 'UPDATE')
            AND has_column_privilege($1::text, 'withdrawn', 'UPDATE') AS may_pause_workflow,
        has_function_privilege($7::text, 'EXECUTE') AS may_signal,
-       has_column_privilege($5::text, 'run_requested_at', 'UPDATE') AS may_run_schedule;
+       has_column_privilege($5::text, 'run_requested_at', 'UPDATE') AS may_run_schedule,
+       has_table_privilege($9::text, 'DELETE') AS may_remove_schedule,
+       has_column_privilege($10::text, 'wanted_state', 'UPDATE') AS may_control_worker;
 
 -- name: table_facts_shown :many
 -- params: tasks_table
