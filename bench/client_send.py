@@ -1,8 +1,9 @@
 """How fast the client enqueues, as a ratio to the bare statements on a raw asyncpg connection. Goals: 0.7 and 0.5.
 
-`send_async` one at a time beside an INSERT of the same row; `send_many` of 10,000 beside a COPY of the same rows. Rounds are
-interleaved, on a durable server and again without waiting for the disk, where the client's own work shows. Printed: the
-ratio of the best rounds, and the median of the ratios of neighbouring rounds, which a busy machine disturbs less. BENCH_ROUNDS=4,2 makes it shorter.
+`send_async` one at a time beside an INSERT of the same row; `send_many` of 10,000 beside a COPY of the same rows;
+`app.send_many` of 10,000 calls of three senders with options of their own beside `send_many`. Rounds are interleaved, on a durable server and again without waiting for the disk, where the client's own work shows. Printed: the
+ratio of the best rounds, and the median of the ratios of neighbouring rounds, which a busy machine disturbs less.
+BENCH_ROUNDS=4,2,2 makes it shorter.
 """
 
 import asyncio
@@ -40,6 +41,12 @@ async def measure(url: str, title: str, **settings: str) -> None:
     async def send_many() -> None:
         await task.send_many_async([task.call(n, "a note of some length", urgent=True) for n in range(BULK)])
 
+    senders = (task, task.with_options(priority=5), task.with_options(delay=1, metadata={"tenant": "a"}))
+
+    async def send_mixed() -> None:
+        calls = (senders[n % 3].call(n, "a note of some length", urgent=True) for n in range(BULK))
+        await app.send_many_async(calls)
+
     async def copy_many() -> None:
         await raw.copy_records_to_table("horsies_tasks", records=rows, columns=COLUMNS.split(", "))
 
@@ -49,9 +56,10 @@ async def measure(url: str, title: str, **settings: str) -> None:
     pairs: dict[str, Any] = {
         "send_async / INSERT": (send_each, insert_each),
         "send_many / COPY": (send_many, copy_many),
+        "mixed / send_many": (send_mixed, send_many),
     }
     for (name, pair), count, rounds in zip(
-        pairs.items(), (SINGLE, BULK), support.numbers("BENCH_ROUNDS", "50,15"), strict=True
+        pairs.items(), (SINGLE, BULK, BULK), support.numbers("BENCH_ROUNDS", "50,15,15"), strict=True
     ):
         rates: dict[Any, list[float]] = {side: [] for side in pair}
         for number in range(rounds):
