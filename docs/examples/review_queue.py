@@ -4,8 +4,8 @@
     HORSIES_DATABASE_URL=postgresql://... horsies worker review_queue:queue
     HORSIES_DATABASE_URL=postgresql://... uvicorn review_queue:app
 
-The article and its run are written by one transaction, and so are the review and the signal: no article that nobody
-will be asked about, no review that its run never hears of.
+The article and its run are written by one transaction, and so are the review and the signal: no article
+without a run that asks for its review, no review that its run does not get.
 """
 
 import os
@@ -127,7 +127,7 @@ async def decide(article_id: int, verdict: Verdict, connection: Transaction) -> 
         await connection.execute("INSERT INTO reviews VALUES ($1, $2, $3)", article_id, verdict.editor, verdict.is_good)
         await queue.workflow_handle(workflow_id).signal_async(review, verdict, connection=connection)
     except asyncpg.UniqueViolationError:
-        raise HTTPException(409, "somebody was faster") from None
+        raise HTTPException(409, "the review was answered already") from None
     except SignalError as error:
         raise HTTPException(409, str(error)) from error  # the review is rolled back with it
     return {"article_id": article_id, "is_good": verdict.is_good}
