@@ -2,6 +2,8 @@
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 run := "uv run --quiet"
+# processes of the suite: `just jobs=6 test`
+jobs := "4"
 
 # list the recipes
 default:
@@ -17,15 +19,26 @@ demo: setup
 
 # all tests, on the embedded PostgreSQL (or on HORSIES_TEST_DATABASE_URL)
 test *args: setup
-    {{run}} pytest -n 4 --dist worksteal {{args}}
+    {{run}} pytest -n {{jobs}} --dist worksteal {{args}}
+
+# the long ones, which `just test` leaves out: kill matrices, outages, default thresholds
+test-long *args: setup
+    {{run}} pytest -n {{jobs}} --dist worksteal -m long {{args}}
 
 # the same suite on PostgreSQL 14, 15, 16 or 17: just test-pg 16
 test-pg version *args: setup
-    {{run}} python -m tests.support.other_server {{version}} {{run}} pytest -n 4 --dist worksteal {{args}}
+    {{run}} python -m tests.support.other_server {{version}} {{run}} pytest -n {{jobs}} --dist worksteal {{args}}
 
 # the same suite on another Python, by version or path: just test-python 3.13
 test-python python *args:
-    UV_PROJECT_ENVIRONMENT=.venv-other uv run --quiet --python {{python}} pytest -n 4 --dist worksteal {{args}}
+    UV_PROJECT_ENVIRONMENT=.venv-other uv run --quiet --python {{python}} pytest -n {{jobs}} --dist worksteal {{args}}
+
+# --no-config: the configuration of this repository holds Django at 5.2
+# horsies.contrib.django on Django 6.0, with its django.tasks, on a Python from 3.12 on, by version or path
+test-django6 python="3.12" *args: setup
+    uv venv --quiet --allow-existing --python {{python}} .venv-django6
+    uv pip install --quiet --no-config --python .venv-django6/bin/python 'django>=6.0,<6.1' 'psycopg[binary,pool]>=3.2,<4' -e packages/horsies-client -e packages/horsies-worker -e 'packages/horsies-schema[embedded]'
+    {{run}} pytest -n 2 tests/e2e/test_django_tasks.py {{args}}
 
 # the tests of one layer
 test-unit *args: setup
@@ -40,6 +53,34 @@ test-e2e *args: setup
 # random workflows of every kind of node against a pure model, with deaths: 40 seeds of 33 runs, or more: just model 100
 model seeds="40" *args: setup
     HORSIES_TEST_MODEL_SEEDS={{seeds}} {{run}} pytest -n 2 tests/integration/test_workflow_model_waits.py tests/integration/test_workflow_model.py {{args}}
+
+# SIGKILL while tasks complete themselves, at every named moment and 500 times at random, or more: just completion-kills 2000
+completion-kills kills="500" *args: setup
+    HORSIES_TEST_COMPLETION_KILLS={{kills}} {{run}} pytest -n 1 -rA -m "" tests/e2e/test_completing_kills.py {{args}}
+
+# 1,000 sends of one debounced key in ten seconds from eight processes run once, with the last arguments
+debounce sends="1000" *args: setup
+    HORSIES_TEST_DEBOUNCE_SENDS={{sends}} {{run}} pytest -n 0 -s tests/e2e/test_unique_sends.py {{args}}
+
+# kill two schedulers at every named moment, 10 times at each, or more: just schedule-kills 30
+schedule-kills kills="10" *args: setup
+    HORSIES_TEST_SCHEDULE_KILLS={{kills}} {{run}} pytest --log-cli-level=WARNING -n 0 -m "" tests/e2e/test_scheduler_kill.py::test_kill_loops_with_schedules_made_at_run_time {{args}}
+
+# beside the tables that the original horsies (0.x) makes: `pythons` are interpreters that have it installed
+test-0x pythons *args: setup
+    HORSIES_TEST_0X_PYTHONS="{{pythons}}" {{run}} pytest -n 1 tests/integration/test_moving_from_0x.py {{args}}
+
+# a new user's first day: docs/tutorials/first-day.md, followed literally in an empty directory; commands and minutes
+diary *args: setup
+    @{{run}} python -m tests.support.diary {{args}}
+
+# 100 random sends and 40 random workflows end alike inline and on a worker, from this seed on: just honesty 1000
+honesty seed="0" *args: setup
+    HORSIES_TEST_HONESTY_SEED={{seed}} {{run}} pytest -n 0 tests/e2e/test_testing_honesty.py {{args}}
+
+# how long 50 tests of a user's project take in real mode, without and with pytest-xdist
+bench-testing: setup
+    {{run}} python -m bench.testing_kit
 
 # the dashboard's screens against their accepted pictures
 snap *args: setup
@@ -94,6 +135,11 @@ schema-dump: setup
 # write docs/reference/events.md and worker-metrics.md from the docstrings of the events and from the table of metrics
 reference: setup
     {{run}} python -m tests.support.reference_pages
+
+# tasks that kill their whole worker, among others of the same length and among many short ones: what is lost
+bench-poison: setup
+    HORSIES_POISON_LIMIT=3 HORSIES_POISON_WORKS=3 HORSIES_POISON_WORK_S=2 {{run}} pytest -q -s -n 0 -m "" tests/e2e/test_snooze_and_crashes.py -k kills_its_worker
+    HORSIES_POISON_LIMIT=3 HORSIES_POISONS=2 HORSIES_POISON_WORKS=200 HORSIES_POISON_WORK_S=0.1 {{run}} pytest -q -s -n 0 -m "" tests/e2e/test_snooze_and_crashes.py -k kills_its_worker
 
 # how fast is it, beside its peers: just bench (quick), bench full, bench peers (installs them), bench against REV, bench --list
 bench *args: setup

@@ -1,5 +1,6 @@
 """Fixtures of the whole suite; what they are made of lives in tests/support."""
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import embedding, invariants, postgres, workers
+from tests.support import embedding, invariants, postgres, processes, workers
 from tests.support.hands import Hands
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
@@ -111,20 +112,14 @@ def no_leaked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _offspring() -> set[tuple[int, float]]:
     found: set[tuple[int, float]] = set()
-    for child in psutil.Process().children():
-        if child.pid in workers.shared:
+    for child in processes.children(os.getpid()):
+        if child in workers.shared:
             continue  # it may replace its children while a test runs
-        for process in _tree(child):
+        for pid in (child, *processes.descendants(child)):
             try:
+                process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE:
-                    found.add((process.pid, process.create_time()))
+                    found.add((pid, process.create_time()))
             except psutil.NoSuchProcess:
                 continue
     return found
-
-
-def _tree(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []

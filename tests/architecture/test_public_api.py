@@ -12,25 +12,31 @@ import horsies
 PUBLIC = [
     "Cron", "Daily", "Hourly", "Interval", "Monthly", "Overlap", "ScheduleConfig", "ScheduleInfo", "SkippedTime",
     "TaskSchedule", "Weekday", "Weekly",
+    "AsyncBatchTaskFunction", "BatchCall", "BatchTaskFunction", "current_call",
     "AttemptEnd", "Lifespan", "Middleware", "Outgoing",
     "AppConfig", "AsyncTaskFunction", "AttemptOutcome", "BatchHandle", "BatchProgress", "BatchSummary",
-    "BrokerError", "CancelResult", "ConfigurationError",
+    "BrokerError", "CancelResult", "ClaimLostError", "ConfigurationError",
     "Continue", "ContractCode", "CustomQueueConfig", "ExpiredTask", "Finding", "GroupPolicy", "Heartbeat", "Horsies",
     "HorsiesError", "Jitter", "Limit", "MapNode", "MapWorkflowNode",
     "NODE_TERMINAL_STATES", "NodeKey", "NodeStatus",
     "OperationalErrorCode", "OutcomeCode",
+    "PayloadCodec", "PayloadContext", "PayloadError",
     "PostgresBroker", "PostgresConfig", "QueueMode", "QueueStatus", "Rate", "RecoveryConfig", "ResilienceConfig",
-    "RetrievalCode", "RetryPolicy", "RetryResult", "SchemaError", "SendErrorCode", "Severity",
+    "RetrievalCode", "RetryPolicy", "RetryResult", "ScheduleRun", "SchemaError", "SendErrorCode", "Severity",
     "SignalError", "SignalNode",
-    "SignalReceipt", "SleepNode", "StaleTask",
+    "SignalReceipt", "SleepNode", "StaleTask", "StoredSchedule",
     "SubWorkflowNode", "SuccessCase", "SuccessPolicy", "TASK_TERMINAL_STATES", "TaskAttempt", "TaskCall",
     "TaskContext", "TaskCursor", "TaskDefinitionError", "TaskDetail", "TaskError", "TaskFailed", "TaskFilter",
     "TaskFunction", "TaskHandle", "TaskInfo", "TaskNode", "TaskPage", "TaskResult", "TaskSendError", "TaskState",
     "TaskStatus", "TaskStopped", "TaskStub", "TaskSummary", "UsageError", "WORKFLOW_TERMINAL_STATES", "WorkerLiveness",
     "WorkerStats", "WorkerStatus", "WorkflowContext", "WorkflowDefinition", "WorkflowDefinitionError",
     "WorkflowHandle", "WorkflowInfo", "WorkflowMeta", "WorkflowNodeInfo", "WorkflowSpec", "WorkflowStatus",
-    "as_completed", "as_completed_async", "current_task", "either", "from_node", "gather", "gather_async",
-    "map_workflow", "result_from", "sleep", "wait_for_signal",
+    "as_completed", "as_completed_async", "crash_point", "current_task", "either", "from_node", "gather",
+    "gather_async", "map_workflow", "result_from", "sleep", "snooze", "wait_for_signal",
+    "ExceptionMapper", "OnError", "OutputlessWorkflow", "SubWorkflowSummary", "TerminalResults", "WorkflowNodeResult",
+    # names of horsies 0.x (horsies/former_names.py)
+    "AnyNode", "BuiltInTaskCode", "SchedulePattern", "TaskAttemptOutcome", "WORKFLOW_TASK_TERMINAL_STATES",
+    "WorkflowTaskStatus", "WorkflowValidationError",
 ]  # fmt: skip
 
 
@@ -41,8 +47,8 @@ def test_the_public_names_are_these() -> None:
 def test_the_names_of_the_testing_kit_are_these() -> None:
     kit = importlib.import_module("horsies.testing")
     assert set(kit.__all__) == {
-        "Attempt", "DrainReport", "OneTask", "Sends", "SentSignal", "SentTask", "StartedWorkflow", "TestDatabase",
-        "inline", "real", "recorded", "run", "run_as", "run_async",
+        "Attempt", "Crash", "DrainReport", "OneTask", "Sends", "SentSignal", "SentTask", "StartedWorkflow",
+        "TestDatabase", "crash_at", "crash_point", "inline", "real", "recorded", "run", "run_as", "run_async",
     }  # fmt: skip
 
 
@@ -79,5 +85,7 @@ def test_star_import_gives_all_of_them() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'horsies' has no attribute 'Celery'"):
+    with pytest.raises(AttributeError, match="horsies has no 'Celery'; use instead: app = "):
         horsies.Celery  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'horsies' has no attribute 'nothing'"):
+        horsies.nothing  # noqa: B018

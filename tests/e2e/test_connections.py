@@ -78,6 +78,7 @@ def most_of(count: Callable[[], int]) -> Iterator[list[int]]:
 # -- workers -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_worker_holds_three_while_it_is_idle(db: Database, tmp_path: Path) -> None:
     with tasks_on(db) as tasks, worker(db, folder=tmp_path) as process:
         later = tasks.add.schedule(3_600, 1)  # a task that waits is looked at again and again
@@ -143,6 +144,7 @@ def test_results_are_written_when_no_connection_is_left(db: Database, tmp_path: 
 # -- web processes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_web_process(db: Database) -> None:
     with tasks_on(db, broker={"pool_max_size": POOL}) as tasks, ThreadPoolExecutor(4 * POOL) as threads:
         handles = list(threads.map(tasks.add.send, range(200)))

@@ -29,6 +29,12 @@ SELECT count(*) FROM pg_stat_activity
    AND pid <> pg_backend_pid()
 """
 
+BUSY = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active'
+   AND query NOT LIKE '%horsies_wait_for_duty%' AND pid <> pg_backend_pid()
+"""
+
 
 @contextmanager
 def fleet(db: Database, count: int, *, processes: int = 1, **config: Any) -> Iterator[list[WorkerProcess]]:
@@ -45,6 +51,14 @@ def fleet(db: Database, count: int, *, processes: int = 1, **config: Any) -> Ite
 
 def settled(db: Database, count: int) -> None:
     eventually(lambda: on_duty(db) is not None and db.execute(IN_LINE)[0][0] == count - 1, timeout=30)
+
+
+def settle_statements(db: Database) -> None:
+    """Wait until the server has answered every claim. A worker claims once more after a task, and one that is frozen
+    while this claim is on its way would get the next task."""
+    looks = 3
+    for _ in range(looks):  # a backend that has not read its socket yet is idle for a moment
+        eventually(lambda: db.value(BUSY) == 0)
 
 
 def on_duty(db: Database) -> str | None:
@@ -84,6 +98,7 @@ def test_frozen_workers_on_duty_do_not_hold_tasks_up(db: Database, frozen: int) 
                 # whichever answered: the one on duty, or one that acts for it
                 stopped.append(member(workers, ran_on(db, handle.task_id)))
                 stopped[-1].freeze()
+                settle_statements(db)
             for number in range(3):
                 assert tasks.add.send(number, 1).get(LATE_MS).ok == number + 1
         finally:

@@ -176,6 +176,7 @@ def test_a_connection_that_was_cut_is_no_outage(db: Database, tmp_path: Path) ->
         assert one.scrape()["horsies_collections_total", "error"] == 0
 
 
+@pytest.mark.long
 def test_a_database_that_is_silent_is_noticed_and_does_not_delay_the_end(db: Database, tmp_path: Path) -> None:
     with ChaosProxy(db.url) as proxy, exporter(proxy.url, tmp_path) as one:
         one.wait_for("horsies_up", 1)

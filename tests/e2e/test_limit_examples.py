@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.limits_app import Run, by_group, most_at_once, most_in_window
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
@@ -112,6 +114,7 @@ def test_one_at_a_time_per_account(db: Database, tmp_path: Path) -> None:
         assert [run.number for run in runs] == list(range(25)), "first in, first out within a group"
 
 
+@pytest.mark.long
 def test_one_at_a_time_per_account_although_a_worker_is_killed(db: Database, tmp_path: Path) -> None:
     example = Example("one_per_account", db, tmp_path)
     with example.worker(), example.worker(code=None) as victim:

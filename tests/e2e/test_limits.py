@@ -94,6 +94,7 @@ def limits(url: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_limits_hold_through_kills_and_restarts_of_the_server(tmp_path: Path) -> None:
     rng = random.Random(17)
     with places.temporary_directory() as place, own_server(place / "server") as server, ExitStack() as stack:

@@ -3,6 +3,8 @@
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.support import factories
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.exporters import exporter
@@ -20,6 +22,7 @@ def metrics_port(one: WorkerProcess) -> int:
     return int(one.log.split("metrics: http://")[1].split("/metrics")[0].rpartition(":")[2])
 
 
+@pytest.mark.long
 def test_alerts_fire_when_scheduler_and_worker_are_killed(db: Database, tmp_path: Path) -> None:
     with ExitStack() as stack:
         one = stack.enter_context(exporter(db, tmp_path))

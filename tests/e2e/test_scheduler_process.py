@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from horsies import Interval
 from horsies_worker.exit_codes import ExitCode
 from tests.support import factories
+from tests.support.apps import add_task, app_on
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.pgbouncer import pgbouncer
 from tests.support.postgres import Database
 from tests.support.scheduler_app import scheduler, start_scheduler
+from tests.support.schedulers import schedule
 from tests.support.waiting import eventually
 from tests.support.workers import WorkerProcess, check_invariants, ended
 
@@ -118,10 +121,12 @@ def test_everything_that_is_wrong_is_told_at_once(project: Path, command: list[s
     assert "hunter2" not in said
 
 
-def test_an_app_without_schedules(project: Path) -> None:
-    code, said = run(project, "scheduler", "shop:app", db=UNREACHABLE, SCHEDULES="none")
-    assert code == ExitCode.CONFIGURATION
-    assert "it has no schedules" in said
+def test_an_app_without_schedules_serves_those_made_at_run_time(db: Database, tmp_path: Path) -> None:
+    with scheduler(db, {}, tmp_path), app_on(db) as app:
+        add_task(app)
+        app.schedules.put(schedule("s", Interval(seconds=1)))
+        eventually(lambda: db.value("SELECT count(*) FROM horsies_tasks") > 0, timeout=20)
+        assert [run.status for run in app.schedules.history("s")][-1] == "PENDING"
 
 
 def test_the_schema_and_the_database(project: Path, empty_db: Database) -> None:

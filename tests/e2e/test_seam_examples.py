@@ -1,6 +1,7 @@
 """The examples of docs/examples that stand on middleware and lifespans, run by a worker as a user would run them."""
 
 import gzip
+import importlib.util
 import os
 import sys
 import threading
@@ -109,6 +110,42 @@ def test_a_client_per_child(db: Database, tmp_path: Path, web: Web) -> None:
         assert process.stop() == 0
         assert not psutil.pid_exists(child.pid)
         assert "failed while it was closed" not in process.log
+
+
+def test_encrypted_payloads(db: Database, tmp_path: Path) -> None:
+    old, new = f"a={'11' * 32}", f"b={'22' * 32}"
+
+    @contextmanager
+    def letters(keys: str) -> Iterator[Any]:
+        """The example in a process of its own module, with these keys."""
+        os.environ.update(PAYLOAD_KEYS=keys, HORSIES_DATABASE_URL=db.url)
+        spec = importlib.util.spec_from_file_location("encrypted_payloads", EXAMPLES / "encrypted_payloads.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            del os.environ["PAYLOAD_KEYS"], os.environ["HORSIES_DATABASE_URL"]
+        with module.app:
+            yield module
+
+    with letters(old) as before:
+        kept, waiting = before.write_letter.send("Ada", "all is well"), before.write_letter.send("Ada", "")
+        with (
+            working(db, tmp_path, "encrypted_payloads:app", PAYLOAD_KEYS=f"{new},{old}"),  # the keys were rotated
+            letters(f"{new},{old}") as after,
+        ):
+            read = after.app.handle(kept.task_id, after.write_letter)
+            assert read.get(LONG_MS).ok == "Dear Ada, your result: all is well."
+            error = after.app.handle(waiting.task_id).get(LONG_MS).err_value
+            assert (error.error_code, error.message) == ("NO_FINDING", "there is no finding for Ada")
+            assert after.write_letter.send("Bob", "dull " * 1_000).get(LONG_MS).is_ok()
+        error = kept.get(0).err_value
+        assert error.error_code == "RESULT_DESERIALIZATION_ERROR"
+        assert "there is no key 'b' in PAYLOAD_KEYS" in error.message
+    sizes = db.execute("SELECT max(length(kwargs)) FROM horsies_tasks WHERE strpos(kwargs, 'Ada') = 0")
+    assert sizes[0][0] < 1_000
 
 
 def test_failures_in_sentry(db: Database, tmp_path: Path, web: Web) -> None:

@@ -1,13 +1,16 @@
 """What `testing.inline` says is what a real worker does: random tasks and random workflows, run by both."""
 
+import os
 import random
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from horsies import TaskError, TaskResult, UsageError, WorkflowStatus, gather, testing
+from horsies import OutcomeCode, SignalError, TaskError, TaskResult, UsageError, WorkflowStatus, gather, testing
 from tests.support import kit_app, testing_app, workflow_app
 from tests.support.apps import UNREACHABLE, make_app
+from tests.support.kit_graphs import random_workflow
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 from tests.support.worker_app import build as build_app
@@ -105,6 +108,91 @@ def test_workflows_that_wait_branch_continue_and_compensate_end_alike(db: Databa
     ]
     assert not different, "\n".join(different)
     assert {str(status) for status, _, _ in inline.values()} == {"COMPLETED", "FAILED"}
+
+
+def test_random_sends_end_alike(db: Database, tmp_path: Path) -> None:
+    """Metadata and what inherits it, groups, unique keys, delays, snoozes, tasks that send, batch tasks."""
+    imagined = make_app(UNREACHABLE, propagate_metadata=["tenant"])
+    tasks = kit_app.register(imagined)
+    with testing.inline(imagined):
+        handles = [kit_app.random_send(tasks, random.Random(seed)) for seed in _seeds(110)]
+        inline = [(handle.is_duplicate, _without_id(handle.get())) for handle in handles]
+
+    config = describe(db, propagate_metadata=["tenant"])
+    with ended(start_worker(config, tmp_path, app=kit_app.APP)) as worker, build_app(config) as app:
+        worker.wait_up()
+        tasks = kit_app.register(app)
+        handles = [kit_app.random_send(tasks, random.Random(seed)) for seed in _seeds(110)]
+        real = [(handle.is_duplicate, _without_id(handle.get(timeout_ms=60_000))) for handle in handles]
+
+    different = [
+        f"{seed}\n  inline: {one}\n  worker: {other}"
+        for seed, one, other in zip(_seeds(110), inline, real, strict=True)
+        if one != other
+    ]
+    assert not different, "\n".join(different)
+    assert len({repr(one) for one in inline}) > 40
+    assert {one[0] for one in inline} == {False, True}
+
+
+def test_random_workflows_of_every_kind_of_node_end_alike(db: Database, tmp_path: Path) -> None:
+    """Branches, maps, partial maps, workflows inside, signals, sleeps, continuations, compensations."""
+    seeds = _seeds(40)
+    imagined = make_app(UNREACHABLE)
+    tasks = kit_app.register(imagined)
+    with testing.inline(imagined) as sends:
+        handles = [random_workflow(imagined, tasks, seed, f"w{seed}", minute=0.02).start() for seed in seeds]
+        for handle in handles:
+            _feed(handle)
+        sends.advance(timedelta(minutes=1))
+        inline = [_told_without_numbers(handle) for handle in handles]
+
+    config = describe(db)
+    with ended(start_worker(config, tmp_path, app=kit_app.APP)) as worker, build_app(config) as app:
+        worker.wait_up()
+        tasks = kit_app.register(app)
+        handles = [random_workflow(app, tasks, seed, f"w{seed}", minute=0.02).start() for seed in seeds]
+        for handle in handles:
+            _feed(handle)
+        real = [_told_without_numbers(handle) for handle in handles]
+
+    different = [
+        f"seed {seed}\n  inline: {one}\n  worker: {other}"
+        for seed, one, other in zip(seeds, inline, real, strict=True)
+        if one != other
+    ]
+    assert not different, "\n".join(different)
+    assert {str(one[0]) for one in inline} == {"COMPLETED", "FAILED"}
+
+
+def _seeds(count: int) -> list[int]:
+    first = int(os.environ.get("HORSIES_TEST_HONESTY_SEED", "0"))
+    return list(range(first, first + count))
+
+
+def _without_id(result: TaskResult[Any, TaskError]) -> Any:
+    """The message of RESULT_NOT_AVAILABLE names the task."""
+    return re.sub(r"task [0-9a-f-]{36}", "task", repr(result)) if result.is_err() else result
+
+
+def _feed(handle: Any) -> None:
+    """Send more signals than the run has nodes that wait for one."""
+    for name in ("s0", "s1"):
+        for _ in range(10):
+            try:
+                handle.signal(name, 12)
+            except SignalError as error:
+                assert error.code == OutcomeCode.WORKFLOW_ENDED  # noqa: PT017
+
+
+def _told_without_numbers(handle: Any) -> Any:
+    """Compensations are numbered in the order of ends, which differs among nodes that run in parallel."""
+    status, result, results = _told(handle)
+    return (
+        status,
+        repr(result),
+        sorted((re.sub(r"^undo-\d+", "undo", name), repr(one)) for name, one in results.items()),
+    )
 
 
 def _signal(handle: Any, name: str, value: Any, path: str | None) -> None:

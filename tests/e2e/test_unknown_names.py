@@ -5,6 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from horsies import TaskError, TaskResult, TaskStatus, WorkflowStatus, gather
 from tests.support import workflow_app
 from tests.support.postgres import Database
@@ -60,6 +62,7 @@ def test_a_task_in_a_queue_whose_workers_do_not_know_it_fails_and_names_the_queu
     check_invariants(db)
 
 
+@pytest.mark.long
 def test_a_restart_goes_on_with_the_grace_and_a_known_name_waits(db: Database, tmp_path: Path) -> None:
     config: dict[str, Any] = {"unknown_task_grace_ms": 6_000, "recovery": {"worker_state_interval_ms": 1_000}}
     with tasks_on(db) as tasks:

@@ -402,6 +402,15 @@ def test_dev_on_a_database_of_your_own(project: Path, db: Database) -> None:
         assert process.wait() == ExitCode.CLEAN
 
 
+def test_dev_that_is_stopped_while_it_restarts_its_worker(project: Path, db: Database) -> None:
+    with running(project, "dev", "shop:app", "--processes=1", db=db, command=FRONT_DOOR) as process:
+        process.wait_up()
+        write(project, GOOD.replace("TaskResult(ok=1)", "TaskResult(ok=2)"))
+        process.wait_for_log("shop.py changed, starting again")
+        process.signal(signal.SIGINT)
+        assert process.wait() == ExitCode.CLEAN
+
+
 def test_dev_that_is_killed_takes_its_worker_along(project: Path, db: Database) -> None:
     with running(project, "dev", "shop:app", "--no-reload", db=db, command=FRONT_DOOR) as process:
         process.wait_up()

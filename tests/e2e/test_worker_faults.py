@@ -233,6 +233,7 @@ def terminate(db: Database, like: str) -> int:
     )
 
 
+@pytest.mark.long
 def test_backends_killed_at_random(db: Database, tmp_path: Path) -> None:
     """F32: five a second, whatever they are doing; nothing fails, nothing is lost or doubled."""
     chaos = Chaos(db, tmp_path)
@@ -338,6 +339,7 @@ def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
+@pytest.mark.long
 def test_the_table_is_locked_for_longer_than_the_threshold(db: Database, tmp_path: Path) -> None:
     """F64: nobody can beat, nobody can judge; after it, the reapers wait for one threshold."""
     chaos = Chaos(db, tmp_path)
@@ -381,6 +383,7 @@ def server_folder() -> Iterator[Path]:
         yield folder / "pg"
 
 
+@pytest.mark.long
 def test_the_server_comes_late_and_crashes(server_folder: Path, tmp_path: Path) -> None:
     """F41, F36, F37: away at the start, then down for longer than the threshold while tasks run."""
     with own_server(server_folder) as server:

@@ -148,6 +148,7 @@ THE_POINT_IS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("blow", ["child", "parent", "both"])
 def test_kill_matrix(db: Database, tmp_path: Path, blow: str) -> None:
     chaos = Chaos(db, tmp_path)

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from horsies import TaskError, gather
 from tests.support.chaosproxy import ChaosProxy, Mode
@@ -33,6 +34,7 @@ def verdicts(db: Database, worker_id: str) -> int:
     )
 
 
+@pytest.mark.long
 def test_kill_9_of_a_whole_worker_on_default_settings(db: Database, tmp_path: Path) -> None:
     chaos = Chaos(db, tmp_path)
     config = {"recovery": DEFAULTS, "claim_lease_ms": 120_000}
@@ -98,6 +100,7 @@ def test_a_worker_that_was_judged_goes_on_as_another(db: Database, tmp_path: Pat
     check_invariants(db)
 
 
+@pytest.mark.long
 def test_a_frozen_worker_is_not_known_to_be_dead(db: Database, tmp_path: Path) -> None:
     """SIGSTOP stops the beats and keeps the lock: it may come back, the slower thresholds decide."""
     with tasks_on(db, **QUICK) as tasks, worker(db, folder=tmp_path, **QUICK) as frozen:

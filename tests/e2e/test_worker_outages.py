@@ -19,6 +19,7 @@ from tests.support.workers import Chaos, check_invariants, tasks_on, worker
 LONG_MS = 60_000
 
 
+@pytest.mark.long
 def test_a_silent_partition(db: Database, tmp_path: Path) -> None:
     """F38: nothing arrives in either direction, nothing is refused. Others recover its tasks; when the packets flow
     again its late result is refused, and it is a good worker again."""

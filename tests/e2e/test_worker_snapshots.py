@@ -27,7 +27,7 @@ def newest(db: Database) -> dict[str, Any]:
 def test_a_snapshot_tells_everything(db: Database, tmp_path: Path) -> None:
     arguments = ("--queues=mail", "--max-claim-per-worker=9", "--max-claim-batch=50")
     with tasks_on(db, **CONFIG) as tasks, worker(db, *arguments, folder=tmp_path, **CONFIG) as process:
-        handles = [tasks.burn.with_options(queue_name="mail").send(3.0) for _ in range(2)]
+        handles = [tasks.burn.with_options(queue_name="mail").send(2.0) for _ in range(2)]
         eventually(lambda: newest(db).get("tasks_running") == 2, timeout=20)
         # the children's work is in it: the parent alone does next to nothing
         eventually(lambda: newest(db)["cpu_percent"] > 15, timeout=20)

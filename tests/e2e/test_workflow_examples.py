@@ -77,7 +77,7 @@ def test_a_review_queue_over_http(db: Database, tmp_path: Path) -> None:
         eventually(lambda: sorted(waiting()) == ["one", "three", "two"])
         good, bad = {"editor": "Ada", "is_good": True}, {"editor": "Bob", "is_good": False}
         assert web.call("POST", "/reviews/1", good) == (200, {"article_id": 1, "is_good": True})
-        assert web.call("POST", "/reviews/1", bad) == (409, {"detail": "somebody was faster"})
+        assert web.call("POST", "/reviews/1", bad) == (409, {"detail": "the review was answered already"})
         assert web.call("POST", "/reviews/2", bad)[0] == 200
         assert web.call("POST", "/reviews/9", good)[0] == 404
         assert web.call("POST", "/reviews/3", {"editor": "Ada"})[0] == 422

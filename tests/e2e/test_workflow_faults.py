@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
+import pytest
 
 from horsies import SuccessCase, SuccessPolicy, WorkflowHandle, WorkflowSpec, from_node, result_from
 from tests.support import workflow_app
@@ -53,6 +54,7 @@ EXPECTED = dict.fromkeys(
 ) | {"bad": "FAILED", "skipped": "SKIPPED"}
 
 
+@pytest.mark.long
 def test_kill_matrix_of_the_workflow_phase(db: Database, tmp_path: Path) -> None:
     config: dict[str, Any] = {"queues": dict.fromkeys(POINTS)}
     # a victim must not be rescued by another one before it is dead
@@ -118,6 +120,7 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_random_graphs_while_workers_are_killed(db: Database, tmp_path: Path) -> None:
     """Three workers, one of which is killed again and again; runs are paused and resumed meanwhile."""
     chance = random.Random(7)
@@ -156,6 +159,7 @@ def test_random_graphs_while_workers_are_killed(db: Database, tmp_path: Path) ->
     check_invariants(db, slack_s=0)
 
 
+@pytest.mark.long
 def test_two_hundred_diamonds_whose_parents_end_at_the_same_instant(db: Database, tmp_path: Path) -> None:
     """Two workers of two slots: the two parents of a diamond wait for one moment, each in another worker."""
     config: dict[str, Any] = {"queues": {"left": None, "right": None}}
@@ -194,6 +198,7 @@ def test_two_hundred_diamonds_whose_parents_end_at_the_same_instant(db: Database
     check_invariants(db, slack_s=0)
 
 
+@pytest.mark.long
 def test_ten_thousand_items(db: Database, tmp_path: Path) -> None:
     """Bounded memory in the worker, and no statement of it above a few megabytes."""
     with ExitStack() as stack:

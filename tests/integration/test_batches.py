@@ -21,6 +21,8 @@ from tests.support.operator import Operator
 from tests.support.postgres import Database
 from tests.support.roles import accounts
 
+pytestmark = pytest.mark.shared_database
+
 NAMES = ["double", "report"]
 Number = TaskResult[int, TaskError]
 
@@ -96,7 +98,7 @@ async def test_a_failed_then_fails_the_batch_with_its_own_error_and_can_be_retri
     told = t.db.value("SELECT error FROM horsies_workflows")
     assert "then: NO_PAPER: x, and 1 more" in told
     # the retry runs the failed member again as well, and `then` after it
-    assert await t.app.get_broker().workflows.retry(batch.batch_id)
+    assert await batch.retry_async()
     assert await t.engine.drain(lambda name, given: given["summary"] if name == "report" else 7) == 2
     summary = (await t.app.batch_handle(batch.batch_id).get_async(1_000)).ok
     assert summary == {"batch_id": batch.batch_id, "total": 2, "completed": 2, "failed": 0, "cancelled": 0} or (
@@ -131,7 +133,7 @@ async def test_pause_resume_and_cancel(t: SimpleNamespace) -> None:
     assert await batch.progress_async() == BatchProgress(WorkflowStatus.CANCELLED, 2, 2, 1, 0, 1, 0, 0)
     assert t.db.value("SELECT count(*) FROM horsies_tasks WHERE task_name = 'report'") == 0
     # a retry runs what was cancelled, then `then`
-    assert await t.app.get_broker().workflows.retry(batch.batch_id)
+    assert await batch.retry_async()
     await t.engine.drain(answer)
     assert (await t.app.batch_handle(batch.batch_id, t.report).get_async(1_000)).ok == BatchSummary(
         batch.batch_id, 2, 2, 0, 0
@@ -145,7 +147,7 @@ async def test_a_retry_while_then_is_being_stopped_waits_for_the_members(t: Simp
     await t.engine.advance()
     (then,) = await t.engine.claim()
     assert await batch.cancel_async()
-    assert await t.app.get_broker().workflows.retry(batch.batch_id)
+    assert await batch.retry_async()
     # `then` stops after the retry, and the failed member has not run again
     failed = lambda *_: TaskError("TASK_CANCELLED", "stopped")  # noqa: E731
     t.engine.advancers[0].tasks_ended(await t.engine.end([then], failed))

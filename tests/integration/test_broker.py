@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -28,6 +29,8 @@ from tests.support import factories, invariants
 from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on
 from tests.support.factories import ago, ahead
 from tests.support.postgres import Database
+
+pytestmark = pytest.mark.shared_database
 
 STATES = [status.value for status in TaskStatus]
 LIVE = ["PENDING", "CLAIMED", "RUNNING"]
@@ -77,6 +80,7 @@ async def test_info_of_every_state(db: Database, broker: PostgresBroker, status:
         "priority": 7,
         "metadata": '{"tenant": "acme"}',
         "group_key": "g",
+        "keep_seconds": 90,
     }
     task_id = factories.task(db, status, retry_count=1, **columns)
     row = factories.read(db, task_id)
@@ -85,11 +89,12 @@ async def test_info_of_every_state(db: Database, broker: PostgresBroker, status:
     assert info.status is TaskStatus(status)
     assert info.progress == {"done": 3}
     assert info.metadata == {"tenant": "acme"}
+    assert info.keep_for == timedelta(seconds=90)
     detail = await broker.get_task_detail(task_id)
     assert detail is not None
     assert detail.metadata == info.metadata
     for column in info.__slots__:
-        if column not in ("status", "progress"):
+        if column not in ("status", "progress", "keep_for"):
             assert getattr(info, column) == row["group_key" if column == "group" else column], column
 
 
@@ -203,6 +208,11 @@ async def test_cancelling_many_says_what_became_of_each(db: Database, broker: Po
         missing: CancelResult.NOT_FOUND,
     }
     assert await broker.cancel_many([]) == {}
+    # a text is one id, not its characters
+    assert await broker.cancel_many(ids["FAILED"]) == {ids["FAILED"]: CancelResult.ALREADY_ENDED}
+    assert (await broker.get_task_states(ids["FAILED"])).keys() == {ids["FAILED"]}
+    assert (await broker.retry_tasks(missing)).keys() == {missing}
+    assert (await broker.retry_many(missing), await broker.requeue_many(missing)) == (0, 0)
 
 
 async def test_a_cancelled_key_is_free(db: Database, app: Horsies) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from horsies import CustomQueueConfig, QueueMode
 from horsies._pg.locks import CAPS_LOCK
-from horsies_worker.claim.plan import CAPPED_REST
+from horsies_worker.claim.state import CAPPED_REST
 from horsies_worker.database.queries import Queries
 from horsies_worker.identity import Identity
 from tests.support import factories, invariants

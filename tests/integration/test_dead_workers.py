@@ -75,7 +75,7 @@ async def beat(db: Database, instance: WorkerInstance, identity: Identity = VICT
         return await connection.fetchval(
             Queries(None, identity).sql("insert_snapshot"), identity.worker_id, "host-1", 4711, 2, ["default"], 0, 0,
             1.0, 1.0, 1.0, 1.0, 500, None, None, "{}", "{}", "{}", await connection.fetchval("SELECT now()"),
-            instance.lock_key, instance.backend_pid,
+            instance.lock_key, instance.backend_pid, "RUNNING", None,
         )  # fmt: skip
     finally:
         await connection.close()

@@ -147,6 +147,20 @@ def test_a_queue_without_a_worker(served: Database) -> None:
     assert trouble(look(served)) == {}
 
 
+def test_a_queue_whose_workers_are_drained(db: Database) -> None:
+    factories.task(db, enqueued_at=ago(minutes=2))
+    for worker_id in ("one", "two"):
+        factories.worker_state(db, worker_id)
+        factories.insert(db, "horsies_worker_instances", worker_id=worker_id, period_ms=5_000, state="DRAINED")
+    found = only(look(db), "drained")
+    assert found.what == "every live worker of queue default is drained (one, two), with 1 task ready in it"
+    assert "horsies workers resume" in found.fix
+    db.execute("UPDATE horsies_worker_instances SET state = 'RUNNING' WHERE worker_id = 'two'")
+    assert trouble(look(db)) == {}
+    (workers,) = [one.what for one in look(db) if one.check == "workers"]
+    assert workers == "2 live workers, 1 of them drained, 2 process slots"
+
+
 def test_a_paused_queue_with_work_in_it(served: Database) -> None:
     factories.insert(served, "horsies_queue_state", queue_name="default", paused_at=ago(minutes=7))
     assert trouble(look(served)) == {}
@@ -380,6 +394,7 @@ def test_overdue_tasks_that_no_reaper_has_met(served: Database) -> None:
 
 def test_retention_that_does_not_keep_up(served: Database) -> None:
     factories.task(served, "COMPLETED", terminal_at=ago(hours=2))
+    factories.task(served, "COMPLETED", terminal_at=ago(hours=9), keep_seconds=36_000)
     assert trouble(look(served)) == {}
     factories.task(served, "COMPLETED", terminal_at=ago(hours=5))
     found = only(look(served), "retention", Severity.WARN)

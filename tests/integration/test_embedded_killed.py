@@ -111,3 +111,25 @@ def test_a_keeper_killed_during_initdb_leaves_a_draft_that_is_thrown_away(place:
     with embedded.start(place / "db") as server:
         assert query(server.url, "SELECT 1") == 1
     assert not list((place / "db").glob("init-*"))
+
+
+TEMPORARY = """
+import sys
+from horsies_schema import embedded
+server = embedded.start(sys.argv[1], temporary=True)
+print(server.url, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_temporary_directory_ends_with_its_last_user_and_can_be_used_again(place: Path) -> None:
+    first, second = User(place / "db", TEMPORARY), User(place / "db", TEMPORARY)
+    url = first.says()
+    assert second.says() == url
+    query(url, "CREATE TABLE gone ()")
+    second.end()
+    assert query(url, "SELECT 1") == 1
+    first.kill()
+    with embedded.start(place / "db", temporary=True) as server:  # while the keeper stops the first one
+        assert query(server.url, "SELECT count(*) FROM pg_tables WHERE tablename = 'gone'") == 0
+    assert not list(place.glob("db*"))

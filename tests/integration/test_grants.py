@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import asyncpg
 import psycopg
@@ -265,7 +266,7 @@ def test_an_operator_rewrites_nothing_that_its_verbs_do_not_write(roles: dict[st
         assert f"UPDATE horsies_workflows SET {column} = {column}" in attacks
     for column in ("task_name", "args", "kwargs", "args_from"):
         assert f"UPDATE horsies_workflow_tasks SET {column} = {column}" in attacks
-    attacks |= {f"DELETE FROM {table}" for table in TABLES}
+    attacks |= {f"DELETE FROM {table}" for table in TABLES if table != "horsies_schedules"}
     assert allowed(roles["operator"], sorted(attacks)) == []
 
 
@@ -371,6 +372,8 @@ async def test_who_may_steer_schedules(db: Database, roles: dict[str, Database])
                 ("list_schedules", looks), ("request_run", acts), ("pause_schedule", acts), ("resume_schedule", acts),
             ):  # fmt: skip
                 sql = SCHEDULES[name].sql.replace("$1::varchar", "'s'").replace("$1::int", "NULL")
+                sql = sql.replace("$2::interval", "interval '1 s'").replace("$5::boolean", "NULL")
+                sql = sql.replace("$3::varchar", "NULL").replace("$4::varchar[]", "NULL::varchar[]")
                 assert may(roles[role], sql) == allowed, (role, name)
         assert not may(roles["operator"], "INSERT INTO horsies_schedule_state (schedule_name) VALUES ('mine')")
         assert not may(roles["operator"], "UPDATE horsies_schedule_state SET run_count = 7")
@@ -378,6 +381,35 @@ async def test_who_may_steer_schedules(db: Database, roles: dict[str, Database])
         roles["operator"].execute(SCHEDULES["request_run"].sql.replace("$1::varchar", "'s'"))
         await scheduler.run_once()
     assert db.value("SELECT run_count FROM horsies_schedule_state") == 1
+
+
+async def test_who_may_make_schedules(db: Database, roles: dict[str, Database]) -> None:
+    """The operator makes, changes and deletes; a viewer sees all but the arguments; a producer sees nothing."""
+    made = schedule("s", Interval(hours=1))
+    async with make_app(roles["operator"]) as operator, make_app(roles["viewer"]) as viewer:
+        await operator.schedules.put_async(made)
+        await operator.schedules.put_async(replace(made, kwargs={"a": 2}))
+        found = await viewer.schedules.get_async("s")
+        assert found is not None
+        assert (found.version, found.kwargs, found.told_pattern) == (2, None, "every 1:00:00")
+        assert (await operator.schedules.get_async("s")).kwargs == {"a": 2}  # pyright: ignore[reportOptionalMemberAccess]
+        assert [one.is_data for one in await viewer.schedules.list_async()] == [True]
+        assert await viewer.schedules.history_async("s") == []
+        with pytest.raises(BrokerError, match="horsies-migrate grants"):
+            await viewer.schedules.put_async(made)
+        with pytest.raises(BrokerError, match="horsies-migrate grants"):
+            await viewer.schedules.delete_async("s")
+        async with scheduling(roles["worker"]) as scheduler:
+            await operator.schedules.run_now_async("s")
+            await scheduler.run_once()
+        assert [one.status for one in await viewer.schedules.history_async("s")] == ["PENDING"]
+        assert await operator.schedules.delete_async("s")
+    async with make_app(roles["producer"]) as producer:
+        for refused in (producer.schedules.list_async(), producer.schedules.put_async(made)):
+            with pytest.raises(BrokerError, match="permission denied"):
+                await refused
+    assert not may(roles["operator"], "UPDATE horsies_schedules SET version = 7")
+    assert not may(roles["operator"], "SELECT horsies_schedule_changed()")
 
 
 # -- printing and running them -------------------------------------------------------------------
@@ -482,7 +514,7 @@ OPEN = {
     "horsies_worker_states.queue_priorities", "horsies_worker_states.queue_max_concurrency",
     "horsies_worker_states.recovery_config",
     "horsies_queue_state.declared", "horsies_queue_state.override", "horsies_queue_state.policy",
-    "horsies_limits.declared", "horsies_limits.override", "horsies_limits.policy",
+    "horsies_limits.declared", "horsies_limits.override", "horsies_limits.policy", "horsies_schedules.pattern",
 }  # fmt: skip
 """Free text and JSON that a viewer may see: codes, names and settings."""
 

@@ -137,7 +137,7 @@ async def watching(
     buffer = Buffer(session, pool, owned)
     clock = Clock()
     finalizer = Finalizer(session, ResilienceConfig(), on_done=lambda keys: None)
-    progress = Progress(session, owned)
+    progress = Progress(session, owned, lambda: heartbeats.end_idle_pause())  # noqa: PLW0108  (built later)
     heartbeats = Heartbeats(
         session, app.config, pool, owned, buffer, finalizer, lease_ms=LEASE_MS, clock=clock,
         afterwards=(partial(finalizer.stage_late, session, stage_after_s), progress.run_once),
@@ -170,6 +170,19 @@ async def test_without_a_task_the_ticks_are_rare(db: Database) -> None:
             assert watch.heartbeats.pause_s() < idle_s / 2
             watch.owned.take([(task, 1)])
             assert watch.heartbeats.pause_s() == idle_s
+
+
+async def test_progress_does_not_wait_for_the_end_of_an_idle_pause(db: Database) -> None:
+    async with watching(db) as watch:
+        running = asyncio.create_task(watch.heartbeats.run())
+        await asyncio.sleep(0.05)  # the first tick, which finds nothing to do
+        idle_s = watch.heartbeats.pause_s()
+        task = watch.hold()
+        async with asyncio.timeout(0.75 * idle_s):
+            watch.progress.on_progress(watch.pool.jobs[task, 1], '{"page": 1}')
+            while factories.read(db, task)["progress"] is None:
+                await asyncio.sleep(0.01)
+        running.cancel()
 
 
 async def test_very_short_tasks_cost_no_beat_and_long_ones_one_per_interval(db: Database) -> None:

@@ -155,6 +155,15 @@ def test_a_good_data_set_breaks_no_rule(good: Database) -> None:
     assert invariants.check(good, **GIVEN, settled=False) == []
 
 
+def test_an_encoded_bool_that_decides_is_stored_decoded(good: Database) -> None:
+    with psycopg.connect(good.url) as connection:
+        connection.execute(ENCODED.format("signal:go"))  # type: ignore[call-overload]
+        connection.execute(NODE.format("decides = '{5}', result = '{\"ok\":true}'", "waits/0"))  # type: ignore[call-overload]
+        found = invariants.check(connection, **GIVEN)
+        connection.rollback()
+    assert [one for one in found if one.rule == "G1"] == []
+
+
 def test_an_empty_database_breaks_no_rule(db: Database) -> None:
     assert invariants.check(db) == []
 
@@ -163,6 +172,10 @@ TASK = "UPDATE horsies_tasks SET {} WHERE id = '{}'"
 ATTEMPT = "UPDATE horsies_task_attempts SET {} WHERE task_id = '{}'"
 NODE = "UPDATE horsies_workflow_tasks SET {} WHERE id = '{}'"
 WORKFLOW = "UPDATE horsies_workflows SET {} WHERE id = '{}'"
+ENCODED = (
+    'UPDATE horsies_workflow_signals SET value = \'{{"horsies.encoded":"c","of":"{}","data":"eA=="}}\''
+    " WHERE id = 'go'"
+)
 OLD = "updated_at = now() - interval '1 hour'"
 
 # (rule, who is named, how it is broken); every constraint that would refuse it is dropped first
@@ -235,6 +248,11 @@ SEEDS = [
     ("G1", "go", NODE.format("result = '{{\"ok\":2}}'", "waits/0")),
     ("G1", "go", NODE.format("status = 'FAILED'", "waits/0")),
     ("G1", "ok", NODE.format("signal_name = 'other'", "waits/4")),
+    ("G1", "go", ENCODED.format("signal:go") + ";" + NODE.format("result = '{\"ok\":true}'", "waits/0")),
+    ("G1", "go", ENCODED.format("signal:ok") + ";"
+        + NODE.format("decides = '{5}', result = '{\"ok\":true}'", "waits/0")),
+    ("G1", "go", ENCODED.format("signal:go") + ";"
+        + NODE.format("decides = '{5}', result = '{\"ok\":[true}'", "waits/0")),
     ("G1", "waits/0", "DELETE FROM horsies_workflow_signals WHERE id = 'go'"),
     ("G2", "waits/1", NODE.format("ttl = interval '1 hour'", "waits/1")),
     ("G2", "waits/1", NODE.format("good_until = now()", "waits/1")),
@@ -248,7 +266,7 @@ SEEDS = [
     ("G4", "undone", NODE.format("status = 'WAITING'", "undone/1")),
     ("G5", "waits", WORKFLOW.format("wake_at = NULL", "waits")),
     ("G5", "waits", WORKFLOW.format("wake_at = now() + interval '2 minutes'", "waits")),
-    ("G5", "waits", WORKFLOW.format("deadline = now() + interval '40 s'", "waits")),
+    ("G5", "waits", WORKFLOW.format("deadline = now() + interval '40 s', wake_at = now() + interval '60 s'", "waits")),
     ("W7", "live", NODE.format("dependencies = '{4}'", "live/2") + ";" + NODE.format("dependencies = '{2}'", "live/4")),
     ("W7", "live", NODE.format("dependencies = '{77}'", "live/4")),
     ("W8", "child", WORKFLOW.format("depth = 5", "child")),

@@ -14,6 +14,8 @@ from tests.support.factories import NOW, ago, ahead
 from tests.support.operator import Operator, Ran
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 LONG_AGO = ago(minutes=30)
 RAN_LONG = {"enqueued_at": LONG_AGO, "claimed_at": LONG_AGO, "started_at": LONG_AGO}
 HELD_LONG = {"enqueued_at": LONG_AGO, "claimed_at": LONG_AGO}

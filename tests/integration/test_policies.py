@@ -286,7 +286,7 @@ def test_queues_show_set_and_unset(db: Database, operator: Operator) -> None:
     document = operator.json("queues", "show", "mail")
     assert document["effective"] == {
         "max_concurrency": None, "rate": {"limit": 10, "per_seconds": 1.0, "burst": 3}, "fair": False,
-        "limits": ["stripe"],
+        "limits": ["stripe"], "weight": None, "ageing_seconds": None,
     }  # fmt: skip
     assert document["declared"]["max_concurrency"] == 5
     assert "max_concurrency, rate, fair, limits (since" in operator("queues", "show").out
@@ -317,6 +317,9 @@ def test_queues_show_set_and_unset(db: Database, operator: Operator) -> None:
         ),
         (("mial", "--no-fair"), 1, "nothing is set for queue 'mial': no task and no worker has it so far"),
         (("no name!", "--no-fair"), 1, "queue"),
+        (("mail", "--weight", "0"), 2, "'0' is not a whole number from 1 to 1,000, or none"),
+        (("mail", "--ageing-seconds", "soon"), 2, "'soon' is not a duration"),
+        (("mail", "--ageing-seconds", "0"), 2, "'0' is out of range: choose 100ms to 31d"),
     ],
 )
 def test_what_queues_set_refuses(
@@ -329,13 +332,23 @@ def test_what_queues_set_refuses(
     assert db.execute("SELECT * FROM horsies_queue_state") == []
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1m30s", 90), ("none", None)])
+def test_ageing_is_a_duration_or_a_number_of_seconds(
+    db: Database, operator: Operator, text: str, seconds: int | None
+) -> None:
+    factories.task(db, queue_name="mail")
+    assert operator("queues", "set", "mail", "--ageing-seconds", text).code == 0
+    assert operator.json("queues", "show")["queues"][0]["override"] == {"ageing_seconds": seconds}
+
+
 def test_unknown_queues_and_fields(db: Database, operator: Operator) -> None:
     assert operator("queues", "show").out == "no queue has a policy\n"
     assert operator("queues", "show", "default").code == 0
-    for verb in ("show", "groups"):
+    for verb in ("show", "groups", "unset"):
         ran = operator("queues", verb, "mial")
         assert ran.code == 1
         assert "there is no queue 'mial'" in ran.err
+    assert "queue 'default' has no override" in operator("queues", "unset", "default").err
     assert operator("queues", "set", "mial", "--no-fair", "--force").code == 0
     wrong = operator("queues", "unset", "mial", "speed")
     assert wrong.code == 2

@@ -265,7 +265,8 @@ async def test_a_round_that_finds_nothing_old_reads_next_to_nothing(db: Database
         await connection.close()
     assert "Seq Scan" not in plan, plan
     hits = int(plan.split("Buffers: shared hit=")[1].split()[0])
-    assert hits < 100 + BATCH, plan
+    # one page for each row that it looks at, and the visibility map as well where autovacuum was faster
+    assert hits < 100 + 2 * BATCH, plan
 
 
 # -- settings and failures ------------------------------------------------------------------------------------
@@ -294,3 +295,64 @@ async def test_a_kind_that_fails_does_not_keep_the_others(
     left = {one: db.value(f"SELECT count(*) FROM horsies_{one}") for one in ("heartbeats", "worker_states", "tasks")}
     assert left == {one: int(one == table) for one in left}
     assert f"pruner: old {table.replace('_', ' ')} cannot be deleted; other kinds continue" in caplog.text
+
+
+# -- tasks with a lifetime of their own -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("retention", [HOURS, None])
+async def test_a_lifetime_of_its_own_counts_from_the_end_however_the_task_ended(
+    db: Database, retention: int | None
+) -> None:
+    hour = {"keep_seconds": 3_600}
+    gone = {ended(db, status, ago(hours=1, minutes=1), **hour) for status in ENDED}
+    kept = {ended(db, status, ago(minutes=59), **hour) for status in ENDED}
+    kept |= {ended(db, "COMPLETED", ago(days=DAYS + at), keep_seconds=86_400 * (DAYS + at + 1)) for at in range(1, 4)}
+    kept.add(ended(db, "COMPLETED", ago(hours=1, minutes=1)))
+    await prune(db, terminal_record_retention_hours=retention)
+    assert ids(db) == kept
+    assert not gone & ids(db)
+
+
+async def test_a_live_task_stays_whatever_its_lifetime_and_zero_goes_at_once(db: Database) -> None:
+    live = {factories.task(db, status, keep_seconds=0) for status in ("PENDING", "CLAIMED", "RUNNING")}
+    ended(db, "COMPLETED", factories.NOW, keep_seconds=0)
+    ended(db, "FAILED", factories.NOW, keep_seconds=-5)  # by hand: no sender writes it
+    kept = ended(db, "FAILED", OLD, keep_seconds=2**31 - 1)
+    await prune(db)
+    assert ids(db) == live | {kept}
+
+
+async def test_the_task_of_a_run_stays_as_long_as_the_run(db: Database) -> None:
+    tasks = [ended(db, "COMPLETED", at, keep_seconds=seconds, is_workflow_task=True)
+             for at, seconds in ((YOUNG, 60), (OLD, 10**9))]  # fmt: skip
+    workflow(db, "young", YOUNG, tasks[0])
+    workflow(db, "old", OLD, tasks[1])
+    await prune(db)
+    assert ids(db) == {tasks[0]}
+
+
+async def test_more_than_one_batch_of_several_lifetimes(db: Database) -> None:
+    db.execute(
+        f"""INSERT INTO horsies_tasks (id, task_name, status, enqueued_at, sent_at, created_at, completed_at,
+                                      terminal_at, result, keep_seconds)
+            SELECT gen_random_uuid(), 'add', 'COMPLETED', {OLD}, {OLD}, {OLD}, {OLD}, {OLD}, '{{"ok":1}}',
+                   60 * (1 + i % 7)
+              FROM generate_series(1, {BATCH + 200}) AS i"""
+    )
+    await prune(db, terminal_record_retention_hours=None)
+    assert ids(db) == set()
+
+
+async def test_the_pruner_forgets_keys_that_are_free(db: Database) -> None:
+    live = factories.task(db)
+    ended = factories.task(db, "COMPLETED")
+    for key, holder, until in (
+        ("live", live, ago(hours=3)), ("ended", ended, ago(hours=3)), ("fresh", ended, ago(minutes=3)),
+        ("kept", ended, factories.ahead(hours=3)), ("missing", "gone", ago(hours=3)),
+    ):  # fmt: skip
+        factories.insert(
+            db, "horsies_unique_keys", task_name="add", key=key, task_id=holder, first_at=ago(hours=4), until=until
+        )
+    await prune(db)
+    assert db.execute("SELECT key FROM horsies_unique_keys ORDER BY key") == [("fresh",), ("kept",), ("live",)]

@@ -139,7 +139,9 @@ class Prepared:
         return Plan(json.loads(text)[0]["Plan"])
 
     async def claim(self, limit: int, **request: Any) -> Plan:
-        plan = await self.explain("claim_batch", *await claim_values(limit, **request))
+        """The cheapest of three: after an autovacuum of the table, the first one reads catalogues too."""
+        values = await claim_values(limit, **request)
+        plan = min([await self.explain("claim_batch", *values) for _ in range(3)], key=lambda one: one.pick)
         assert "Tid Scan" in plan.kinds
         assert not plan.kinds & {"Seq Scan", "Hash Join", "Merge Join", "Bitmap Heap Scan"}
         return plan
@@ -270,6 +272,7 @@ def finalize_values(tasks: list[str]) -> tuple[Any, ...]:
     return (
         tasks, [0] * n, ["w"] * n, ["COMPLETED"] * n, ["{}"] * n, [None] * n, [None] * n, [None] * n,
         ["COMPLETED"] * n, [timedelta(0)] * n, [0] * n, [MOMENT] * n, [MOMENT] * n, [1] * n, ["p"] * n, "{}",
+        [None] * n, [None] * n,
     )  # fmt: skip
 
 

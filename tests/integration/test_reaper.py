@@ -249,6 +249,18 @@ async def test_a_staged_result_is_finished(db: Database) -> None:
     assert span == (before["started_at"], before["finalizing_at"])
 
 
+async def test_a_staged_value_that_is_not_to_be_stored_is_dropped_with_the_end(db: Database) -> None:
+    quiet = {"task_options": '{"store_result":false}'}
+    tasks = [
+        factories.task(db, "RUNNING", **{**IN_HAND, **quiet, "worker_pid": pid}, result=f'{{"ok":{value}}}')
+        for pid, value in ((1, "42"), (2, "null"))
+    ]
+    async with reaping(db) as reaper:
+        await reaper.run_once()
+    stored = [factories.read(db, task) for task in tasks]
+    assert [(row["status"], row["result"]) for row in stored] == [("COMPLETED", None), ("COMPLETED", '{"ok":null}')]
+
+
 @pytest.mark.parametrize(
     ("code", "asked", "ends", "outcome"),
     [

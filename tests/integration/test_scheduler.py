@@ -136,7 +136,7 @@ async def test_two_releases_at_once(db: Database, caplog: pytest.LogCaptureFixtu
 
 KEPT = (
     "task_name", "queue_name", "priority", "args", "kwargs", "max_retries", "task_options", "enqueue_sha", "status",
-    "retry_count", "unique_key", "good_until", "is_workflow_task",
+    "retry_count", "unique_key", "good_until", "is_workflow_task", "keep_seconds",
 )  # fmt: skip
 
 
@@ -528,6 +528,9 @@ CUTS = {
     "commit": "^COMMIT",
 }
 
+OPEN = """SELECT count(*) FROM pg_stat_activity
+ WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"""
+
 
 @pytest.mark.parametrize("when", When)
 @pytest.mark.parametrize("what", CUTS)
@@ -541,6 +544,8 @@ async def test_a_cut_at_any_statement_leaves_one_task(db: Database, what: str, w
             with pytest.raises((OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
                 await scheduler.run_once()
             assert proxy.cuts == 1
+            # the server has noticed: until then the transaction holds the row of the schedule
+            await eventually_async(lambda: db.value(OPEN) == 0)
             # both or nothing
             committed = what == "commit" and when is When.UNANSWERED
             await eventually_async(lambda: db.value("SELECT count(*) FROM horsies_tasks") == (2 if committed else 0))

@@ -45,9 +45,10 @@ def horsies(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 def test_an_empty_list_says_how_it_fills(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     assert horsies(capsys, "list") == (
-        0, "no schedule yet: they appear when `horsies scheduler` has served them for the first time\n", "",
+        0, "no schedule yet: those in code appear when `horsies scheduler` has served them for the first time, and "
+        "`horsies schedules add` makes others\n", "",
     )  # fmt: skip
-    assert horsies(capsys, "--json") == (0, '{\n  "schedules": []\n}\n', "")
+    assert json.loads(horsies(capsys, "--json")[1]) == {"schedules": [], "next": None}
 
 
 @pytest.mark.parametrize("status", ["RUNNING", "PAUSED", "COMPLETED", "FAILED"])
@@ -69,7 +70,9 @@ def test_the_list_is_a_table_of_inert_text(db: Database, capsys: pytest.CaptureF
     assert (code, err) == (0, "")
     head, *lines = out.splitlines()
     assert head.split("  ")[0] == "SCHEDULE"
-    assert head.split() == ["SCHEDULE", "STATE", "NEXT", "RUN", "LAST", "RUN", "RUNS", "LAST", "TASK", "ITS", "STATUS"]
+    assert head.split() == [
+        "SCHEDULE", "FROM", "STATE", "NEXT", "RUN", "LAST", "RUN", "RUNS", "LAST", "TASK", "ITS", "STATUS",
+    ]  # fmt: skip
     assert horsies(capsys)[1] == out
     assert "\x1b" not in out
     by_name = {line.split("  ")[0]: line for line in lines}
@@ -92,6 +95,7 @@ def test_the_list_as_json(db: Database, capsys: pytest.CaptureFixture[str]) -> N
         "schedule_name": "nightly", "next_run_at": SOON.isoformat(), "last_run_at": BEFORE.isoformat(),
         "last_task_id": task_id, "last_task_status": "COMPLETED", "last_workflow_status": None, "run_count": 4,
         "paused_at": None, "run_requested_at": None, "updated_at": "", "overdue_by": None, "state": "active",
+        "is_data": False, "is_enabled": None, "is_known": None, "problem_at": None,
     }  # fmt: skip
 
 
@@ -197,3 +201,130 @@ async def test_the_broker(db: Database) -> None:
     async with async_app_on(UNREACHABLE, resilience={"send_attempts": 1}) as app:
         with pytest.raises(BrokerError):
             await app.get_broker().get_schedules()
+
+
+# -- schedules as data -------------------------------------------------------------------------------
+
+
+def test_add_show_edit_history_remove(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = horsies(
+        capsys, "add", "report:acme", "--task", "report", "--daily", "07:00", "--timezone", "Europe/Berlin",
+        "--kwargs", '{"kind": "acme"}', "--jitter", "90s", "--overlap", "skip", "--catch-up",
+    )  # fmt: skip
+    assert (code, out) == (0, "report:acme: made; report, daily at 07:00:00 in Europe/Berlin\n")
+    assert "no scheduler is running: there was never one" in err
+    code, out, err = horsies(capsys, "add", "report:acme", "--task", "report", "--every", "1h30m")
+    assert (code, out) == (1, "")
+    assert "nothing done: schedule 'report:acme' exists already" in err
+    assert horsies(capsys, "edit", "report:acme", "--weekly", "mon,Friday@08:00", "--no-catch-up")[0] == 0
+    code, out, _ = horsies(capsys, "show", "report:acme")
+    for text in (
+        "data, made at run time", "weekly on monday, friday at 08:00:00", '{"kind": "acme"}', "90 s", "skip",
+        "the latest slot", "Europe/Berlin", "active",
+    ):  # fmt: skip
+        assert text in out, out
+    assert horsies(capsys, "history", "report:acme") == (0, "report:acme has not run yet\n", "")
+    shown = json.loads(horsies(capsys, "show", "report:acme", "--json")[1])
+    assert (shown["schedule"]["version"], shown["schedule"]["pattern"]["kind"]) == (2, "weekly")
+    assert horsies(capsys, "edit", "report:acme", "--workflow", "reports")[0] == 2  # a workflow has no jitter
+    weekly = ("--jitter", "0s", "--cron", "0 7 * * 1")
+    assert horsies(capsys, "edit", "report:acme", "--workflow", "reports", *weekly)[0] == 0
+    assert horsies(capsys, "list", "--kind", "code")[1].startswith("no schedule yet")
+    assert "  data  " in horsies(capsys, "list", "--kind", "data")[1]
+    assert horsies(capsys, "remove", "report:acme") == (0, "report:acme: removed\n", "")
+    assert horsies(capsys, "list")[1].startswith("no schedule yet")
+
+
+def test_an_edit_takes_queue_and_group_away(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    add = ("add", "s", "--task", "report", "--every", "1h", "--group", "acme")
+    assert horsies(capsys, *add, "--queue", "")[0] == 2
+    assert horsies(capsys, *add, "--queue", "mail")[0] == 0
+    stored = "SELECT queue_name, group_key FROM horsies_schedules"
+    assert db.execute(stored) == [("mail", "acme")]
+    assert horsies(capsys, "edit", "s", "--queue", "")[0] == 0
+    assert db.execute(stored) == [(None, "acme")]
+    assert horsies(capsys, "edit", "s", "--group", "", "--queue", "")[0] == 0
+    assert db.execute(stored) == [(None, None)]
+
+
+def test_one_that_cannot_run_says_why_and_does_not_point_at_itself(
+    db: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert horsies(capsys, "add", "s", "--task", "report", "--every", "1h")[0] == 0
+    db.execute("UPDATE horsies_schedule_state SET problem = 'broken', problem_at = now()")
+    code, out, _ = horsies(capsys, "show", "s")
+    assert code == 0
+    assert "problem        broken" in out
+    assert "horsies schedules show" not in out
+    assert "'s' cannot run: `horsies schedules show NAME` says why" in horsies(capsys, "list")[1]
+
+
+def test_the_history_is_a_table(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    task_id = factories.task(db, "FAILED", error_code="BOOM")
+    row(db, "s", entries=3)
+    entries = ({"skipped": "missed"}, {"task_id": task_id}, {"task_id": "x", "is_request": True})
+    for number, columns in enumerate(entries):
+        factories.insert(
+            db, "horsies_schedule_runs", schedule_name="s", place=number + 1, entry=number + 1, slot=BEFORE,
+            last_slot=SOON if "skipped" in columns else BEFORE, fired_at=BEFORE, **columns,
+        )  # fmt: skip
+    head, request, run, missed = horsies(capsys, "history", "s")[1].splitlines()
+    assert head.split() == ["SLOT", "LATE", "BY", "OUTCOME", "TASK", "ERROR"]
+    assert "deleted, on request" in request
+    assert "FAILED" in run
+    assert "BOOM" in run
+    assert "skipped: missed, to 2040-05-01" in missed
+    assert len(json.loads(horsies(capsys, "history", "s", "--limit", "2", "--json")[1])["history"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["add", "s", "--task", "t"], "one of the arguments --cron --every"),
+        (["add", "s", "--every", "1h"], "one of the arguments --task --workflow"),
+        (["add", "s", "--task", "t", "--every", "1500ms"], "whole seconds"),
+        (["add", "s", "--task", "t", "--every", "500d"], "366d"),
+        (["add", "s", "--task", "t", "--daily", "25:00"], "not a time of day"),
+        (["add", "s", "--task", "t", "--hourly", "61"], "out of range"),
+        (["add", "s", "--task", "t", "--hourly", "x"], "not a minute"),
+        (["add", "s", "--task", "t", "--weekly", "08:00"], "has no time"),
+        (["add", "s", "--task", "t", "--weekly", "someday@08:00"], "unknown value"),
+        (["add", "s", "--task", "t", "--monthly", "0@08:00"], "0 is not a day"),
+        (["add", "s", "--task", "t", "--monthly", "first@08:00"], "no day and time"),
+        (["add", "s", "--task", "t", "--cron", "* * *"], "has 3 fields"),
+        (["add", "s", "--task", "t", "--cron", "99 * * * *"], "bad minute"),
+        (["add", "s", "--task", "t", "--every", "1h", "--kwargs", "[1]"], "not a JSON object"),
+        (["add", "s", "--task", "t", "--every", "1h", "--kwargs", "{"], "not JSON"),
+        (["add", "s", "--task", "t", "--every", "1h", "--timezone", "Mars/Base"], "no time zone"),
+        (["add", "s", "--task", "t", "--every", "1h", "--jitter", "3d"], "jitter"),
+        (["add", "s", "--task", "t", "--every", "1h", "--queue", "a b"], "not a queue name"),
+        (["add", "s", "--task", "t", "--every", "1h", "--max-catch-up-runs", "0"], "out of range"),
+        (["add", "", "--task", "t", "--every", "1h"], "name"),
+        (["edit", "s"], "nothing to change"),
+    ],
+)
+def test_wrong_usage_writes_nothing(
+    db: Database, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    try:
+        code, _, err = horsies(capsys, *arguments)
+    except SystemExit as ended:
+        code, err = ended.code, capsys.readouterr().err
+    assert code == 2
+    assert told in err
+    assert db.value("SELECT count(*) FROM horsies_schedules") == 0
+
+
+def test_what_is_not_there_or_in_code_is_left_alone(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    row(db, "nightly", next_run_at=SOON)
+    for verb in ("show", "history", "remove"):
+        code, out, err = horsies(capsys, verb, "nightl")
+        assert (code, out) == (1, "")
+        assert "there is no schedule 'nightl', did you mean 'nightly'?" in err
+    assert "is in an app's code" in horsies(capsys, "remove", "nightly")[2]
+    assert "is in an app's code" in horsies(capsys, "edit", "nightly", "--daily", "03:00")[2]
+    assert "code" in horsies(capsys, "show", "nightly")[1]
+    # all or none
+    assert horsies(capsys, "add", "mine", "--task", "t", "--every", "1h")[0] == 0
+    assert horsies(capsys, "remove", "mine", "nightly")[0] == 1
+    assert db.value("SELECT count(*) FROM horsies_schedules") == 1

@@ -345,6 +345,11 @@ def test_on_a_connection_of_the_callers(db: Database) -> None:
         connection.execute("SET TRANSACTION READ ONLY")
         with pytest.raises(TaskSendError, match=r"refused the statement .*; it is not enqueued, roll your transaction"):
             add.send(1)
+        connection.rollback()
+        connection.execute("CREATE SCHEMA elsewhere")
+        connection.execute("SET LOCAL search_path = elsewhere")
+        with pytest.raises(TaskSendError, match=r"(?s)UndefinedTable.* no or older .*: run `horsies-migrate up`"):
+            add.send(1)
         connection.close()
         with pytest.raises(TaskSendError, match=r"your connection failed .*; it is enqueued only if your transaction"):
             add.send(1)

@@ -122,6 +122,11 @@ async def test_a_busy_connection_is_not_waited_for(db: Database) -> None:
         await asyncio.gather(claiming, return_exceptions=True)
         await purpose_of(claim)
         assert await purpose_of(finalize) == "finalize", "it has one of its own now"
+        # a backend does not notice that its client has left while it sleeps
+        db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query = 'SELECT pg_sleep(30)'"
+        )
 
 
 async def test_who_made_the_owner_wait_opens_a_connection_of_its_own(db: Database) -> None:

@@ -12,14 +12,17 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from horsies import TaskStatus
+from horsies import CancelResult, TaskStatus
 from horsies.ids import new_id
 from tests.support import factories
+from tests.support.apps import async_app_on
 from tests.support.factories import ago
 from tests.support.hands import Hands
 from tests.support.operator import Operator, Ran
 from tests.support.postgres import Database, waits_for_a_lock
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.shared_database
 
 STATES = [status.value for status in TaskStatus]
 
@@ -128,6 +131,38 @@ def test_cancel(db: Database, operator: Operator) -> None:
     assert ran.err.count("it has ended already") == 4
     assert (status(db, ids["PENDING"]), status(db, ids["CLAIMED"])) == ("CANCELLED", "CANCELLED")
     assert factories.read(db, ids["RUNNING"])["cancel_requested_at"] is not None
+
+
+HELD = "UPDATE horsies_tasks SET updated_at = now() WHERE id = %s"  # as a task does that completes itself
+
+
+async def test_a_cancel_waits_only_so_long_for_a_task_that_another_transaction_holds(db: Database) -> None:
+    held, other = factories.task(db, "RUNNING"), factories.task(db)
+    async with async_app_on(db) as app:
+        with psycopg.connect(db.url, application_name="shop") as holder:
+            holder.execute(HELD, (held,))
+            pid, told = holder.info.backend_pid, list[str]()
+            results, left = await app.get_broker().cancel_within([held, other], 0.1, told.append)
+        assert (results, list(left)) == ({other: CancelResult.CANCELLED}, [held])
+        assert f"session {pid} " in left[held]
+        assert "application 'shop') holds it in a transaction, open for" in left[held]
+        assert len(told) <= 1
+        results, left = await app.get_broker().cancel_within([held], 0.1)
+    assert (results, left) == ({held: CancelResult.REQUESTED}, {})
+
+
+def test_a_cancel_says_what_it_waits_for(db: Database) -> None:
+    held, other = factories.task(db, "RUNNING"), factories.task(db)
+    with psycopg.connect(db.url) as holder:
+        holder.execute(HELD, (held,))
+        command = [sys.executable, "-m", "horsies.cli", "tasks", "cancel", held, other, "--database-url", db.url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as cancel:
+            assert cancel.stderr is not None
+            assert cancel.stderr.readline().startswith("horsies: waiting up to 10 s for 1 task: session ")
+            assert status(db, other) == "CANCELLED"
+            holder.commit()
+            assert cancel.communicate() == ("cancelled 2 tasks, 1 of them by asking the worker that runs it\n", "")
+            assert cancel.returncode == 0
 
 
 def test_verbs_by_metadata(db: Database, operator: Operator) -> None:

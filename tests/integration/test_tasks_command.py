@@ -13,6 +13,8 @@ from tests.support.factories import ago, ahead
 from tests.support.operator import Operator, Ran
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 STATES = [status.value for status in TaskStatus]
 ENDED = ["COMPLETED", "FAILED", "CANCELLED", "EXPIRED"]
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\u202egnp\u200b\x9b31m\x7f\nhorsies: all is well\t<b>[red]%s{}"
@@ -153,6 +155,15 @@ def test_an_ended_task_is_as_old_as_its_end(db: Database, operator: Operator) ->
 def test_a_delayed_task_says_when(db: Database, operator: Operator) -> None:
     factories.task(db, enqueued_at=ahead(minutes=30))
     assert re.search(r"PENDING  in 29 m \d+ s ", operator("tasks", "list").out)
+
+
+def test_groups_have_a_column_where_a_task_has_one(db: Database, operator: Operator) -> None:
+    factories.task(db)
+    assert "GROUP" not in operator("tasks", "list").out
+    factories.task(db, group_key="acme")
+    listed = operator("tasks", "list")
+    assert listed.out.split()[:4] == ["ID", "TASK", "QUEUE", "GROUP"]
+    assert sorted(line[3] for line in listed.lines) == ["-", "acme"]
 
 
 def test_an_empty_list(operator: Operator) -> None:

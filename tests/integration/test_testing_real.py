@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from horsies import (
@@ -21,7 +23,8 @@ from horsies import (
     testing,
     wait_for_signal,
 )
-from tests.support import kit_app
+from horsies.testing import databases
+from tests.support import kit_app, postgres
 from tests.support.apps import UNREACHABLE, make_app
 from tests.support.kit_graphs import random_workflow
 from tests.support.postgres import Database
@@ -49,7 +52,7 @@ def test_tasks_run_when_they_are_drained(t: Any) -> None:
         await t.number.send_async(2)
         return TaskResult(ok=1)
 
-    with testing.real(t.app) as database:
+    with testing.real(t.app, in_place=True) as database:
         assert database.drain() == testing.DrainReport()
         handles = [again.send(), parent.send(), t.number.with_options(group="acme").send(5), t.fail.send()]
         late = t.number.schedule(HOUR, 3)
@@ -89,7 +92,7 @@ def test_workflows_end_as_inline(t: Any, name: str) -> None:
         for signal, value, path in case.signals:
             handle.signal(signal, value, path=path)
         inline = handle.status(), handle.get(), handle.results()
-    with testing.real(t.app) as database:
+    with testing.real(t.app, in_place=True) as database:
         handle = case.build(t.app, t).start(**case.options)
         database.drain()
         for _ in range(2):  # a sleep, and what follows from its end
@@ -111,7 +114,7 @@ def test_random_workflows_end_as_inline(t: Any, seed: int) -> None:
     with testing.inline(imagined) as sends:
         handle = spec.start()
         inline = _worked_off(handle, sends.advance, lambda: None)
-    with testing.real(t.app) as database:
+    with testing.real(t.app, in_place=True) as database:
         handle = random_workflow(t.app, t, seed, "random").start()
         assert _worked_off(handle, database.advance, database.drain) == inline
 
@@ -145,7 +148,7 @@ async def test_clocks_come_with_advance(db: Database) -> None:
         nap = sleep(HOUR, node_id="nap")
         end = t.plus.node(node_id="end", waits_for=[nap])(from_node(node), 1)
         flow = app.workflow("flow", [node, nap, end], output=end)
-        with testing.real(app) as database:
+        with testing.real(app, in_place=True) as database:
             run = await flow.start_async(start_at=HOUR)
             late = await flow.start_async()
             dead = await flow.start_async(deadline=1.5 * HOUR)
@@ -165,3 +168,111 @@ async def test_clocks_come_with_advance(db: Database) -> None:
             assert (await dead.get_async(timeout_ms=0)).err_value.error_code == OutcomeCode.WORKFLOW_DEADLINE
             with pytest.raises(SignalError):
                 await database.signal_async(run, node, 1)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_an_interrupt_ends_the_drain_and_not_the_kit(t: Any, kind: str) -> None:
+    interrupts = [KeyboardInterrupt()]
+
+    def interrupted() -> kit_app.Number:
+        if interrupts:
+            raise interrupts.pop()
+        return TaskResult(ok=1)
+
+    async def interrupted_async() -> kit_app.Number:
+        return interrupted()
+
+    task = t.app.task("interrupted")(interrupted if kind == "def" else interrupted_async)
+    with testing.real(t.app, in_place=True) as database:
+        handle = task.send()
+        with pytest.raises(KeyboardInterrupt):
+            database.drain()
+        assert database.drain().result(handle) == TaskResult(ok=1)
+
+
+def test_blocks_have_clean_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_TEST_DATABASE_URL", postgres.admin_url())
+    with make_app(UNREACHABLE) as app:
+        t = kit_app.register(app)
+        made: list[str] = []
+
+        def prepare(url: str) -> None:
+            made.append(url)
+            with psycopg.connect(url) as connection:
+                connection.execute("CREATE TABLE own (n int)")
+
+        @app.task("drains")
+        def drains() -> kit_app.Number:
+            return TaskResult(ok=outer.drain().attempts)
+
+        with testing.real(app, prepare=prepare) as outer:
+            handle, refused = t.number.send(1), drains.send()
+            with testing.real(app, prepare=prepare) as inner:
+                assert inner.url != outer.url == outer.url
+                assert inner.drain().attempts == 0
+                with psycopg.connect(inner.url) as connection:
+                    assert connection.execute("SELECT count(*) FROM own").fetchone() == (0,)
+            for n in range(20):
+                t.number.send(n)
+            with ThreadPoolExecutor(3) as threads:
+                assert sum(one.attempts for one in threads.map(lambda _: outer.drain(), range(3))) == 22
+            assert handle.get() == TaskResult(ok=1)
+            assert "called inside task" in str(refused.get().err_value.message)
+        assert len(made) == 1
+        assert app.config.broker.url == UNREACHABLE
+        with pytest.raises(ZeroDivisionError), testing.real(app, prepare=lambda url: 1 / 0):  # pyright: ignore[reportArgumentType]
+            pass
+        with pytest.raises(UsageError, match="in_place"):
+            testing.real(app, in_place=True, prepare=prepare)
+
+
+def test_each_preparation_has_its_own_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_TEST_DATABASE_URL", postgres.admin_url())
+
+    def making(name: str) -> Callable[[str], None]:
+        def make(url: str) -> None:
+            with psycopg.connect(url) as connection:
+                connection.execute(f"CREATE TABLE {name} ()".encode())
+
+        return make
+
+    with make_app(UNREACHABLE) as app:
+        for name in ("first", "second"):
+            with testing.real(app, prepare=making(name)) as database, psycopg.connect(database.url) as connection:
+                assert connection.execute("SELECT count(*) FROM pg_tables WHERE tablename = %s", [name]).fetchone() == (
+                    1,
+                )
+
+
+def test_a_server_by_its_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_TEST_DATABASE_URL", "postgresql:///postgres?host=/run/postgresql&user=me")
+    assert databases.url_of("shop") == "postgresql:///shop?host=/run/postgresql&user=me"
+
+
+def test_databases_of_killed_runs_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_TEST_DATABASE_URL", postgres.admin_url())
+    dead, alive = "horsies-run-00000000dead", "horsies-run-0000000a11fe"
+    with psycopg.connect(postgres.admin_url(), autocommit=True) as connection, make_app(UNREACHABLE) as app:
+        for run in (dead, alive):
+            connection.execute(f'DROP DATABASE IF EXISTS "{run.replace("-", "_")}_1_1"'.encode())
+            connection.execute(f'CREATE DATABASE "{run.replace("-", "_")}_1_1"'.encode())
+        with psycopg.connect(postgres.admin_url(), application_name=alive), testing.real(app, prepare=lambda url: None):
+            found = connection.execute("SELECT datname FROM pg_database WHERE datname LIKE '%0000000%'").fetchall()
+        assert found == [("horsies_run_0000000a11fe_1_1",)]
+        connection.execute("DROP DATABASE horsies_run_0000000a11fe_1_1")
+
+
+def test_the_database_takes_the_sends_inside_another_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORSIES_TEST_DATABASE_URL", postgres.admin_url())
+    with make_app(UNREACHABLE) as app:
+        t = kit_app.register(app)
+        with testing.recorded(app) as sends:
+            with testing.real(app) as database:
+                handle = t.number.send(1)
+                assert database.drain().result(handle) == TaskResult(ok=1)
+                with testing.inline(app):
+                    assert t.number.send(2).get() == TaskResult(ok=2)
+                assert database.drain().attempts == 0
+            t.number.send(3)
+        sends.assert_sent(t.number, 3)
+        assert len(sends.sent()) == 1

@@ -13,6 +13,8 @@ from tests.support.cases import HOUR, NAMES, Answers, pass_time, reasons, states
 from tests.support.engine import Engine
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 COMPLETED, FAILED = WorkflowStatus.COMPLETED, WorkflowStatus.FAILED
 
 
@@ -100,7 +102,7 @@ async def test_a_branch_that_is_decided_before_or_after_its_dependencies(t: Simp
 
 
 async def test_branches_of_whole_workflows_and_maps(t: SimpleNamespace, db: Database) -> None:
-    """`when` false: SKIPPED / not_taken, whatever kind of node it is"""
+    """`when` false: SKIPPED / not_taken, for each kind of node"""
     check = t.is_true.node(node_id="check")(False)
     items = t.spread.node(node_id="items")(3)
     inner = t.app.workflow("inner", [t.number.node()(1)])

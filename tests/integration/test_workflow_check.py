@@ -18,6 +18,8 @@ from tests.support.postgres import Database
 from tests.support.releases import NEW, SAME
 from tests.support.roles import accounts
 
+pytestmark = pytest.mark.shared_database
+
 COMPLETED = (
     "UPDATE horsies_workflow_tasks SET status = 'COMPLETED', result = %s, completed_at = now() WHERE node_id = %s"
 )

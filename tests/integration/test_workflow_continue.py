@@ -14,6 +14,8 @@ from tests.support.cases import HOUR, NAMES, Answers, child_of, pass_time, state
 from tests.support.engine import Engine
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 PAUSED, RUNNING = WorkflowStatus.PAUSED, WorkflowStatus.RUNNING
 COMPLETED, FAILED, CANCELLED = WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED
 

@@ -56,7 +56,7 @@ async def test_the_statements_of_a_step_end(db: Database, runs: tuple[str, str],
     statement = load("horsies_worker.database", "workflows.sql")[name]
     values = {
         "enqueue_nodes": [first, [0], ["new"], "{}", 1000, "{}"], "missing_values": [first, [0]],
-        "launch_map": [first, 0, "child"],
+        "launch_map": [first, 0, "child", None],
     }[name]  # fmt: skip
     connection = await asyncpg.connect(db.url, server_settings={"statement_timeout": "10s"})
     try:

@@ -22,7 +22,7 @@ from tests.support.hands import end_of
 from tests.support.postgres import Database
 from tests.support.workflow_model import build, compare, random_graph
 
-GRAPHS, SEEDS = 25, 14
+GRAPHS, SEEDS = 25, 7
 NAMES = ["work", "judge", "weigh", "listed", "each"]
 POINTS = dict.fromkeys(
     ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),
@@ -39,7 +39,7 @@ def answer(name: str, given: Any) -> int | list[Any] | TaskError:
         case "listed":
             return list(range(given["n"] % 4))
         case "weigh":
-            return given["n"] + sum(result.get("ok", 1000) for result in given["ctx"]["results"].values())
+            return given["n"] + sum(result.get("ok", 1000) for node, result in given["ctx"]["results"].items() if node)
         case "judge":
             return given["n"] + given["r"].get("ok", 1000)
         case _:

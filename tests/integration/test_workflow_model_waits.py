@@ -20,12 +20,15 @@ from tests.support import invariants
 from tests.support.apps import make_app
 from tests.support.engine import Engine, dying_at
 from tests.support.hands import end_of
+from tests.support.payload_codecs import SealCodec
 from tests.support.postgres import Database
 from tests.support.workflow_plan_app import NAMES, Plans
 from tests.support.workflow_plan_checks import EARLY, Rows, broken_rules
 from tests.support.workflow_plans import Graph, Plan, random_graph
 
-GRAPHS, SEEDS = 33, int(os.environ.get("HORSIES_TEST_MODEL_SEEDS", "8"))
+GRAPHS, SEEDS = 33, int(os.environ.get("HORSIES_TEST_MODEL_SEEDS", "4"))
+ENCODED = [(1_000 + seed, True) for seed in range(max(1, SEEDS // 8))]
+"""Seeds that run with a payload codec."""
 POINTS = dict.fromkeys(
     ("workflow_locked", "workflow_settled", "workflow_enqueued", "before_workflow_commit", "after_workflow_commit"),
     0.03,
@@ -149,13 +152,14 @@ class Driver:
 
 
 @pytest.mark.breaks("W5", "G2")  # W5: see test_workflow_model; G2: this test moves the clocks, and watches them itself
-@pytest.mark.parametrize("seed", range(SEEDS))
-async def test_random_graphs_that_wait_end_as_the_model_says(db: Database, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "is_encoded"), [*((seed, False) for seed in range(SEEDS)), *ENCODED])
+async def test_random_graphs_that_wait_end_as_the_model_says(db: Database, seed: int, is_encoded: bool) -> None:
+    codec = SealCodec() if is_encoded else None
     chance = random.Random(seed)
     graphs = [random_graph(chance) for _ in range(GRAPHS)]
     db.execute(EARLY)
     is_flaky = True
-    async with make_app(db) as app, Engine.on(db, NAMES) as engine:
+    async with make_app(db, payload_codec=codec) as app, Engine.on(db, NAMES, payload_codec=codec) as engine:
         plans = Plans(app, lambda: is_flaky and chance.random() < 0.15)
         driver = Driver(db, engine, plans, app.get_broker().workflows, seed)
         run_ids: list[str] = []
@@ -179,7 +183,7 @@ async def test_random_graphs_that_wait_end_as_the_model_says(db: Database, seed:
         is_flaky = False
         await driver.end(held)
         await driver.finish()
-        rows_of = Rows(db)
+        rows_of = Rows(db, app.envelopes)
         wrong = [
             f"graph {at}: {problem}"
             for at, (graph, run_id) in enumerate(zip(graphs, run_ids, strict=True))

@@ -12,6 +12,8 @@ from horsies.ids import new_id
 from tests.support.engine import Engine
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 
 def node(name: str, dependencies: list[int] | None = None, dependents: list[int] | None = None, **more: Any) -> Any:
     return {

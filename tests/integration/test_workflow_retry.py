@@ -30,6 +30,8 @@ from tests.support.operator import Operator
 from tests.support.postgres import Database
 from tests.support.roles import accounts
 
+pytestmark = pytest.mark.shared_database
+
 NAMES = ("work", "judge", "number", "spread", "square")
 BROKEN = "BROKEN"
 

@@ -15,6 +15,8 @@ from tests.support.cases import HOUR, NAMES, Answers, child_of, given_to, pass_t
 from tests.support.engine import Engine
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 COMPLETED = WorkflowStatus.COMPLETED
 
 
@@ -151,7 +153,7 @@ async def test_a_run_that_has_ended_or_does_not_exist(t: SimpleNamespace, db: Da
     with pytest.raises(SignalError, match="WORKFLOW_NOT_FOUND") as caught:
         await unknown.signal_async("go", 1)
     assert caught.value.code == "WORKFLOW_NOT_FOUND"
-    assert db.value("SELECT horsies_signal('nobody', 'go')") == "WORKFLOW_NOT_FOUND"
+    assert db.value("SELECT horsies_signal('unknown-run', 'go')") == "WORKFLOW_NOT_FOUND"
     assert db.value("SELECT horsies_signal(%s, 'go')", done.workflow_id) == "WORKFLOW_ENDED"
     assert signals(db) == 0
 

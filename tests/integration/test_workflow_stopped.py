@@ -24,6 +24,8 @@ from tests.support.operator import Operator
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
+pytestmark = pytest.mark.shared_database
+
 NAMES = ("work", "spread", "square")
 Rows = Sequence[Mapping[str, Any]]
 

@@ -14,6 +14,8 @@ from tests.support.cases import HOUR, NAMES, Answers, child_of, end_some, pass_t
 from tests.support.engine import Engine
 from tests.support.postgres import Database
 
+pytestmark = pytest.mark.shared_database
+
 PENDING, RUNNING, PAUSED = WorkflowStatus.PENDING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED
 COMPLETED, FAILED, CANCELLED = WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from horsies import WorkflowHandle, WorkflowStatus
+from horsies import TerminalResults, WorkflowHandle, WorkflowStatus
 from tests.support import workflow_app
 from tests.support.apps import app_on
 from tests.support.operator import Operator
@@ -20,7 +20,7 @@ def t(db: Database) -> Iterator[SimpleNamespace]:
         yield tasks
 
 
-def start(t: SimpleNamespace, name: str = "sums") -> WorkflowHandle[None]:
+def start(t: SimpleNamespace, name: str = "sums") -> WorkflowHandle[TerminalResults]:
     one = t.number.node(node_id="one")(1)
     return t.app.workflow(name, [one, t.number.node(node_id="two", waits_for=[one])(2)]).start()
 

@@ -145,6 +145,9 @@ def test_the_function_of_0011_says_what_the_checks_before_it_said(db: Database) 
         columns.append(f"CASE WHEN bits & {1 << bit} <> 0 THEN {value} END AS {name}")
     before = " AND ".join(f"({check})" for check in SOUND.BEFORE.values())
     before = before.replace(" AND worker_pid IS NOT NULL", "")  # given up by 0015
+    completed = "terminal_at IS NOT NULL\n            AND result IS NOT NULL AND error_code IS NULL"
+    assert completed in before
+    before = before.replace(completed, "terminal_at IS NOT NULL AND error_code IS NULL")  # given up by 0023
     called = db.value("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'ck_horsies_tasks_sound'")
     arguments = called.split("horsies_task_is_sound(", 1)[1].removesuffix("))")
     told = f"pg_temp.told({arguments})"

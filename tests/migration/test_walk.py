@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 
@@ -16,8 +17,10 @@ import pytest
 from alembic.script import ScriptDirectory
 
 import horsies_schema
+from horsies import TaskError, TaskResult, testing
 from horsies_schema import MigrationError, connection as migrations, embedded, migrate
-from tests.support import catalog, places, postgres
+from tests.support import catalog, factories, places, postgres
+from tests.support.apps import make_app
 from tests.support.postgres import Database
 from tests.support.roles import account, login, may
 from tests.support.schema_dump import DUMP
@@ -34,16 +37,25 @@ def test_revisions_are_numbered_without_holes() -> None:
     assert horsies_schema.head() == REVISIONS[-1]
 
 
+@pytest.fixture(scope="module")
+def walked() -> Iterator[Database]:
+    """A database that goes up from revision to revision, test by test: each would start from none otherwise."""
+    with postgres.database(template_name="template0", options="ENCODING 'UTF8'") as database:
+        yield database
+
+
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_down_and_up_again_from_every_revision_leaves_an_identical_dump(empty_db: Database, revision: str) -> None:
-    horsies_schema.upgrade(empty_db.url, revision)
-    before = catalog.dump(empty_db.url)
+def test_down_and_up_again_from_every_revision_leaves_an_identical_dump(walked: Database, revision: str) -> None:
+    if (horsies_schema.current(walked.url) or "") > revision:
+        horsies_schema.downgrade(walked.url, "base")  # the tests run in another order
+    horsies_schema.upgrade(walked.url, revision)
+    before = catalog.dump(walked.url)
     assert "horsies_tasks" in before
     previous = f"{int(revision) - 1:04}" if revision != REVISIONS[0] else "base"
-    horsies_schema.downgrade(empty_db.url, previous)
-    assert catalog.dump(empty_db.url) != before
-    horsies_schema.upgrade(empty_db.url, revision)
-    assert catalog.dump(empty_db.url) == before
+    horsies_schema.downgrade(walked.url, previous)
+    assert catalog.dump(walked.url) != before
+    horsies_schema.upgrade(walked.url, revision)
+    assert catalog.dump(walked.url) == before
 
 
 def test_base_leaves_nothing_behind(empty_db: Database) -> None:
@@ -60,6 +72,41 @@ def test_downgrade_keeps_the_rows_of_tables_that_stay(empty_db: Database) -> Non
     horsies_schema.downgrade(empty_db.url, "0001")
     horsies_schema.upgrade(empty_db.url)
     assert empty_db.execute("SELECT id, task_name, status FROM horsies_tasks") == [("a", "kept", "PENDING")]
+
+
+def test_rows_of_an_older_release_are_worked_off_and_kept(empty_db: Database) -> None:
+    """Those of the revision before the functions for sends: waiting ones run after the upgrade, and ended ones are the
+    same after the way back."""
+    horsies_schema.upgrade(empty_db.url, "0022")
+    for status in ("COMPLETED", "FAILED", "CANCELLED", "EXPIRED", "RUNNING", "CLAIMED"):
+        factories.task(empty_db, status, id=status.lower())
+    factories.task(empty_db, id="pending")
+    factories.task(empty_db, id="keyed", unique_key="k")
+    factories.workflow(empty_db, "COMPLETED")
+    kept = "SELECT * FROM horsies_tasks WHERE terminal_at IS NOT NULL AND task_name = 'add' ORDER BY id"
+    before = empty_db.execute(kept)
+    assert len(before) == 4
+    horsies_schema.upgrade(empty_db.url)
+    with make_app(empty_db) as app:
+
+        @app.task("add")
+        def add(a: int, b: int) -> TaskResult[int, TaskError]:
+            return TaskResult(ok=a + b)
+
+        once = add.with_options(unique_key="k", unique_for=timedelta(minutes=1))
+        assert once.send(1, 2).task_id == "keyed"
+        with testing.real(app, in_place=True) as database:
+            assert database.drain().completed == 2
+        assert [app.handle(task_id, add).get(0).ok for task_id in ("pending", "keyed", "completed")] == [3, 3, 1]
+        not_stored = add.with_options(store_result=False).send(1, 2)
+        with testing.real(app, in_place=True) as database:
+            database.drain()
+    with pytest.raises(MigrationError, match="DELETE FROM horsies_tasks WHERE status = 'COMPLETED' AND result IS NULL"):
+        horsies_schema.downgrade(empty_db.url, "0022")
+    empty_db.execute("DELETE FROM horsies_tasks WHERE id = %s", not_stored.task_id)
+    horsies_schema.downgrade(empty_db.url, "0022")
+    assert [row for row in empty_db.execute(kept) if row[0] not in ("pending", "keyed")] == before
+    horsies_schema.upgrade(empty_db.url)
 
 
 BEFORE_THE_RANGE = f"{int(TIME_RANGE.revision) - 1:04}"
@@ -201,7 +248,7 @@ def test_a_schema_of_its_own_beside_the_applications_tables(empty_db: Database) 
     assert horsies_schema.current(empty_db.url, schema=name) == horsies_schema.head()
     assert horsies_schema.current(empty_db.url) is None
     tables = empty_db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", name)
-    assert len(tables) == 15
+    assert len(tables) == 19
     assert empty_db.execute("SELECT * FROM horsies_tasks") == []
     horsies_schema.downgrade(empty_db.url, "base", schema=name)
     assert empty_db.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", name) == []

@@ -14,11 +14,15 @@ from typing import Any
 from horsies_worker.claim.hints import Scan
 from horsies_worker.claim.plan import Decision, Plan
 from horsies_worker.claim.settings import ClaimSettings, TaskKinds
+from horsies_worker.claim.sharing import Shares
 from horsies_worker.claim.state import (
+    Aged,
     Answer,
+    AskAged,
     AskDue,
     Claim,
     Claimed,
+    Drain,
     DutyOffered,
     Failed,
     GoToSleep,
@@ -35,7 +39,7 @@ from horsies_worker.claim.state import (
     Stop,
     Wait,
 )  # fmt: skip
-from horsies_worker.database.queries import ClaimRequest, Hint, NextRequest, Outlook
+from horsies_worker.database.queries import ClaimRequest, Head, Hint, NextRequest, Outlook
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 STATEMENT_S = 0.004
@@ -80,6 +84,9 @@ class World:
     """Another worker waits for the duty; it takes all ready tasks, and leaves after a while."""
     is_awake: bool = False
     """Tasks are sent without notifications."""
+    shares: Shares = field(default_factory=Shares)
+    started_in: list[str] = field(default_factory=list)
+    """The queues of the tasks that were taken, in order."""
     offers: int = 0
     statements: int = 0
     wakeups: int = 0
@@ -89,6 +96,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.plan = Plan(self.settings, TaskKinds.of(["add"] * bool(self.sync), ["poll"] * bool(self.asynchronous)))
+        self.state = self.state.with_shares(self.shares)
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._answer: Answer = None
@@ -216,6 +224,7 @@ class World:
     def _carry_out(self, move: Move, until: float) -> Answer:
         if isinstance(move, Stop):
             return None
+        assert not isinstance(move, Drain)
         if isinstance(move, LeaveDuty | StayAwake | GoToSleep):
             return self._change_duty(move)
         if isinstance(move, Wait | Rest):
@@ -254,8 +263,15 @@ class World:
                 self.is_awake = False
                 return IsAsleep()
 
-    def _snapshot(self, move: Claim | StartBuffer | AskDue) -> Answer:
+    def _snapshot(self, move: Claim | StartBuffer | AskDue | AskAged) -> Answer:
         match move:
+            case AskAged():
+                heads: dict[tuple[str, int], Head] = {}
+                for task in self._ready():
+                    if task.queue in move.queues and task.queue not in self.paused:
+                        head = Head(task.queue, task.priority, task.row["enqueued_at"], self.now - task.ready_at)
+                        heads.setdefault((task.queue, task.priority), head)
+                return Aged(sorted(heads.values(), key=lambda head: head.since))
             case StartBuffer():
                 for task in self._buffered():
                     if self._free(task.name) > 0:
@@ -310,6 +326,7 @@ class World:
             taken.append(task)
         since = {(task.queue, task.priority): task.row["enqueued_at"] for task in reversed(seen)}
         self.owned |= {task.id for task in taken}
+        self.started_in += [task.queue for task in taken]
         return [{**task.row, "since": since[task.queue, task.priority]} for task in taken]
 
     def _check_room(self, request: ClaimRequest) -> None:

@@ -27,6 +27,7 @@ from horsies_tui.data.models import (
     Place,
     QueueDetail,
     Rate,
+    ScheduleDetail,
     ScheduleRow,
     Series,
     Stale,
@@ -90,6 +91,9 @@ class EmptySource(DemoSource):
     async def schedules(self) -> tuple[ScheduleRow, ...]:
         return ()
 
+    async def schedule(self, name: str) -> ScheduleDetail | None:
+        return None
+
     async def maintenance(self) -> Maintenance:
         return Maintenance((), ())
 
@@ -101,7 +105,7 @@ class SilentSource(EmptySource):
         raise SourceError("ConnectionRefusedError: connect to db.example:5432 was refused")
 
     overview = tasks = breakdown = task = queue = workers = worker = stale = _fail
-    workflows = workflow = schedules = maintenance = _fail
+    workflows = workflow = schedules = schedule = maintenance = _fail
 
 
 @asynccontextmanager

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from horsies import AppConfig, Continue, PostgresConfig, ResilienceConfig, TaskError
 from horsies.codec import encode_error
+from horsies.envelopes import Envelopes
 from horsies.status import AttemptOutcome, TaskStatus
 from horsies.workflow.continuing import continue_text
 from horsies_worker.database.queries import Queries
@@ -39,6 +40,7 @@ class Engine:
         self.db = db
         self.hands = hands
         self._config = config
+        self._envelopes = Envelopes(config.payload_codec)
         self._sessions = sessions
         self._names = list(names)
         self.advancers = [Advancer(session, config) for session in sessions]
@@ -64,18 +66,21 @@ class Engine:
         """End these tasks; returns the ids, which are a worker's hints."""
         ends = []
         for row in rows:
-            given = answer(row["task_name"], json.loads(row["kwargs"] or "{}"))
+            name = row["task_name"]
+            _, kwargs = self._envelopes.unwrap_call(None, row["kwargs"], name)
+            given = answer(name, json.loads(kwargs or "{}"))
             if isinstance(given, TaskError):
                 ends.append(
-                    end_of(row, TaskStatus.FAILED, error_code=str(given.error_code), result=encode_error(given),
-                           recorded=AttemptOutcome.FAILED)
+                    end_of(row, TaskStatus.FAILED, error_code=str(given.error_code),
+                           result=self._envelopes.wrap_error(encode_error(given), name), recorded=AttemptOutcome.FAILED)
                 )  # fmt: skip
             elif isinstance(given, Continue):
                 text, problem = continue_text(given.workflow, given.workflow.codec.signature.result)
                 assert problem is None, problem
                 ends.append(end_of(row, result=text))
             else:
-                ends.append(end_of(row, result=json.dumps({"ok": given}, separators=(",", ":"))))
+                text = json.dumps({"ok": given}, separators=(",", ":"))
+                ends.append(end_of(row, result=self._envelopes.wrap_result(text, name)))
         written: set[str] = set()
         while ends:  # as the finalizer does: a locked row is tried again
             written |= (await self.hands.finalize(ends)).keys()
@@ -105,10 +110,12 @@ class Engine:
         for name in ("unadvanced_workflows", "unsettled_stopped_workflows"):
             rows = await self.hands.connection.fetch(self.hands.queries.sql(name), timedelta(0), 1000)
             found |= {row["id"] for row in rows}
-        # clocks that a dead worker had taken, without their lease; one that has not come is set again by the step
+        # clocks that a dead worker had taken, without their lease; one that has not come is set again by the step.
+        # It waits for no lock: it takes rows in no order, and steps lock a run and the one around it.
         due = await self.hands.connection.fetch(
-            "UPDATE horsies_workflows SET wake_at = statement_timestamp()"
-            " WHERE wake_at <= statement_timestamp() + $1::interval RETURNING id", LEASE,
+            "UPDATE horsies_workflows SET wake_at = statement_timestamp() WHERE id = ANY (ARRAY("
+            "SELECT id FROM horsies_workflows WHERE wake_at <= statement_timestamp() + $1::interval"
+            " FOR UPDATE SKIP LOCKED)) RETURNING id", LEASE,
         )  # fmt: skip
         chosen = random.choice(self.advancers)
         chosen.check(found)

@@ -14,7 +14,7 @@ RECOVERY = (
 ALWAYS = (
     "server", "schema", "objects", "rights", "pooler", "notify", "clock", "connections", "xmin",
     "own-transactions", "locks", "vacuum", "sizes", "workers", "dead-workers", "backlog", "groups", "limits",
-    "policies", "unknown-names", "stale", "reaper", "workflow-clocks", "retention", "schedules", "times",
+    "policies", "unknown-names", "quarantine", "stale", "reaper", "workflow-clocks", "retention", "schedules", "times",
 )  # fmt: skip
 """The checks that every examination reports."""
 

@@ -141,7 +141,7 @@ def end_of(row: Row, status: TaskStatus = TaskStatus.COMPLETED, **fields: Any) -
     }  # fmt: skip
     transition: dict[str, Any] = {
         "recorded": AttemptOutcome.FAILED if failed else AttemptOutcome.COMPLETED, "retry_delay_ms": 0,
-        "budget": row["max_retries"], "started": now - 0.001, "finished": now,
+        "budget": row["max_retries"], "started": now - 0.001, "finished": now, "crash": None,
     }  # fmt: skip
     for name, value in fields.items():
         (transition if name in transition else outcome)[name] = value

@@ -20,7 +20,8 @@ WHERE CASE status
 -- T3 a finished task has a stored outcome; success has no error_code, failure has one; live rows have neither
 --    (a RUNNING row may carry the staged outcome only while finalizing, decision D3)
 SELECT 'T3' AS inv, id FROM horsies_tasks
-WHERE (status = 'COMPLETED' AND (result IS NULL OR error_code IS NOT NULL))
+WHERE (status = 'COMPLETED' AND (result IS NULL AND position('"store_result"' in coalesce(task_options, '')) = 0
+                                 OR error_code IS NOT NULL))
    OR (status IN ('FAILED','EXPIRED') AND (result IS NULL OR error_code IS NULL))
    OR (status IN ('PENDING','CLAIMED') AND (result IS NOT NULL OR error_code IS NOT NULL))
    OR (status = 'RUNNING' AND finalizing_at IS NULL AND (result IS NOT NULL OR error_code IS NOT NULL));
@@ -81,15 +82,17 @@ WHERE b.id IS NOT NULL OR a.finished_at < a.started_at;
 -- A5 error fields agree with the outcome
 SELECT 'A5' AS inv, task_id FROM horsies_task_attempts
 WHERE (outcome = 'COMPLETED' AND error_code IS NOT NULL) OR (outcome <> 'COMPLETED' AND error_code IS NULL);
--- A6 one child process runs one attempt of a sync task at a time (:async_tasks = names of async ones, as a text array)
-SELECT 'A6' AS inv, a.task_id FROM horsies_task_attempts a
-JOIN horsies_tasks t ON t.id = a.task_id AND t.task_name <> ALL (:async_tasks::text[])
-JOIN horsies_task_attempts b
-  ON b.id > a.id AND b.worker_hostname = a.worker_hostname AND b.worker_pid = a.worker_pid AND b.worker_id = a.worker_id
- AND b.started_at < a.finished_at AND a.started_at < b.finished_at
-JOIN horsies_tasks u ON u.id = b.task_id AND u.task_name <> ALL (:async_tasks::text[])
-WHERE a.outcome <> 'WORKER_FAILURE' AND b.outcome <> 'WORKER_FAILURE'
-  AND 'WORKER_CRASHED' <> ALL (ARRAY[COALESCE(a.error_code,''), COALESCE(b.error_code,'')]);
+-- A6 one child process runs one attempt of a sync task at a time (:async_tasks = names of async ones, as a text array);
+-- tasks of one call of a batch task have the same name and the same start
+SELECT 'A6' AS inv, task_id FROM (
+  SELECT min(a.task_id) AS task_id, max(a.finished_at) AS finished_at,
+         lead(a.started_at) OVER (PARTITION BY a.worker_hostname, a.worker_pid, a.worker_id
+                                  ORDER BY a.started_at, max(a.finished_at)) AS next_start
+  FROM horsies_task_attempts a JOIN horsies_tasks t ON t.id = a.task_id AND t.task_name <> ALL (:async_tasks::text[])
+  WHERE a.outcome <> 'WORKER_FAILURE' AND COALESCE(a.error_code, '') <> 'WORKER_CRASHED'
+    AND a.worker_hostname IS NOT NULL AND a.worker_pid IS NOT NULL AND a.worker_id IS NOT NULL
+  GROUP BY a.worker_hostname, a.worker_pid, a.worker_id, t.task_name, a.started_at) AS calls
+WHERE next_start < finished_at;
 -- A7 cluster cap and per-queue cap were never exceeded (sweep line; crash rows are cut at their last heartbeat)
 WITH e AS (
   SELECT t.queue_name q, a.started_at at, 1 d
@@ -188,10 +191,14 @@ WHERE c.parent_workflow_id IS NOT NULL
   AND (p.id IS NULL OR c.depth <> p.depth + 1 OR n.sub_workflow_id IS DISTINCT FROM c.id
    OR (c.status IN ('COMPLETED','FAILED','CANCELLED') AND n.status NOT IN ('COMPLETED','FAILED','SKIPPED')
        AND c.updated_at < now() - make_interval(secs => :wf_grace_s + :slack_s)));
--- G1 a signal fed at most one node, which completed with its value; a node that a signal completed has exactly one
+-- G1 a signal fed at most one node, which completed with its value; a node that a signal completed has exactly one. Only
+-- a bool that a payload codec has encoded as this signal, and on which other nodes depend (`decides`), is stored decoded
 SELECT 'G1' AS inv, g.id FROM horsies_workflow_signals g LEFT JOIN horsies_workflow_tasks n ON n.id = g.consumed_by
 WHERE g.consumed_at IS NOT NULL AND (n.id IS NULL OR n.kind <> 'signal' OR n.status <> 'COMPLETED'
-      OR n.signal_name <> g.name OR n.result IS DISTINCT FROM '{"ok":' || g.value || '}'
+      OR n.signal_name <> g.name OR (n.result IS DISTINCT FROM '{"ok":' || g.value || '}'
+          AND NOT (n.decides <> '{}' AND n.result ~ '^[{]"ok":(true|false)[}]$'
+               AND CASE WHEN strpos(g.value, '"horsies.encoded"') > 0
+                        THEN coalesce(g.value::jsonb ->> 'of' = 'signal:' || g.name, false) ELSE false END))
       OR g.created_at > n.completed_at)
 UNION ALL SELECT 'G1', n.id FROM horsies_workflow_tasks n WHERE n.kind = 'signal' AND n.status = 'COMPLETED'
   AND (SELECT count(*) FROM horsies_workflow_signals g WHERE g.consumed_by = n.id) <> 1;
@@ -237,7 +244,7 @@ WHERE t.status = 'COMPLETED' AND NOT EXISTS (SELECT 1 FROM chaos_ledger l WHERE 
 -- L4 at most one start per recorded attempt (an extra start is an unrecorded, i.e. zombie or double, run)
 SELECT 'L4' AS inv, s.k::text FROM chaos_sent s JOIN horsies_tasks t ON t.id = s.task_id
 WHERE (SELECT count(*) FROM chaos_ledger l WHERE l.k = s.k AND l.phase = 'start')
-    > (SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = t.id) + (t.status = 'RUNNING')::int;
+    > (SELECT count(*) FROM horsies_task_attempts a WHERE a.task_id = t.id) + t.snoozes + (t.status = 'RUNNING')::int;
 -- L5 tasks that must not be repeated (max_retries = 0) started at most once
 SELECT 'L5' AS inv, s.k::text FROM chaos_sent s JOIN horsies_tasks t ON t.id = s.task_id
 WHERE t.max_retries = 0 AND (SELECT count(*) FROM chaos_ledger l WHERE l.k = s.k AND l.phase = 'start') > 1;

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -15,11 +16,13 @@ from horsies import (
     TaskError,
     TaskResult,
     WorkflowSpec,
+    current_task,
     either,
     from_node,
     map_workflow,
     result_from,
     sleep,
+    snooze,
     wait_for_signal,
 )
 from tests.support.worker_app import VARIABLE, build
@@ -41,6 +44,10 @@ def register(app: Horsies) -> SimpleNamespace:
     @app.task("fail")
     def fail(code: str = "BROKEN") -> Number:
         return TaskResult(err=TaskError(code, "as the test wanted"))
+
+    @app.task("quiet", store_result=False, keep_for=timedelta(days=1))
+    def quiet(n: int | None) -> TaskResult[int | None, TaskError]:
+        return TaskResult(ok=n) if n != 13 else TaskResult(err=TaskError("UNLUCKY"))
 
     @app.task("is_large")
     def is_large(n: int) -> TaskResult[bool, TaskError]:
@@ -94,7 +101,55 @@ def register(app: Horsies) -> SimpleNamespace:
     def unnumber(n: int) -> Text:
         return TaskResult(ok=f"un{n}")
 
+    @app.task("told", metadata={"of": "task"}, group_by=lambda n, snoozes=0: f"g{n % 3}")
+    def told(n: int, snoozes: int = 0) -> TaskResult[dict[str, Any], TaskError]:
+        """What the attempt finds in its context."""
+        task = current_task()
+        if task.snoozes < snoozes:
+            return snooze(seconds=0.01)
+        found = {
+            "group": task.group,
+            "metadata": dict(task.metadata),
+            "snoozes": task.snoozes,
+            "queue": task.queue_name,
+        }
+        return TaskResult(ok={"n": n, "attempt": task.attempt, **found})
+
+    @app.task("told_async")
+    async def told_async(n: int) -> TaskResult[dict[str, Any], TaskError]:
+        return TaskResult(ok={"n": n, "metadata": dict(current_task().metadata), "group": current_task().group})
+
+    @app.task("asks", retry_policy=RetryPolicy.intervals([0.01], auto_retry_for=["AGAIN"]))
+    def asks(n: int) -> TaskResult[dict[str, Any], TaskError]:
+        """Sends a task and waits for it: the metadata that it inherits comes back."""
+        if n % 2 and current_task().attempt == 1:
+            return TaskResult(err=TaskError("AGAIN", retry_after_ms=20))
+        found = told_async.send(n).get(timeout_ms=30_000)
+        return TaskResult(ok={"attempt": current_task().attempt, "found": found.unwrap()})
+
+    @app.batch_task("squares", max_size=4, max_wait_ms=20)
+    def squares(items: list[int]) -> list[Number]:
+        return [TaskResult(ok=n * n) if n % 5 else TaskResult(err=TaskError("FIVE", f"{n}")) for n in items]
+
     return SimpleNamespace(**{name: task for name, task in locals().items() if name not in ("app", "undone")})
+
+
+def random_send(t: Any, chance: random.Random) -> Any:
+    """Send a random task with random options; returns its handle."""
+    n = chance.randint(0, 20)
+    options: dict[str, Any] = {}
+    if chance.random() < 0.4:
+        options["metadata"] = {"tenant": chance.choice(["acme", "\u4e2d\u6587"]), "n": [n, None, {"deep": 1.5}]}
+    if chance.random() < 0.3:
+        options["group"] = chance.choice(["g1", "other"])
+    if chance.random() < 0.3:
+        options |= {"unique_key": f"key-{chance.randint(0, 3)}", "unique_for": timedelta(hours=1)}
+    task, args = chance.choice(
+        [(t.told, (n,)), (t.told, (n, chance.randint(1, 3))), (t.told_async, (n,)), (t.asks, (n,)), (t.squares, (n,)),
+         (t.quiet, (n,)), (t.fail, ("MINE",)), (t.even, (n,)), (t.countdown, (0,)), (t.countdown, (2,))]
+    )  # fmt: skip
+    sender = task.with_options(**options) if options else task
+    return sender.schedule(0.02, *args) if chance.random() < 0.15 else sender.send(*args)
 
 
 @dataclass
@@ -216,7 +271,15 @@ def _waits(app: Horsies, t: Any) -> WorkflowSpec[Any]:
     return app.workflow("waits", [amount, second, nap, late, sees, small, never, sub, sum_, end], output=end)
 
 
+def _not_stored(app: Horsies, t: Any) -> WorkflowSpec[Any]:
+    values = [t.quiet.node(node_id=f"quiet-{n}")(n) for n in (7, None, 13)]
+    items = t.quiet.node(node_id="items").map(t.spread.node(node_id="three")(3))
+    after = t.number.node(node_id="after", waits_for=[*values, items], allow_failed_deps=True)(1)
+    return app.workflow("not_stored", [*values, items.items_from, items, after], output=after)
+
+
 CASES: dict[str, Case] = {
+    "not_stored": Case(_not_stored),
     "branch_no": Case(_branches(5)),
     "branch_yes": Case(_branches(50)),
     "branch_output": Case(_branches(3)),

@@ -8,8 +8,11 @@ from horsies import Horsies, WorkflowSpec, either, from_node, map_workflow, resu
 from horsies.workflow.nodes import Node
 
 
-def random_workflow(app: Horsies, t: Any, seed: int, name: str, depth: int = 0) -> WorkflowSpec[Any]:
-    """`t`: the tasks of `kit_app`. It waits for signals `s0` and `s1` at most, and only at depth 0."""
+def random_workflow(
+    app: Horsies, t: Any, seed: int, name: str, depth: int = 0, *, minute: float = 60
+) -> WorkflowSpec[Any]:
+    """`t`: the tasks of `kit_app`. It waits for signals `s0` and `s1` at most, and only at depth 0. `minute`: of
+    sleeps, in seconds."""
     chance = random.Random(seed)
     nodes: list[Node[Any]] = []
     numbers: list[Node[Any]] = []
@@ -48,7 +51,7 @@ def random_workflow(app: Horsies, t: Any, seed: int, name: str, depth: int = 0) 
                 node = t.is_large.node(**options)(given)
                 deciders.append(node)
             case "sleep":
-                node = sleep(chance.choice([0, 60, 120]), **options)
+                node = sleep(chance.choice([0, minute, 2 * minute]), **options)
             case "signal" if not depth:
                 node = wait_for_signal(f"s{chance.randint(0, 1)}", int, **options)
                 numbers.append(node)
@@ -69,7 +72,9 @@ def random_workflow(app: Horsies, t: Any, seed: int, name: str, depth: int = 0) 
 
                 node = map_workflow(chance.choice(lists), each, partial=chance.random() < 0.5, **options)
             case "sub" if depth < 2:
-                node = random_workflow(app, t, chance.randrange(10**6), f"{name}.{at}", depth + 1).node(**options)
+                node = random_workflow(app, t, chance.randrange(10**6), f"{name}.{at}", depth + 1, minute=minute).node(
+                    **options
+                )
             case "continue" if bare:
                 # not a number: as the output it would go on in the run's place, if all others happen to have ended
                 node = t.countdown.node(**options)(chance.randint(0, 2))

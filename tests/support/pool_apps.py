@@ -25,6 +25,8 @@ from typing import Any
 
 from horsies.codec import TaskCodec
 from horsies.context import TaskStopped, current_task
+from horsies.envelopes import PLAIN_ENVELOPES
+from horsies.exception_codes import ExceptionCodes
 from horsies.result import TaskError, TaskResult
 
 
@@ -34,6 +36,11 @@ class Definition:
     fn: Callable[..., Any]
     is_async: bool
     codec: TaskCodec
+    config: Config
+
+    @property
+    def exception_codes(self) -> ExceptionCodes:
+        return self.config.exception_codes
 
 
 @dataclass
@@ -44,6 +51,10 @@ class Config:
     payload_max_bytes: int = 16 * 1024 * 1024
     middleware: tuple[()] = ()
 
+    @property
+    def exception_codes(self) -> ExceptionCodes:
+        return ExceptionCodes(self.exception_mapper, self.default_unhandled_error_code)
+
 
 class App:
     def __init__(self) -> None:
@@ -51,6 +62,7 @@ class App:
         self.config = Config()
         self.child_start_hooks: list[Callable[[], None]] = []
         self.lifespans: list[Any] = []
+        self.envelopes = PLAIN_ENVELOPES
 
     @property
     def registry(self) -> dict[str, Definition]:
@@ -59,7 +71,7 @@ class App:
     def task(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         name = fn.__name__
         codec = TaskCodec.from_function(fn, task_name=name)
-        self.tasks[name] = Definition(name, fn, asyncio.iscoroutinefunction(fn), codec)
+        self.tasks[name] = Definition(name, fn, asyncio.iscoroutinefunction(fn), codec, self.config)
         return fn
 
 

@@ -40,7 +40,7 @@ know.
 |---|---|
 | `/metrics` | the figures; while the event loop does not answer within 2 s, the counters without the gauges |
 | `/healthz` | 200, or 503 when the event loop does not answer within 2 s: restart it |
-| `/readyz` | 200, or 503 with the reason: starting or stopping, no database, no child process ready |
+| `/readyz` | 200, or 503 with the reason: starting or stopping, no database, drained, no child process ready |
 
 A probe needs a time-out of its own: for a process that is stopped (SIGSTOP) the kernel still accepts connections. A
 port that is in use ends the worker with [exit code 3](../guides/workers.md#stopping). The endpoint has no password, so

@@ -311,6 +311,9 @@ def django_road(url: str, *, by_alias: bool = False, options: Mapping[str, Any] 
         django.setup()
     from django.db import connection, connections, transaction
 
+    for former in connections.all(initialized_only=True):  # code that ran after an earlier test has opened it again
+        former.close()
+        del connections[former.alias]
     connections.settings["default"] = connections.configure_settings(
         {"default": {**_django_settings(url), "OPTIONS": dict(options or {})}}
     )["default"]

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from horsies import Horsies, RetryPolicy, ScheduleConfig, TaskSchedule
@@ -17,6 +17,7 @@ OPTIONS: Mapping[str, Any] = {
     "retry_policy": RetryPolicy.fixed(7, max_retries=3, auto_retry_for=["WORKER_CRASHED"]),
     "timeout_ms": 4_000,
     "priority": 7,
+    "keep_for": timedelta(days=2),
 }
 
 

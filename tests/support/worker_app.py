@@ -72,7 +72,10 @@ def build(described: Mapping[str, Any]) -> Horsies:
     if queues:
         given |= {
             "queue_mode": QueueMode.CUSTOM,
-            "custom_queues": [CustomQueueConfig(name, max_concurrency=cap) for name, cap in queues.items()],
+            "custom_queues": [
+                CustomQueueConfig(name, **(kept if isinstance(kept, dict) else {"max_concurrency": kept}))
+                for name, kept in queues.items()
+            ],
         }
     given.setdefault("claim_lease_ms", 3_000)
     return Horsies(AppConfig(broker, recovery=recovery, resilience=resilience, **given))

@@ -148,7 +148,9 @@ class Plans:
             case "flag":
                 return given["n"] % 2 == 1
             case "weigh":
-                return given["n"] + sum(result.get("ok", 1000) for result in given["ctx"]["results"].values())
+                return given["n"] + sum(
+                    result.get("ok", 1000) for node, result in given["ctx"]["results"].items() if node
+                )
             case "judge":
                 return given["n"] + given["r"].get("ok", 1000)
             case "total":

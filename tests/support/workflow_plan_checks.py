@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
 from tests.support.postgres import Database
 from tests.support.workflow_plans import GONE, MAPS, Expected, Graph, Plan, expect, item_ends
 
@@ -38,7 +39,10 @@ RULES = {
     "a signal was taken twice or by a node that did not wait for it": """
         SELECT s.id FROM horsies_workflow_signals s LEFT JOIN horsies_workflow_tasks n ON n.id = s.consumed_by
          WHERE s.consumed_at IS NOT NULL AND (n.id IS NULL OR n.signal_name IS DISTINCT FROM s.name
-               OR n.status <> 'COMPLETED' OR n.result <> '{"ok":' || s.value || '}')
+               OR n.status <> 'COMPLETED' OR n.result <> '{"ok":' || s.value || '}'
+               -- the value of a node that decides is stored decoded
+               AND NOT (n.decides <> '{}' AND s.value LIKE '%"horsies.encoded"%'
+                        AND n.result IN ('{"ok":true}', '{"ok":false}')))
         UNION ALL SELECT consumed_by FROM horsies_workflow_signals WHERE consumed_by IS NOT NULL
          GROUP BY 1 HAVING count(*) > 1""",
     "a node waited for a signal, completed, and took none": """
@@ -98,10 +102,12 @@ class Undone:
 class Rows:
     """All runs and nodes of a database."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, envelopes: Envelopes = PLAIN_ENVELOPES) -> None:
         names = "id, status, result, error, continued_from, continues, ends_as"
         self.runs = {row[0]: dict(zip(names.split(", "), row, strict=True))
                      for row in db.execute(f"SELECT {names} FROM horsies_workflows")}  # fmt: skip
+        for run in self.runs.values():
+            run |= {name: run[name] and envelopes.unwrap(run[name]) for name in ("result", "error")}
         names = (
             "id, workflow_id, task_index, node_id, kind, status, skip_reason, result, error, sub_workflow_id,"
             " ended_seq, compensate, compensates, dependencies"
@@ -110,6 +116,7 @@ class Rows:
         self.undo: dict[str, list[Row]] = {}
         for row in db.execute(f"SELECT {names} FROM horsies_workflow_tasks ORDER BY workflow_id, task_index"):
             made: dict[str, Any] = dict(zip(names.split(", "), row, strict=True))
+            made |= {name: made[name] and envelopes.unwrap(made[name]) for name in ("result", "error")}
             kept = self.nodes if made["compensates"] is None else self.undo
             kept.setdefault(made["workflow_id"], []).append(made)
         past = {run["continued_from"] for run in self.runs.values()} - {None}

@@ -68,6 +68,7 @@ async def test_retry_takes_the_marked_rows_in_the_state_in_which_they_were_seen(
         table(app, "tasks").put_cursor(failed[2])
         await pilot.press("p")  # paused: the screen keeps what the operator saw
         await pilot.press("R")
+        await shows(app, pilot, "Retry 1 task?")
         db.execute(
             "UPDATE horsies_tasks SET status = 'PENDING', started_at = NULL, claimed_at = NULL, result = NULL,"
             " claimed_by_worker_id = NULL, failed_at = NULL, terminal_at = NULL, error_code = NULL WHERE id = %s",
@@ -78,6 +79,27 @@ async def test_retry_takes_the_marked_rows_in_the_state_in_which_they_were_seen(
     assert read(db, failed[2])["manual_retries"] == 0
     states = [read(db, task_id)["status"] for task_id in [*failed, done]]
     assert states == ["PENDING", "PENDING", "PENDING", "FAILED", "COMPLETED"]
+
+
+async def test_tasks_in_quarantine_are_released_and_purged(db: Database) -> None:
+    first, second = (task(db, "FAILED", error_code="CRASH_LIMIT", crash_count=3) for _ in range(2))
+    other = task(db, "FAILED", error_code="DOWN")
+    async with on_database(db) as (app, pilot):
+        await shows(app, pilot, "2 tasks in quarantine")
+        app.queries["tasks"] = Query.parse("status:failed error:crash_limit")[0]
+        await go(app, pilot, "2")
+        table(app, "tasks").put_cursor(first)
+        await pilot.press("R", "right", "enter")
+        await said(app, pilot, "1 task sent back to the queue")
+        await settled(app, pilot)
+        table(app, "tasks").put_cursor(second)
+        await pilot.press("X")
+        await shows(app, pilot, "Purge 1 task?")
+        await pilot.press("right", "enter")
+        await said(app, pilot, "1 task deleted")
+    assert (read(db, first)["status"], read(db, first)["crash_count"]) == ("PENDING", 0)
+    assert db.execute("SELECT id FROM horsies_tasks WHERE id = %s", second) == []
+    assert read(db, other)["status"] == "FAILED"
 
 
 async def test_requeue_and_fail_of_stale_tasks_that_are_still_silent(db: Database) -> None:
@@ -122,6 +144,36 @@ async def test_pause_and_resume_of_a_queue_and_of_a_schedule(db: Database) -> No
     assert not db.value("SELECT paused_at IS NOT NULL FROM horsies_queue_state WHERE queue_name = 'mail'")
     row = db.execute("SELECT run_requested_at IS NOT NULL, paused_at IS NOT NULL FROM horsies_schedule_state")
     assert row == [(True, True)]
+
+
+async def test_a_schedule_made_at_run_time_has_a_history_and_can_be_removed(db: Database) -> None:
+    insert(
+        db, "horsies_schedules", name="report:acme", task_name="report", pattern='{"kind": "daily", "at": "07:00"}',
+        kwargs='{"kind": "acme"}', group_key="tenant 7", jitter_s=90, catch_up_missed=True, enabled=False,
+    )  # fmt: skip
+    insert(db, "horsies_schedule_state", schedule_name="nightly", next_run_at=ago(hours=-1))
+    ran = task(db)
+    for number, columns in enumerate(({"task_id": ran}, {"skipped": "overlap"}), 1):
+        insert(
+            db, "horsies_schedule_runs", schedule_name="report:acme", place=number, entry=number,
+            **dict.fromkeys(("slot", "last_slot", "fired_at"), ago(minutes=9 - number)), **columns,
+        )  # fmt: skip
+    async with on_database(db) as (app, pilot):
+        await go(app, pilot, "6")
+        await pilot.press("D")
+        await said(app, pilot, "nothing to remove here: it takes schedules that were made at run time")
+        await pilot.press("down", "enter")
+        await shows(app, pilot, "daily at 07:00:00")
+        for text in ("overlap", "tenant 7", "90 s", "up to 100 runs", "it runs by hand only"):
+            await shows(app, pilot, text)
+        await pilot.press("down", "enter")
+        await shows(app, pilot, ran[:8])
+        await pilot.press("escape")
+        await shows(app, pilot, "daily at 07:00:00")
+        await pilot.press("D", "right", "enter")
+        await said(app, pilot, "1 schedule removed")
+    assert db.execute("SELECT schedule_name FROM horsies_schedule_state") == [("nightly",)]
+    assert db.execute("SELECT * FROM horsies_schedule_runs") == []
 
 
 async def test_above_twenty_rows_the_number_has_to_be_typed(db: Database) -> None:
@@ -201,7 +253,7 @@ async def test_pause_resume_cancel_and_retry_of_a_workflow(db: Database) -> None
         await pilot.press("P")
         await shows(app, pilot, "Pause or resume 1 workflow?")
         await pilot.press("right", "enter")
-        await shows(app, pilot, "‖ paused")
+        await shows(app, pilot, "‖ paused 1")
         assert status() == "PAUSED"
         await go(app, pilot, "2")
         await shows(app, pilot, "withdrawn")
@@ -287,3 +339,22 @@ async def test_enter_on_a_group_lists_its_tasks(db: Database) -> None:
         await go(app, pilot, "enter")
         assert app.queries["tasks"] == Query(queue="mail", group="acme")
         assert list(table(app, "tasks").lines) == [mine]
+
+
+async def test_a_worker_is_drained_resumed_and_resized(db: Database) -> None:
+    worker_state(db, worker_id="worker-1")
+    db.execute(
+        "INSERT INTO horsies_worker_instances (worker_id, period_ms, state) VALUES ('worker-1', 5000, 'RUNNING')"
+    )
+    wanted = "SELECT wanted_state, wanted_processes FROM horsies_worker_instances"
+    async with on_database(db) as (app, pilot):
+        await app.run_action("go('workers')")
+        await settled(app, pilot)
+        await pilot.press("D")
+        await shows(app, pilot, "Drain or resume 1 worker?")
+        await pilot.press("right", "enter")
+        await said(app, pilot, "1 asked")
+        assert db.execute(wanted) == [("DRAINED", None)]
+        await pilot.press("plus", "right", "enter")
+        await said(app, pilot, "asked to start one more child")
+        assert db.execute(wanted) == [("DRAINED", 3)]

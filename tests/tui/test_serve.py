@@ -288,6 +288,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 async def test_a_window_of_any_size_takes_little_memory(tmp_path: Path) -> None:
     with served(tmp_path / "serve.log") as there:
         async with visitor(there, "?width=30000&height=30000") as socket:
@@ -300,6 +301,7 @@ async def test_a_window_of_any_size_takes_little_memory(tmp_path: Path) -> None:
             assert dashboard.memory_info().rss < 500 << 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_dashboards_end_with_their_server(tmp_path: Path, number: int) -> None:
     with served(tmp_path / "serve.log") as there:

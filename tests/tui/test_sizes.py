@@ -12,7 +12,7 @@ HEIGHTS = (24, 34, 46, 80)
 WIDTHS = (80, 100, 120, 200)
 KEYS = {
     "overview": "1", "tasks": "2", "task": "2 enter", "workers": "3", "worker": "3 enter", "stale": "4",
-    "workflows": "5", "workflow": "5 enter", "schedules": "6", "maintenance": "7",
+    "workflows": "5", "workflow": "5 enter", "schedules": "6", "schedule": "6 enter", "maintenance": "7",
 }  # fmt: skip
 
 
@@ -28,6 +28,7 @@ def visible(app: Dashboard) -> set[str]:
     return {f"{widget.id}: {widget.border_title}" for widget in found if is_seen(widget)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", KEYS)
 async def test_a_larger_terminal_never_shows_fewer_panels(place: str) -> None:
     async with dashboard(demo(), size=(80, 24)) as (app, pilot):

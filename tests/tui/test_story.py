@@ -5,6 +5,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from horsies import RecoveryConfig, ResilienceConfig
 from horsies_tui.data.models import worker_name
 from tests.support.dashboards import go, on_database, said, seen, settled, shows, table, text_of
@@ -27,6 +29,7 @@ DEFAULTS = {
 """The settings that other tests shorten have their defaults here."""
 
 
+@pytest.mark.long
 async def test_one_of_two_workers_is_killed_on_default_settings(db: Database, tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     with (
@@ -80,6 +83,7 @@ async def test_one_of_two_workers_is_killed_on_default_settings(db: Database, tm
         assert (await asyncio.to_thread(handle.get, 5_000)).ok == 1
 
 
+@pytest.mark.long
 async def test_an_operator_recovers_when_no_worker_does(db: Database, tmp_path: Path) -> None:
     # a lone worker, and one that leaves what is stale where it is
     alone = {

@@ -1,6 +1,7 @@
 # pyright: strict
 """Schedules as users write them: what a checker accepts, and what it must not."""
 
+from collections.abc import Sequence
 from datetime import time, timedelta
 from typing import assert_type
 
@@ -16,7 +17,9 @@ from horsies import (
     PostgresConfig,
     ScheduleConfig,
     ScheduleInfo,
+    ScheduleRun,
     SkippedTime,
+    StoredSchedule,
     TaskSchedule,
     Weekday,
     Weekly,
@@ -40,3 +43,17 @@ Interval(15)  # type: ignore[call-arg]
 async def look() -> None:
     assert_type(await app.get_broker().get_schedules(), list[ScheduleInfo])
     assert_type(await app.get_broker().run_schedule_now("a"), bool)
+    assert_type(await app.get_broker().schedules.put(good[0]), StoredSchedule)
+    assert_type(await app.schedules.put_async(good[0], version=3), StoredSchedule)
+    assert_type(await app.schedules.history_async("a"), Sequence[ScheduleRun])
+
+
+def make() -> None:
+    assert_type(app.schedules.put(good[0]), StoredSchedule)
+    assert_type(app.schedules.put_many(good), int)
+    assert_type(app.schedules.get("a"), StoredSchedule | None)
+    assert_type(app.schedules.list(kind="data"), Sequence[ScheduleInfo])
+    assert_type(app.schedules.history("a"), Sequence[ScheduleRun])
+    assert_type(app.schedules.delete("a"), bool)
+    app.schedules.put("a")  # type: ignore[arg-type]
+    app.schedules.list(kind="both")  # type: ignore[arg-type]

@@ -65,6 +65,16 @@ assert_type(fetch.send_many([("https://example.org",), ("https://example.org", 2
 assert_type(fetch.send_many([{"url": "https://example.org"}]), list[TaskHandle[bytes]])
 assert_type(translate.send_many([translate.call("a", "de"), ("b", "fr")]), list[TaskHandle[str | None]])
 
+assert_type(app.send_many([receipt.call(order), receipt.with_options(priority=2).call(order)]), list[TaskHandle[str]])
+several: list[TaskCall[str | bytes]] = [receipt.call(order), fetch.call("https://example.org")]
+assert_type(app.send_many(several, connection=object()), list[TaskHandle[str | bytes]])
+assert_type(app.send_many(translate.call(word, "de") for word in "ab"), list[TaskHandle[str | None]])
+
+
+async def several_async() -> None:
+    assert_type(await app.send_many_async(several), list[TaskHandle[str | bytes]])
+
+
 # -- options --------------------------------------------------------------------------------------
 
 late = receipt.with_options(priority=5, good_until=timedelta(hours=1), delay=10, unique_key="order-1")
@@ -73,6 +83,8 @@ assert_type(late.with_options(eta=datetime.now(UTC), connection=object()).schedu
 assert_type(late.send_many([late.call(order)]), list[TaskHandle[str]])
 assert_type(fetch.with_options(queue_name="default").send("https://example.org").get(), TaskResult[bytes, TaskError])
 assert_type(resize.with_options(task_id="x").send(b"", 1), TaskHandle[list[int]])
+kept = receipt.with_options(store_result=False, keep_for=timedelta(days=30))
+assert_type(kept.send(order), TaskHandle[str])
 
 # -- by name, and by id ---------------------------------------------------------------------------
 
@@ -132,6 +144,12 @@ except TaskSendError as error:
 # -- what both checkers refuse --------------------------------------------------------------------
 
 receipt.send(1)  # type: ignore[arg-type]
+receipt.with_options(keep_for=30)  # type: ignore[arg-type]
+receipt.with_options(store_result="no")  # type: ignore[arg-type]
+app.task("x", keep_for=30)  # type: ignore[call-overload]
+app.task("x", store_result="no")  # type: ignore[call-overload]
+app.send_many([(order,)])  # type: ignore[arg-type]
+app.send_many(receipt.call(order))  # type: ignore[arg-type]
 receipt.send()  # type: ignore[call-arg]
 receipt.send(order, True)  # type: ignore[call-arg]
 receipt.send(order, copies=1)  # type: ignore[call-arg]

@@ -6,13 +6,19 @@ from typing import assert_type
 from horsies import (
     MapNode,
     NodeKey,
+    OnError,
+    OutputlessWorkflow,
     SubWorkflowNode,
+    SubWorkflowSummary,
     TaskError,
     TaskNode,
     TaskResult,
+    TerminalResults,
     WorkflowContext,
     WorkflowDefinition,
     WorkflowHandle,
+    WorkflowNodeInfo,
+    WorkflowNodeResult,
     WorkflowSpec,
     from_node,
     result_from,
@@ -63,7 +69,12 @@ assert_type(spec, WorkflowSpec[int])
 assert_type(spec.start(), WorkflowHandle[int])
 assert_type(spec.start().get(), TaskResult[int, TaskError])
 assert_type(spec.start().result_for(judged), TaskResult[str, TaskError])
-assert_type(app.workflow("without output", [found]), WorkflowSpec[None])
+without = app.workflow("without output", [found])
+assert_type(without, OutputlessWorkflow)
+assert_type(without.node(), SubWorkflowNode[None])
+assert_type(without.start(), WorkflowHandle[TerminalResults])
+assert_type(app.workflow_handle("id", without).get(), TaskResult[TerminalResults, TaskError])
+in_class: WorkflowSpec[None] = without
 assert_type(spec.node(), SubWorkflowNode[int])
 assert_type(app.workflow_handle("id", spec), WorkflowHandle[int])
 
@@ -100,3 +111,27 @@ async def look(context: WorkflowContext) -> None:
     assert_type(context.result_for(inner), TaskResult[int, TaskError])
     handle = await spec.start_async()
     assert_type(await handle.get_async(), TaskResult[int, TaskError])
+
+
+inner = spec.node()
+app.workflow("around", [inner], on_error=OnError.PAUSE)
+app.workflow("around", [inner], on_error="stop")  # type: ignore[call-overload]
+
+
+@app.task(task_name="summarize", exception_mapper={OSError: "IO"}, default_unhandled_error_code="ODD")
+def summarize(ctx: WorkflowContext, earlier: TaskResult[int, TaskError] | None = None) -> TaskResult[int, TaskError]:
+    assert_type(ctx.has_result(inner), bool)
+    assert_type(ctx.summary_for(inner), SubWorkflowSummary[int])
+    assert_type(ctx.summary_for(inner).output, int | None)
+    return earlier or TaskResult(ok=0)
+
+
+summarize.node(workflow_ctx_from=[inner], args_from={"earlier": inner})
+app.task(task_name="summarize", exception_mapper={"OSError": "IO"})  # type: ignore[dict-item]
+app.task(task_name="summarize", unknown=1)  # type: ignore[call-overload]
+
+
+def nodes_of(handle: WorkflowHandle[int]) -> None:
+    assert_type(handle.tasks(), list[WorkflowNodeInfo])
+    assert_type(handle.tasks(include_results=True), list[WorkflowNodeResult])
+    _ = handle.tasks()[0].result  # type: ignore[attr-defined]

@@ -112,6 +112,10 @@ def test_the_same_calls_are_the_same_start() -> None:
         ([double.call(1), double.call("x")], "member 1: "),  # type: ignore[arg-type]
         ([double.call()], "member 0: "),  # type: ignore[call-arg]
         ([double.call(1), double.with_options(delay=5).call(2)], "member 1 was made by with_options(delay=...)"),
+        (
+            [double.with_options(keep_for=timedelta(days=1)).call(1)],
+            "member 0 was made by with_options(keep_for=...)",
+        ),
         ([double.with_options(unique_key="k").call(2)], "member 0 was made by with_options(unique_key=...)"),
         ([double.with_options(priority=999).call(2)], "member 0.priority: 999"),
     ],

@@ -250,7 +250,7 @@ class TestRefusedFunctions:
         assert "the return annotation is " in told
         assert f"fix: write -> TaskResult[{fix}, TaskError]" in told
 
-    @pytest.mark.parametrize("annotation", [Done | None, dict[str, Done], TaskResult, t.Annotated[Done, "x"]])
+    @pytest.mark.parametrize("annotation", [Done | None | int, dict[str, Done], TaskResult, t.Annotated[Done, "x"]])
     def test_a_task_result_inside_the_type_of_a_parameter(self, annotation: t.Any) -> None:
         def job(value: t.Any) -> Done: ...
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from horsies import ConfigurationError, TaskCursor, TaskFilter, TaskStatus
+from horsies._pg.rows import json_object, json_value
 from horsies._text import plural, span
 from horsies.operate.commands._common import at_least_one, duration
 from horsies.operate.commands._print import CELL, cell, say_json, say_table
@@ -73,6 +74,19 @@ def test_json_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"b": 1.5' in said
     assert '"c": null' in said
     assert '"FAILED"' in said
+
+
+@pytest.mark.parametrize("depth", [90, 500, 5_000])
+def test_deep_nesting_is_printed_as_far_as_it_goes(depth: int, capsys: pytest.CaptureFixture[str]) -> None:
+    say_json({"metadata": json_value("[" * depth + "]" * depth)})
+    assert ("\\u2026" in capsys.readouterr().out) is (depth == 500)
+
+
+def test_what_python_cannot_read_of_a_row_stays_text() -> None:
+    digits = "9" * 5_000
+    assert json_value(digits) == digits
+    assert json_object(f'{{"a":{digits}}}') == {}
+    assert json_object('{"a":1}') == {"a": 1}
 
 
 # -- filters -------------------------------------------------------------------------------------

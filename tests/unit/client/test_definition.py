@@ -206,12 +206,12 @@ class Unmapped(smtplib.SMTPException):
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("TimeoutError", r"exception_mapper=\{TimeoutError: .* has the code 'UNHANDLED_EXCEPTION'"),
+        ("TimeoutError", "list the class itself, TimeoutError .* has the code 'UNHANDLED_EXCEPTION'"),
         ("asyncio.TimeoutError", "can never match"),
         ("smtplib.SMTPException", "can never match"),
         ("KeyboardInterrupt", "can never match"),
         ("SmtpDown", "its error code is 'SMTP_DOWN'.*list 'SMTP_DOWN'"),
-        ("Unmapped", r"exception_mapper=\{Unmapped: "),
+        ("Unmapped", "list the class itself, Unmapped"),
         ("SMTPException", "can never match"),
         ("zipfile.BadZipFile", "can never match"),
         ("TASK_CANCELLED", "no attempt ends with TASK_CANCELLED.*for good"),
@@ -234,7 +234,7 @@ def test_a_retry_for_what_no_attempt_ends_with(code: str, told: str) -> None:
 
 ENDS_OF_ATTEMPTS = (
     "UNHANDLED_EXCEPTION", "WORKER_CRASHED", "WORKER_SERIALIZATION_ERROR", "RETURN_TYPE_MISMATCH",
-    "RESERVED_ERROR_CODE", "TASK_TIMEOUT",
+    "RESERVED_ERROR_CODE", "TASK_TIMEOUT", "COMPLETION_NOT_COMMITTED",
 )  # fmt: skip
 
 
@@ -324,6 +324,48 @@ def test_a_decorator_without_a_name(app: Horsies) -> None:
         )
         with pytest.raises(TaskDefinitionError, match=r'write @app\.\w+\("receipt"\)'):
             getattr(app, decorator)(priority=5)(receipt)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("acks_late", r"retry_policy=RetryPolicy\.crashes\(3\)"), ("reject_on_worker_lost", r"RetryPolicy\.crashes"),
+        ("rate_limit", r"rate=Rate\(100, 60\)"), ("base", r"middleware=\["), ("link", "a workflow"),
+        ("store_results", "nothing: results are stored"), ("retry_jitter", r"RetryPolicy\.exponential"),
+        ("lock", r"group_by=\.\.\., in a queue with GroupPolicy\(max_concurrency=1\)"), ("headers", "metadata="),
+        ("queueing_lock", r"with_options\(unique_key=\.\.\.\) where it is sent"), ("on_failure", "on_attempt_end"),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_library_on_a_task(app: Horsies, option: str, told: str) -> None:
+    decorator: Any = app.task
+    with pytest.raises(TaskDefinitionError, match=f"does not know {option}\n    fix: instead of {option} use .*{told}"):
+        decorator("receipt", **{option: True})(receipt)
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("lock", r"use group=\.\.\., in a queue"), ("job_id", r"use task_id=\.\.\.$"),
+        ("schedule_at", r"use eta=\.\.\.$"),
+        ("acks_late", "as an option of @app.task$"), ("routing_key", r"use queue_name=\.\.\.$"),
+    ],
+)  # fmt: skip
+def test_an_option_of_another_library_on_a_send(app: Horsies, option: str, told: str) -> None:
+    task: Any = app.task("receipt")(receipt)
+    with pytest.raises(UsageError, match=told):
+        task.with_options(**{option: 1})
+    with pytest.raises(UsageError) as refused:
+        task.node(**{option: 1})
+    assert "task_id=" not in str(refused.value)
+    assert "eta=" not in str(refused.value)
+
+
+def test_a_task_has_no_self(app: Horsies) -> None:
+    def charge(self, order_id: int) -> TaskResult[int, TaskError]:  # type: ignore[no-untyped-def]
+        return TaskResult(ok=order_id)
+
+    with pytest.raises(TaskDefinitionError, match=r"parameter 'self' .*\n    fix: leave it out: current_task\(\)"):
+        app.task("charge")(charge)
 
 
 def test_options_of_other_libraries(app: Horsies) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from horsies.errors import BUILT_IN_CODES, ConfigurationError, OperationalErrorCode, OutcomeCode
+from horsies.options import TaskOptions
 from horsies.retry import MAX_DELAY_MS, Jitter, RetryPolicy, RetryStrategy
 
 CODES = ["SMTP_DOWN", "WORKER_CRASHED"]
@@ -196,14 +197,16 @@ def test_codes_are_a_list(codes: Any) -> None:
     assert wheres(RetryPolicy.fixed, 1, 1, auto_retry_for=codes) == ["auto_retry_for"]
 
 
-def test_codes_are_non_empty_strings_and_exceptions_are_explained() -> None:
+def test_codes_are_non_empty_strings_or_classes_of_exceptions() -> None:
     assert wheres(RetryPolicy.fixed, 1, 1, auto_retry_for=["", 5, "A\0"]) == [
         "auto_retry_for[0]",
         "auto_retry_for[1]",
         "auto_retry_for[2]",
     ]
-    with pytest.raises(ConfigurationError, match=r"exception_mapper=\{TimeoutError"):
-        RetryPolicy.fixed(1, 1, auto_retry_for=[TimeoutError])  # type: ignore[list-item]
+    assert RetryPolicy.fixed(1, 1, auto_retry_for=["A", TimeoutError]).auto_retry_for == ("A", TimeoutError)
+    odd: list[Any] = [KeyboardInterrupt, int]
+    with pytest.raises(ConfigurationError, match="KeyboardInterrupt is not a subclass of Exception"):
+        RetryPolicy.fixed(1, 1, auto_retry_for=odd)
 
 
 @pytest.mark.parametrize("seconds", ["1,5", None, 5, {1: 2}])
@@ -313,3 +316,49 @@ def test_any_json_in_any_field_is_a_policy_or_a_value_error(field: str, value: A
     except ValueError:
         return
     assert 0 <= policy.delay_ms(1, lambda: 0.5) <= MAX_DELAY_MS
+
+
+# -- max_crashes -----------------------------------------------------------------------------------
+
+
+def test_a_budget_of_crashes_alone() -> None:
+    policy = RetryPolicy.crashes(3)
+    assert (policy.max_crashes, policy.max_retries, policy.auto_retry_for) == (3, 0, ())
+    assert (policy.strategy, policy.jitter) == (RetryStrategy.EXPONENTIAL, Jitter.EQUAL)
+    listed = RetryPolicy.intervals([1, 5], max_crashes=2)
+    assert (listed.max_retries, delays(listed, 3)) == (0, [1_000, 5_000, 5_000])
+    assert RetryPolicy.intervals([1, 5], auto_retry_for=CODES, max_crashes=2).max_retries == 2
+    assert RetryPolicy.fixed(1, 0, max_crashes=1).max_crashes == 1
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1_001, 1.5, "3", True])
+def test_a_bad_number_of_crashes(bad: Any) -> None:
+    assert wheres(RetryPolicy.crashes, bad) == ["max_crashes"]
+    assert wheres(RetryPolicy.fixed, 1, 1, auto_retry_for=CODES, max_crashes=bad) == ["max_crashes"]
+
+
+def test_the_number_of_crashes_is_stored_beside_the_policy() -> None:
+    """So that a worker of an older release reads the policy, and runs the task without that limit."""
+    policy = RetryPolicy.fixed(1, 2, auto_retry_for=CODES, max_crashes=4)
+    text = TaskOptions(retry_policy=policy).to_json()
+    stored = json.loads(text)
+    assert stored["max_crashes"] == 4
+    assert RetryPolicy.from_json(stored["retry_policy"]).max_crashes is None
+    assert TaskOptions.from_json(text).retry_policy == policy
+    assert "max_crashes" not in TaskOptions(retry_policy=RetryPolicy.fixed(1, 2, auto_retry_for=CODES)).to_json()
+    for bad in ('"x"', "0", "1e9", "[]"):
+        with pytest.raises(ValueError, match="max_crashes"):
+            TaskOptions.from_json(text.replace('"max_crashes":4', f'"max_crashes":{bad}'))
+
+
+@pytest.mark.parametrize(
+    ("policy", "attempt", "rerun"),
+    [
+        (RetryPolicy.crashes(2), 9, True),
+        (RetryPolicy.fixed(1, 3, auto_retry_for=CODES), 3, True),
+        (RetryPolicy.fixed(1, 3, auto_retry_for=CODES), 4, False),
+        (RetryPolicy.fixed(1, 3, auto_retry_for=["DOWN"]), 1, False),
+    ],
+)
+def test_whether_a_crashed_task_may_run_elsewhere(policy: RetryPolicy, attempt: int, rerun: bool) -> None:
+    assert policy.may_rerun_crashed(attempt, 3) is rerun

@@ -166,10 +166,26 @@ def test_a_failed_assertion_says_what_was_sent_instead(app: Horsies, tasks: Any)
         "    order=Order(number=1, lines=()), copies=3, note=''\n"
         "It was sent 2 times:\n"
         "  1. copies: was 2, expected 3\n"
-        "  2. order: was Order(number=2, lines=()), expected Order(number=1, lines=())\n"
+        "  2. order.number: was 2, expected 1\n"
         "     note: was 'n', expected ''"
     )
     assert "task 'bill' was sent 2 times" in str(refuted.value)
+
+
+def test_a_failed_assertion_shows_the_place_inside_a_value(app: Horsies) -> None:
+    @app.task("save")
+    def save(pages: dict[str, list[Order]], text: str) -> TaskResult[None, TaskError]: ...
+
+    with testing.recorded(app) as sends:
+        save.send({"a": [Order(1), Order(2, ("x",))], "c": []}, "-" * 500 + "old")
+        with pytest.raises(AssertionError) as wrong:
+            sends.assert_sent(save, {"a": [Order(1), Order(2, ("y",))], "b": []}, "-" * 500 + "new")
+    assert str(wrong.value).partition("It was sent 1 time:\n")[2] == (
+        "  1. pages['a'][1].lines[0]: was 'x', expected 'y'\n"
+        "     pages['b']: was missing, expected []\n"
+        "     pages['c']: was [], expected nothing\n"
+        "     text: from character 500 on, was '...--------------------old', expected '...--------------------new'"
+    )
 
 
 def test_nothing_sent_is_said(app: Horsies, tasks: Any) -> None:

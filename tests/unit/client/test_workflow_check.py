@@ -227,7 +227,7 @@ def test_the_result_type_of_an_upstream_that_has_not_ended() -> None:
 
 
 def test_a_stored_result_is_decoded() -> None:
-    """The upstream has ended with the old type, whatever its task returns now."""
+    """The upstream has stored a value of the old type; the type that its task returns now does not matter."""
 
     def worded(a: str) -> Number:
         return TaskResult(ok=len(a))

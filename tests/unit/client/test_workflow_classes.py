@@ -301,6 +301,11 @@ def test_options_of_a_wrong_type_are_refused(app: Horsies, number: Any) -> None:
         TaskNode(number, 1, wait_for=[first])
 
 
+def test_a_map_over_a_list_that_is_known_now(app: Horsies, number: Any) -> None:
+    with pytest.raises(WorkflowDefinitionError, match="for items that are known now, make a node for each"):
+        app.workflow("w", [number.node(node_id="map").map([1, 2])])
+
+
 def test_a_builder_that_returns_something_else(app: Horsies, number: Any) -> None:
     class Forgot(WorkflowDefinition[None], app=app, name="forgot"):
         @classmethod

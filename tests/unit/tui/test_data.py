@@ -61,6 +61,15 @@ def test_alerts_name_what_deserves_a_look_the_worst_first() -> None:
     assert "behind" in alerts([queue(oldest_ready=timedelta(hours=1))], workers)[-1].text
 
 
+def test_a_queue_whose_workers_are_all_drained_is_an_alert() -> None:
+    one = replace(World().worker_statuses(datetime.now(UTC))[0], liveness=WorkerLiveness.ALIVE, state="DRAINED")
+    waiting = queue(name=one.queues[0], oldest_ready=timedelta(minutes=2))
+    (found,) = alerts([waiting], [one])
+    assert (found.level, found.screen) == (Severity.PROBLEM, "workers")
+    assert found.text.endswith("its workers are drained")
+    assert alerts([waiting], [one, replace(one, worker_id="another", state="RUNNING")]) == ()
+
+
 def finding(severity: Severity) -> Finding:
     return Finding("schedules", severity, f"{severity} of schedules")
 
@@ -79,6 +88,14 @@ def test_many_failures_and_late_schedules_are_alerts() -> None:
     assert [(one.level, one.screen) for one in found] == [
         (Severity.PROBLEM, "schedules"), (Severity.WARN, "schedules"),
     ]  # fmt: skip
+
+
+def test_tasks_in_quarantine_are_an_alert_that_leads_to_them() -> None:
+    (found,) = alerts([], [], quarantined=2)
+    assert found.text.startswith("2 tasks in quarantine")
+    query = Query.parse(found.filter)[0]
+    assert (found.screen, query.statuses, query.error) == ("tasks", {"FAILED"}, "crash_limit")
+    assert alerts([], [], quarantined=1_000)[0].text.startswith("1,000 tasks or more in quarantine")
 
 
 def test_a_dead_worker_that_had_no_task_has_none_recovered() -> None:

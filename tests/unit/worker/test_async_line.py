@@ -8,6 +8,7 @@ from horsies_worker.child.jobs import ChildSpec, Job
 from horsies_worker.children import async_line
 from horsies_worker.children.assigned_jobs import AssignedJob
 from horsies_worker.children.async_line import AsyncLine
+from horsies_worker.children.size import PoolSize
 from tests.support.waiting import eventually_async
 
 SHORT_S, LONG_S = 0.001, 0.5
@@ -27,7 +28,8 @@ def running(*names: str) -> list[list[AssignedJob]]:
 class Line(AsyncLine):
     def __init__(self, **spec: object) -> None:
         self.returned: list[Job] = []
-        super().__init__(ChildSpec("app", **spec), self.returned.extend)  # type: ignore[arg-type]
+        described = ChildSpec("app", **spec)  # type: ignore[arg-type]
+        super().__init__(described, PoolSize(described.processes), self.returned.extend)
 
     def prove(self, name: str = "short", seconds: float = SHORT_S, *, run_ahead: bool = True) -> None:
         for _ in range(20):

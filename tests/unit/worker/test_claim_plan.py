@@ -7,6 +7,7 @@ longer than `MAX_LATE_S`, and that no decision loses a notification or a change 
 import dataclasses
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -14,6 +15,7 @@ from hypothesis import given, settings, strategies as st
 from horsies_worker.claim.hints import Scan
 from horsies_worker.claim.plan import CALM_S, FULL_S, OFFER_EVERY_S, TURN_S
 from horsies_worker.claim.settings import ClaimSettings
+from horsies_worker.claim.sharing import Shares
 from horsies_worker.claim.state import AskDue, Claim, GoToSleep, LeaveDuty, StayAwake, Stop, Wait
 from tests.support.claim_model import QUEUES, STATEMENT_S, World
 
@@ -44,11 +46,19 @@ ACTIONS = st.one_of(
     st.just(lambda world: setattr(world, "failures", 1)),
     st.builds(lambda wait: lambda world: setattr(world, "others_wait", wait), st.booleans()),
 )  # fmt: skip
+SHARES = st.sampled_from(
+    [
+        Shares(),
+        Shares({"mail": 3, "video": 1}),
+        Shares({}, {"mail": 0.3}),
+        Shares({"mail": 1, "video": 7}, {"video": 0.1}),
+    ]
+)
 SCRIPT = st.lists(st.tuples(st.sampled_from([0.0, 0.0004, 0.0007, 0.004, 0.03, 0.06, 0.3, 1.5]), ACTIONS), max_size=25)
 """Pauses, and what happens after each."""
 
 
-def world_of(setup: tuple[int, int, ClaimSettings], jitters: list[float] | None = None, **fields: float) -> World:
+def world_of(setup: tuple[int, int, ClaimSettings], jitters: list[float] | None = None, **fields: Any) -> World:
     sync, asynchronous, limits = setup
     numbers = iter(jitters or [])
     return World(limits, sync, asynchronous, jitter=lambda: next(numbers, 0.5), **fields)
@@ -63,18 +73,26 @@ def play(world: World, script: Script) -> float:
     return time
 
 
-@given(SETUPS, SCRIPT, st.lists(st.floats(0, 1), max_size=30), st.sampled_from([0.0005, 0.02, 0.4]))
-@settings(max_examples=150, deadline=None)
+@given(SETUPS, SCRIPT, st.lists(st.floats(0, 1), max_size=30), st.sampled_from([0.0005, 0.02, 0.4]), SHARES)
+@settings(max_examples=200, deadline=None)
 def test_every_task_that_can_be_claimed_is_claimed_soon(
-    setup: tuple[int, int, ClaimSettings], script: Script, jitters: list[float], task_s: float
+    setup: tuple[int, int, ClaimSettings], script: Script, jitters: list[float], task_s: float, shares: Shares
 ) -> None:  # fmt: skip
-    world = world_of(setup, jitters, task_s=task_s)
+    world = world_of(setup, jitters, task_s=task_s, shares=shares)
     end = play(world, script)
     world.run(end + 20)
     names = {*world.plan.kinds.known}
     left = [task for task in world.tasks if task.name in names and task.queue not in world.paused]
     assert all(task.status in ("ENDED", "CLAIMED") for task in left if task.ready_at < end + 10)
     assert all(task.status != "CLAIMED" for task in left)
+
+
+def test_a_place_that_comes_free_during_the_turns_of_queues_starts_a_buffered_task() -> None:
+    limits = dataclasses.replace(SETTINGS, prefetch=2, max_batch=1)
+    world = world_of((1, 0, limits), task_s=0.0005, shares=Shares({"mail": 3, "video": 1}))
+    play(world, [(0.0, lambda world: setattr(world, "failures", 1)), (0.0, lambda world: world.send("add", copies=3))])
+    world.run(20)
+    assert [task.status for task in world.tasks] == ["ENDED"] * 3
 
 
 @given(SETUPS, SCRIPT)

@@ -29,7 +29,7 @@ def row(**columns: Any) -> dict[str, Any]:
     return {
         "id": "t", "claim_generation": 3, "task_name": "mail", "args": None, "kwargs": '{"to":"x"}',
         "queue_name": "default", "retry_count": 1, "max_retries": 2, "task_options": None,
-        "is_workflow_task": False, "metadata": None, "ready_at": 0.0, **columns,
+        "is_workflow_task": False, "metadata": None, "ready_at": 0.0, "snoozes": 0, **columns,
     }  # fmt: skip
 
 
