@@ -28,10 +28,11 @@ SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND state = 'active' AND query LIKE '%CALL%horsies_wait_for_duty%'
    AND pid <> pg_backend_pid()
 """
-
+# A session whose client was frozen between Parse and Bind stays active and waits for its client: it runs nothing.
 BUSY = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active'
+   AND wait_event IS DISTINCT FROM 'ClientRead'
    AND query NOT LIKE '%horsies_wait_for_duty%' AND pid <> pg_backend_pid()
 """
 
