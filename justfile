@@ -25,6 +25,10 @@ test *args: setup
 test-long *args: setup
     {{run}} pytest -n {{jobs}} --dist worksteal -m long {{args}}
 
+# the tests that failed in the last run, once more and one at a time
+test-again *args: setup
+    {{run}} pytest -n 0 --last-failed --last-failed-no-failures none {{args}}
+
 # the same suite on PostgreSQL 14, 15, 16 or 17: just test-pg 16
 test-pg version *args: setup
     {{run}} python -m tests.support.other_server {{version}} {{run}} pytest -n {{jobs}} --dist worksteal {{args}}
