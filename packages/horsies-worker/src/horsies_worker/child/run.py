@@ -321,7 +321,7 @@ class Runner:
             task_id=job.task_id,
             task_name=job.task_name,
             attempt=job.attempt,
-            deadline=_deadline(run.job),
+            deadline=None if run.job.timeout_ms is None else _deadline(run.job.timeout_ms),
             fencing_token=job.generation,
             emit_progress=lambda text: self._progress(run, seq, text),
             stop_asked=run.stop_asked,
@@ -337,8 +337,12 @@ class Runner:
 
     def _call_context(self, run: _Run) -> BatchCall:
         run.contexts = [self._context(job, run, run.seq + at) for at, job in enumerate(run.job.members, 1)]
+        timeout_ms = run.job.timeout_ms
         return BatchCall(
-            run.contexts, deadline=_deadline(run.job), stop_asked=run.stop_asked, stop_reason=run.stop_reason
+            run.contexts,
+            deadline=None if timeout_ms is None else _deadline(timeout_ms),
+            stop_asked=run.stop_asked,
+            stop_reason=run.stop_reason,
         )
 
     def _require_claimant(self) -> Claimant:
@@ -416,8 +420,8 @@ class Runner:
             self._jobs.sendall(frame)
 
 
-def _deadline(job: Job) -> datetime | None:
-    return None if job.timeout_ms is None else datetime.now(UTC) + timedelta(milliseconds=job.timeout_ms)
+def _deadline(timeout_ms: int) -> datetime:
+    return datetime.now(UTC) + timedelta(milliseconds=timeout_ms)
 
 
 def _result_frame(seq: int, outcome: Outcome, started: float, finished: float, duration: float, rss_kb: int) -> bytes:

@@ -38,9 +38,9 @@ class ClaimedTask:
 
 def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahead: bool) -> ClaimedTask:
     """Build the job from a claimed row. Arguments stay JSON text."""
-    options = options_of(row["task_name"], row["task_options"], definition.options)
+    options, is_registered = options_of(row["task_name"], row["task_options"], definition.options)
     budget: int = row["max_retries"]
-    if is_registered(row["task_options"]):
+    if is_registered:
         budget = max(budget, definition.options.max_retries)
     job = Job(
         task_id=row["id"],
@@ -62,27 +62,24 @@ def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahea
     return ClaimedTask(job, budget, options, row["is_workflow_task"])
 
 
-def options_of(task_name: str, text: str | None, registered: TaskOptions) -> TaskOptions:
-    """The options of the row, else those of the registration. Rows are untrusted: when the options cannot be read, the
-    worker logs that and uses the registered ones, so that a bad row still ends."""
+def options_of(task_name: str, text: str | None, registered: TaskOptions) -> tuple[TaskOptions, bool]:
+    """The options of a row with this text, and whether they are those of the worker's registration, but for what the
+    text names. Rows are untrusted: when the options cannot be read, the worker logs that and uses the registered ones,
+    so that a bad row still ends."""
     if text is None:
-        return registered
+        return registered, True
     try:
-        own = _parsed(text)
-        return replace(registered, store_result=own.store_result) if is_registered(text) else own
+        parsed = _parsed(text)
     except (ValueError, RecursionError) as error:  # nested deeper than the parser goes
         log.warning("task %r: cannot read the options of its row, using the registered ones: %s", task_name, error)
-        return registered
-
-
-def is_registered(text: str | None) -> bool:
-    """Whether the worker's registration decides the options of a row with this text, but for those that it names."""
-    return text is None or text.startswith(REGISTERED)
+        return registered, text.startswith(REGISTERED)
+    own, is_registered = parsed
+    return (replace(registered, store_result=own.store_result), True) if is_registered else parsed
 
 
 @lru_cache(maxsize=512)
-def _parsed(text: str) -> TaskOptions:
-    return TaskOptions.from_json(text)
+def _parsed(text: str) -> tuple[TaskOptions, bool]:
+    return TaskOptions.from_json(text), text.startswith(REGISTERED)
 
 
 class OwnedTasks:

@@ -1,7 +1,7 @@
 """Typed functions over `sql/`: each takes a connection and keyword arguments and runs one statement."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -307,9 +307,9 @@ class Queries:
     def _result_columns(self, batch: Sequence[Transition], results: Sequence[str | None]) -> tuple[Any, ...]:
         """Return worker_id, ids, generations, results, started, finished, pids, process_names."""
         return (
-            self.identity.worker_id, [end.task_id for end in batch], [end.generation for end in batch],
-            results, [end.started for end in batch], [end.finished for end in batch],
-            [end.outcome.pid for end in batch], [end.outcome.process_name for end in batch],
+            self.identity.worker_id, [end.task_id for end in batch], _array([end.generation for end in batch]),
+            results, _microseconds([end.started for end in batch]), _microseconds([end.finished for end in batch]),
+            _array([end.outcome.pid for end in batch]), [end.outcome.process_name for end in batch],
         )  # fmt: skip
 
     async def find_written(self, connection: Any, batch: Sequence[Transition]) -> set[str]:
@@ -362,3 +362,14 @@ class Queries:
     async def cancel_requests(self, connection: Any, task_ids: Sequence[str]) -> list[tuple[str, int]]:
         rows = await connection.fetch(self.sql("cancel_requests"), self.identity.worker_id, list(task_ids))
         return [(row["id"], row["claim_generation"]) for row in rows]
+
+
+def _array(numbers: Iterable[int | None]) -> str:
+    """The text of an array of whole numbers. asyncpg asks of each element of a list whether it is iterable, which takes
+    0.4 µs for a number; the text takes 0.15."""
+    return f"{{{','.join(map(str, numbers))}}}".replace("None", "NULL")
+
+
+def _microseconds(times: Iterable[float | None]) -> str:
+    """The same for times in seconds: whole microseconds are written and read in a third of the time of a float."""
+    return _array([None if time is None else int(time * 1e6) for time in times])

@@ -14,7 +14,7 @@ from horsies.registry import Registry
 from horsies.result import TaskError
 from horsies_worker.child.outcome import Outcome, OutcomeKind
 from horsies_worker.children.apart import apart_ms
-from horsies_worker.claim.claimed_task import is_registered, options_of
+from horsies_worker.claim.claimed_task import options_of
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.split_batch import write_or_split
 from horsies_worker.database.transition import Transition
@@ -93,14 +93,15 @@ class Recovery:
         staged = None if in_hand_since is None else _staged(row)
         definition = self._registry.get(row["task_name"])
         registered = definition.options if definition is not None else TaskOptions()
+        options, is_registered = options_of(row["task_name"], row["task_options"], registered)
         budget: int = row["max_retries"]
-        if is_registered(row["task_options"]):
+        if is_registered:
             budget = max(budget, registered.max_retries)
         attempt: int = row["retry_count"] + 1
         # a staged outcome is work that was done; without one it is a crash
         outcome = staged or _crash(row, why, apart_ms)
         options, budget = options_of_end(
-            outcome, options_of(row["task_name"], row["task_options"], registered), budget,
+            outcome, options, budget,
             is_batch=definition is not None and definition.batch is not None, attempt=attempt,
         )  # fmt: skip
         return decide(
