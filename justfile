@@ -132,7 +132,7 @@ revision message: setup
 schema-dump: setup
     {{run}} python -m tests.support.schema_dump
 
-# write docs/reference/events.md and worker-metrics.md from the docstrings of the events and from the table of metrics
+# write the pages of docs/reference from the code: settings, commands, errors, events, metrics, schema, public names
 reference: setup
     {{run}} python -m tests.support.reference_pages
 
