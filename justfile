@@ -136,6 +136,10 @@ schema-dump: setup
 reference: setup
     {{run}} python -m tests.support.reference_pages
 
+# how many commands, settings, codes, events, metrics, columns and names there are, and that each is in the reference
+reference-count: setup
+    {{run}} pytest -q -s -n 0 tests/integration/test_reference_counts.py
+
 # tasks that kill their whole worker, among others of the same length and among many short ones: what is lost
 bench-poison: setup
     HORSIES_POISON_LIMIT=3 HORSIES_POISON_WORKS=3 HORSIES_POISON_WORK_S=2 {{run}} pytest -q -s -n 0 -m "" tests/e2e/test_snooze_and_crashes.py -k kills_its_worker

@@ -152,7 +152,7 @@ def _entry(one: Public) -> Iterator[str]:
         yield one.about
     elif inspect.isclass(value):
         yield from _class(one.name, value)
-    elif inspect.isfunction(inspect.unwrap(value)):
+    elif inspect.isfunction(value) or "cache_info" in dir(type(value)):
         yield _block(_signature(one.name, value))
         yield md.paragraphs(inspect.unwrap(value).__doc__)
     else:
@@ -186,7 +186,7 @@ def _class(name: str, kind: type) -> Iterator[str]:
     told = documented.fields(kind)
     page = ELSEWHERE.get(name)
     if issubclass(kind, enum.Enum):
-        yield md.paragraphs(kind.__doc__)
+        yield md.paragraphs(vars(kind).get("__doc__"))
         if page is None:
             yield md.table(("Member", "Meaning"), ((f"`{member.name}`", told.get(member.name, "")) for member in kind))
         else:
