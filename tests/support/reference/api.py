@@ -35,6 +35,8 @@ FIRST = ("TaskFunction",)
 """The class that shows the methods which it shares with others."""
 INTERNAL = ("for the other horsies", "for `horsies.testing`", "for horsies itself")
 """Docstrings of members with these words say that they are not for users."""
+PLUMBING = {"from_row", "keep", "sent_id", "warn_of_wait"}
+"""Members by which horsies itself builds these objects."""
 LAZY = {
     ("horsies.contrib.django", "app"): "The app of the project, a `Horsies`, made from its settings when it is first "
     "asked for.",
@@ -205,11 +207,20 @@ def _class(name: str, kind: type) -> Iterator[str]:
     methods = list(_methods(kind, shown_by))
     if methods:
         yield "\n".join(methods)
-    if shown_by:
-        public = [base for base in kind.__mro__[1:] if base.__name__ in horsies.__all__]
-        covered = {base for one in public for base in one.__mro__[1:]}
-        links = sorted({f"[{other}](#{other.lower()})" for base, other in shown_by.items() if base not in covered})
-        yield f"It has the methods of {' and '.join(links)}, too."
+    yield _inherited(kind, shown_by)
+
+
+def _inherited(kind: type, shown_by: Mapping[type, str]) -> str:
+    """The members that another class shows: those of a public class as a whole, others by their names."""
+    public = [base for base in kind.__mro__[1:] if base.__name__ in horsies.__all__]
+    covered = {base for one in public for base in one.__mro__}
+    told = [f"the methods of [{base.__name__}](#{base.__name__.lower()})" for base in public if base in shown_by]
+    for other in sorted({name for base, name in shown_by.items() if base not in covered}):
+        bases = [base for base, name in shown_by.items() if name == other and base not in covered]
+        names = sorted({name for base in bases for name, _ in _own_members(base) if name not in vars(kind)})
+        if names:
+            told.append(f"{', '.join(f'`{name}`' for name in names)} as [{other}](#{other.lower()})")
+    return f"It also has {', and '.join(told)}." if told else ""
 
 
 def _constructor(name: str, kind: type) -> str:
@@ -245,7 +256,7 @@ def _own_members(kind: type) -> Iterator[tuple[str, Any]]:
     for name, value in vars(kind).items():
         plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         is_property = isinstance(value, property) or hasattr(value, "func")
-        if not name.startswith("_") and (inspect.isfunction(plain) or is_property):
+        if not name.startswith("_") and name not in PLUMBING and (inspect.isfunction(plain) or is_property):
             function = getattr(value, "fget", None) or getattr(value, "func", None) or plain
             if not any(word in md.one_line(function.__doc__) for word in INTERNAL):
                 yield name, value

@@ -25,7 +25,7 @@ class TaskOptions:
     """How a worker runs the task. Registered with the task, and stored in each of its rows."""
 
     queue_name: str | None = None
-    """The queue of its sends; None: `default`."""
+    """The queue of its sends, which must be named in CUSTOM mode; None: `default`."""
     priority: int | None = None
     """1 (first) to 100 (last); None: that of its queue."""
     retry_policy: RetryPolicy | None = None

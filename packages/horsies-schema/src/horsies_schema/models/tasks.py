@@ -23,10 +23,10 @@ class Task(base.Base):
     priority: Mapped[int] = mapped_column(server_default="100")
     """1 (first) to 100 (last)."""
     args: Mapped[str | None]
-    """The arguments by position, as a JSON array; NULL without any. With a payload codec, encoded values stand in
-    it."""
+    """Arguments without a name (positional-only parameters and `*args`) as a JSON array; NULL without any."""
     kwargs: Mapped[str | None]
-    """The arguments by name, as a JSON object; NULL without any."""
+    """The arguments by name, however they were passed, as a JSON object. With a payload codec, encoded values stand in
+    its place."""
     status: Mapped[base.Word] = mapped_column(server_default="PENDING")
     """PENDING, CLAIMED, RUNNING, COMPLETED, FAILED, CANCELLED or EXPIRED."""
     sent_at: Mapped[datetime] = base.statement_time()
@@ -59,15 +59,15 @@ class Task(base.Base):
     """`{"ok": value}` or `{"err": {"error_code": ..., "message": ...}}`; NULL until the end, and for a value that is
     not stored."""
     failed_reason: Mapped[str | None]
-    """A sentence for a person: why it ended without success."""
+    """Why it was ended from outside, for a person: a crash, a stop, an unknown name; NULL for an error of its own."""
     error_code: Mapped[str | None]
     """The code of its error, for filters and counts."""
     good_until: Mapped[datetime | None]
     """Until when it may start; afterwards it becomes EXPIRED."""
     retry_count: Mapped[int] = mapped_column(server_default="0")
-    """Retries so far, of `max_retries`."""
+    """Attempts before the present or last one; a new attempt may follow while it is below `max_retries`."""
     max_retries: Mapped[int] = mapped_column(server_default="0")
-    """Retries that its policy allows, plus those that retries by hand have added."""
+    """Retries that its policy allows; a retry by hand raises it to `retry_count`."""
     manual_retries: Mapped[int] = mapped_column(server_default="0")
     """How often an operator has retried it."""
     next_retry_at: Mapped[datetime | None]
@@ -215,7 +215,7 @@ class TaskAttempt(base.Base):
     error_message: Mapped[str | None]
     """The message of its error."""
     failed_reason: Mapped[str | None]
-    """A sentence for a person: why it ended without success."""
+    """Why it was ended from outside, for a person: a crash, a stop, an unknown name; NULL for an error of its own."""
     worker_id: Mapped[base.Name | None]
     """The worker that ran it."""
     worker_hostname: Mapped[base.Name | None]

@@ -46,7 +46,7 @@ class Workflow(base.Base):
     created_at: Mapped[datetime] = base.now()
     """When the row was written."""
     started_at: Mapped[datetime | None]
-    """When its first node could start."""
+    """When it began: at once, or at `start_at`."""
     completed_at: Mapped[datetime | None]
     """When it ended, in whichever state."""
     updated_at: Mapped[datetime] = base.now()
@@ -167,13 +167,13 @@ class WorkflowTask(base.Base):
     created_at: Mapped[datetime] = base.now()
     """When the row was written."""
     started_at: Mapped[datetime | None]
-    """When it was enqueued, or began to wait."""
+    """When its task started, the run inside was made, or it began to wait."""
     completed_at: Mapped[datetime | None]
     """When it ended."""
     updated_at: Mapped[datetime] = base.now()
     """When the row was last written."""
     args: Mapped[str | None]
-    """The arguments by position that are known at the start."""
+    """Arguments without a name that are known at the start."""
     max_retries: Mapped[int] = mapped_column(server_default="0")
     """Retries of its task."""
     good_until: Mapped[datetime | None]
