@@ -90,8 +90,8 @@ def _command(
             yield _sentence(verb.help)
         yield _usage(verb)
         yield from _arguments(verb, {option for group in shared.values() for option in group[2]}, earlier)
-        if not is_alone and verb.parser.epilog != parser.epilog:
-            yield from _epilog(verb.parser.epilog)
+        if not is_alone:
+            yield from _epilog(verb.parser.epilog, parser.epilog)
     for title, (description, users, rows) in shared.items():
         yield f"### `{name}`: {title}"
         yield _sentence(f"{', '.join(f'`{user}`' for user in users)} take these{_behind(description)}")
@@ -223,15 +223,20 @@ def _written(action: argparse.Action) -> str:
     return " ".join([*action.option_strings[-1:], *([value] if value else [])])
 
 
-def _epilog(text: str | None) -> Iterator[str]:
-    """Examples stay as they are printed; a sentence becomes prose."""
-    if not text:
-        return
-    for part in re.split(r"\n\s*\n", text.strip("\n")):
-        if "\n" in part.strip():
-            yield f"```text\n{part.rstrip()}\n```"
+def _epilog(text: str | None, known: str | None = None) -> Iterator[str]:
+    """Examples stay as they are printed; a sentence becomes prose. What `known` says is not said again."""
+    said = _paragraphs(known)
+    for part in _paragraphs(text):
+        if part in said:
+            continue
+        if "\n" in part or part.startswith(" "):
+            yield f"```text\n{part}\n```"
         else:
             yield _sentence(part)
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    return [part.rstrip() for part in re.split(r"\n[ \t]*\n", (text or "").strip("\n")) if part.strip()]
 
 
 def _sentence(text: str | None) -> str:
