@@ -136,9 +136,13 @@ revision message: setup
 schema-dump: setup
     {{run}} python -m tests.support.schema_dump
 
-# write docs/reference/events.md and worker-metrics.md from the docstrings of the events and from the table of metrics
+# write the pages of docs/reference from the code: settings, commands, errors, events, metrics, schema, public names
 reference: setup
     {{run}} python -m tests.support.reference_pages
+
+# how many commands, settings, codes, events, metrics, columns and names there are, and that each is in the reference
+reference-count: setup
+    {{run}} pytest -q -s -n 0 tests/integration/test_reference_counts.py
 
 # tasks that kill their whole worker, among others of the same length and among many short ones: what is lost
 bench-poison: setup

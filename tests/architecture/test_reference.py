@@ -1,11 +1,16 @@
-"""The generated pages of docs/reference are up to date, and every event and field is documented."""
+"""The generated pages of docs/reference are up to date, and every event and field is documented.
+
+tests/integration/test_reference_counts.py finds everything else that must be there."""
 
 import re
 
 import pytest
 
+from horsies_schema import described
 from horsies_worker.events.bus import KINDS
+from horsies_worker.metrics import cluster
 from horsies_worker.metrics.worker import METRICS
+from tests.support.reference import cli, parsers, schema
 from tests.support.reference_pages import FOLDER, PAGES
 
 OBVIOUS = {
@@ -32,7 +37,20 @@ def test_every_event_has_a_section_and_every_field_a_meaning() -> None:
 
 
 def test_every_metric_has_a_row() -> None:
-    page = (FOLDER / "worker-metrics.md").read_text()
-    assert re.findall(r"^\| `(horsies_\w+)` \| (?:counter|gauge|histogram) \|", page, re.MULTILINE) == [
-        metric.name for metric in METRICS
-    ]
+    for name, metrics in (("worker-metrics.md", METRICS), ("exporter-metrics.md", cluster.METRICS)):
+        page = (FOLDER / name).read_text()
+        assert re.findall(r"^\| `(horsies_\w+)` \| (?:counter|gauge|histogram) \|", page, re.MULTILINE) == [
+            metric.name for metric in metrics
+        ]
+
+
+def test_the_prose_of_the_command_line_is_about_commands_that_exist() -> None:
+    assert cli.prose_commands() <= set(parsers.commands())
+
+
+def test_no_description_is_of_a_thing_that_is_gone() -> None:
+    known = {index for table in schema.tables().values() for index in table.indexes}
+    assert described.INDEXES.keys() <= known
+    assert described.ROUTINES.keys() <= schema.routines().keys()
+    assert described.TRIGGERS.keys() <= schema.triggers().keys()
+    assert described.VIEWS.keys() <= schema.views().keys()

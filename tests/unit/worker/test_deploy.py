@@ -74,14 +74,6 @@ def test_every_alert_names_its_section_of_the_page_and_has_tests() -> None:
         assert tested.count(name) >= 2, f"{name}: one test that it fires, one that it does not"
 
 
-def test_the_page_has_the_table_of_the_metrics() -> None:
-    lines = [
-        f"| `{metric.name}` | {', '.join(f'`{label}`' for label in metric.labels) or '–'} | {metric.help} |"
-        for metric in METRICS
-    ]
-    assert "\n".join(lines) in PAGE.read_text(), "the table should be:\n" + "\n".join(lines)
-
-
 @needs_prometheus
 def test_promtool_accepts_rules_and_configuration(tmp_path: Path) -> None:
     promtool("check", "rules", RULES)

@@ -25,10 +25,15 @@ class TaskOptions:
     """How a worker runs the task. Registered with the task, and stored in each of its rows."""
 
     queue_name: str | None = None
+    """The queue of its sends, which must be named in CUSTOM mode; None: `default`."""
     priority: int | None = None
+    """1 (first) to 100 (last); None: that of its queue."""
     retry_policy: RetryPolicy | None = None
+    """Which errors are retried, and when; None: none."""
     timeout_ms: int | None = None
+    """How long one attempt may run before it is stopped, and ends with TASK_TIMEOUT; None: no limit."""
     good_until: datetime | timedelta | None = None
+    """Until when it may start, as a moment or counted from the send, up to ten years; afterwards it ends as EXPIRED."""
     run_ahead: bool = True
     """Whether a worker may assign the task to a busy child ahead of time when it is very short. Turn it off if a
     failure without a run, after the loss of a whole worker, is worse for this task than a lower speed."""
@@ -49,6 +54,7 @@ class TaskOptions:
     max_wait: timedelta | None = None
     """But not later than so long after the first."""
     on_conflict: OnConflict | None = None
+    """`replace`: a task that has not started takes the arguments and options of a further send of its key."""
     exception_mapper: ExceptionMapper | None = None
     """The error codes of exceptions that escape this task. Not stored in rows: the worker's registration decides."""
     default_unhandled_error_code: str | None = None
@@ -115,25 +121,43 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendOptions:
-    """The options of a send, set by `with_options`."""
+    """The options of a send, set by `with_options`. None: what the task, its queue or the app says."""
 
     priority: int | None = None
+    """1 (first) to 100 (last)."""
     queue_name: str | None = None
+    """A queue of the app, in place of the task's."""
     good_until: datetime | timedelta | None = None
+    """Until when it may start; afterwards it ends as EXPIRED."""
     delay: timedelta | None = None
+    """How long it waits before it may start, up to ten years. A number is taken as seconds."""
     eta: datetime | None = None
+    """The moment from which on it may start; excludes `delay`."""
     unique_key: str | None = None
+    """While a task of this name with this key has not ended, a send returns the handle of that task. 1 to 255
+    characters."""
     task_id: str | None = None
+    """An id of your own, for a send that you may repeat: a UUID in its canonical form."""
     connection: Any = None
+    """Your own connection or session: the task exists if and only if your transaction commits."""
     metadata: Mapping[str, Any] | None = None
+    """Small JSON values beside the arguments, such as the tenant."""
     group: str | None = None
+    """The group that limits and turns go by, 1 to 255 characters; wins over the task's `group_by`."""
     store_result: bool | None = None
+    """False: the value that the task returns is not stored."""
     keep_for: timedelta | None = None
+    """How long the ended task stays in the database, in place of the retention."""
     unique_for: timedelta | None = None
+    """The key stays taken for so long after the send, also when the task has ended."""
     unique_by_args: bool | None = None
+    """The arguments are the key."""
     debounce: timedelta | None = None
+    """A task that waits starts so long after the last send of its key, with the arguments of that."""
     max_wait: timedelta | None = None
+    """But not later than so long after the first."""
     on_conflict: OnConflict | None = None
+    """`replace`: a task that has not started takes the new arguments and options."""
 
     def check(self, checks: Checks) -> None:
         """Add all problems of these options."""

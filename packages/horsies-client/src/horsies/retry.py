@@ -56,9 +56,12 @@ class Jitter(StrEnum):
 @known_settings
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Build a policy with `fixed`, `exponential` or `intervals`. Retry n (from 1) follows failed attempt n."""
+    """Build a policy with `fixed`, `exponential`, `intervals` or `crashes`. Retry n (from 1) follows failed attempt
+    n."""
 
     strategy: RetryStrategy
+    """How the delays are made; the constructors set it."""
+
     max_retries: int
     """Retries after the first attempt. 0 to 1,000."""
 
@@ -76,6 +79,7 @@ class RetryPolicy:
     """Exponential only: the longest delay."""
 
     jitter: Jitter = Jitter.NONE
+    """How each delay is randomized."""
 
     max_crashes: int | None = None
     """After so many crashes of its process the task ends FAILED with CRASH_LIMIT; until then each one is retried, and

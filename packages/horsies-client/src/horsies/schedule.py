@@ -64,6 +64,7 @@ class Interval:
     """
 
     seconds: int = 0
+    """The four are added up: one second to 366 days in all."""
     minutes: int = 0
     hours: int = 0
     days: int = 0
@@ -105,6 +106,7 @@ class Daily:
     """Every day at this local time: `Daily("03:30")`, `Daily(time(3, 30))`."""
 
     at: time | str
+    """`HH:MM` or `HH:MM:SS`, or a time without a zone."""
 
     def __post_init__(self) -> None:
         checks = Checks("Daily")
@@ -120,7 +122,9 @@ class Weekly:
     """On these days of the week at this local time: `Weekly(["monday", "friday"], "08:00")`."""
 
     days: Sequence[Weekday | str] | Weekday | str
+    """`monday` to `sunday`: one, or a list."""
     at: time | str
+    """As of `Daily`."""
 
     def __post_init__(self) -> None:
         checks = Checks("Weekly")
@@ -144,7 +148,9 @@ class Monthly:
     """On this day of the month at this local time. Shorter months are left out; -1 is the last day."""
 
     day: int
+    """1 to 31, or -1 for the last day; not 0."""
     at: time | str
+    """As of `Daily`."""
 
     def __post_init__(self) -> None:
         checks = Checks("Monthly")
@@ -166,6 +172,7 @@ class Cron:
     """
 
     expression: str
+    """Such as `30 2 * * mon-fri`."""
 
     def __post_init__(self) -> None:
         checks = Checks("Cron")
@@ -201,17 +208,21 @@ class TaskSchedule:
     """
 
     name: str
-    """Unique and permanent: the state of a schedule is stored under this name, and its tasks' ids derive from it."""
+    """Unique and permanent, 1 to 255 printable characters: the state of a schedule is stored under this name, and its
+    tasks' ids derive from it."""
 
     task_name: str | None = None
-    """The task to enqueue; or give `workflow`."""
+    """The task to enqueue; or give `workflow`. Checked when a scheduler starts, and by `horsies check`."""
 
     pattern: Pattern = cast("Pattern", None)  # noqa: RUF009  (checked below: `workflow=` leaves the second place empty)
+    """When: an `Interval`, `Hourly`, `Daily`, `Weekly`, `Monthly` or `Cron`. Required."""
+
     workflow: str | None = field(default=None, kw_only=True)
-    """The name of the workflow to start instead; `kwargs` are then those of its definition's `build_with`."""
+    """The name of the workflow to start instead; `kwargs` are then those of its definition's `build_with`. It excludes
+    `queue_name` and `jitter`, which are options of tasks."""
 
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], kw_only=True, hash=False)
-    """The arguments of each call, by name."""
+    """The arguments of each call, by name. Checked like `task_name`."""
 
     args: Sequence[Any] = field(default=(), kw_only=True, hash=False)
     """The first arguments of each call, by position. The task's parameters give them their names, so that a schedule
@@ -346,6 +357,7 @@ class ScheduleConfig:
     """The schedules of an app: `AppConfig(schedule=ScheduleConfig([...]))`."""
 
     schedules: Sequence[TaskSchedule] = ()
+    """The schedules; their names are unique."""
 
     def __post_init__(self) -> None:
         checks = Checks("ScheduleConfig")

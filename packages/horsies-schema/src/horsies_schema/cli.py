@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     up = verb("up", "upgrade the database, to the newest revision unless one is named")
-    up.add_argument("revision", nargs="?", type=_given, default="head")
+    up.add_argument("revision", nargs="?", type=_given, default="head", help="default: the newest")
     down = verb("down", "downgrade the database; drops what the later revisions made")
     down.add_argument("revision", type=_given, help="the revision to go down to; 'base' removes everything")
     down.add_argument("--yes", action="store_true", help="yes, drop the tables and their data")
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "succeed only if the database is at the revision that this package needs, or at a later fit one",
     )
     offline = verb("sql", "print the upgrade as SQL, without a connection", connects=False)
-    offline.add_argument("revision", nargs="?", type=_given, default="head")
+    offline.add_argument("revision", nargs="?", type=_given, default="head", help="default: the newest")
     offline.add_argument(
         "--since", type=_given, default="base", metavar="REVISION", help="the revision that the database is at"
     )

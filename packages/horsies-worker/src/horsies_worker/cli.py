@@ -148,9 +148,12 @@ def health_main(argv: Sequence[str] | None = None) -> int:
         description="For container probes: succeeds when the worker (or scheduler) on this machine is alive and its "
         "database answered it recently.",
     )
-    parser.add_argument("--max-age", type=float, default=60.0, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("--max-age", type=float, default=60.0, metavar="SECONDS",
+                        help="how long ago the database may have answered (default: %(default)g)")  # fmt: skip
     parser.add_argument("--scheduler", action="store_true", help="ask for the scheduler, not for the worker")
-    parser.add_argument("--health-file", metavar="FILE", help=f"default: {default_health_file()}")
+    parser.add_argument(
+        "--health-file", metavar="FILE", help=f"the file of that process (default: {default_health_file()})"
+    )
     given = parser.parse_args(argv)
     if not 0 <= given.max_age <= MAX_SHUTDOWN_S:  # NaN is not
         parser.error(f"--max-age must be 0 to {MAX_SHUTDOWN_S} seconds")

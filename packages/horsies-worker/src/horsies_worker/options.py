@@ -28,11 +28,15 @@ class ProcessOptions:
     """Options of both workers and schedulers."""
 
     database_timeout_s: float | None = None
+    """Give up when the database is away at start for so long; None: wait."""
     shutdown_timeout_s: float = 30.0
-    """Bound on the whole stop."""
+    """Bound on the whole stop, from the first signal on; a second one hurries."""
     log_level: str = "INFO"
+    """The least severe messages that are logged."""
     log_format: str = "text"
+    """`json`: one object per line."""
     health_file: Path | str | None = field(default_factory=default_health_file)
+    """Written for `horsies health`; None: no file."""
     _health: HealthFile | None = None
 
     def check_process(self, checks: Checks) -> None:
@@ -53,8 +57,9 @@ class ProcessOptions:
 @dataclass(slots=True, kw_only=True)
 class SchedulerOptions(ProcessOptions):
     locator: str = "app.run_scheduler()"
-    """For the banner."""
+    """Where the app is, `module:attribute`; `app.run_scheduler` knows it."""
     health_file: Path | str | None = field(default_factory=lambda: default_health_file("scheduler"))
+    """Written for `horsies health --scheduler`; None: no file."""
 
     def values(self) -> Checks:
         """Check all that does not depend on the app."""
@@ -72,14 +77,19 @@ class SchedulerOptions(ProcessOptions):
 @dataclass(slots=True, kw_only=True)
 class ExporterOptions:
     host: str = DEFAULT_HOST
+    """The address to listen on; the default means all."""
     port: int = EXPORTER_PORT
+    """The port; 0: any free one."""
     interval_s: float = 10.0
+    """How often the database is asked, however many scrapes there are."""
     count_limit: int = QUEUE_BOUND
     """Waiting tasks are counted up to this number for each queue and priority."""
     top_groups: int = 0
     """The number of groups of each queue that get a label of their own."""
     log_level: str = "INFO"
+    """The least severe messages that are logged."""
     log_format: str = "text"
+    """`json`: one object per line."""
 
     def values(self) -> Checks:
         checks = Checks("exporter")
@@ -108,21 +118,33 @@ def check_schedules(app: Horsies, checks: Checks) -> None:
 @dataclass(slots=True, kw_only=True)
 class WorkerOptions(ProcessOptions):
     locator: str
+    """Where the app is: `module:attribute`, such as `shop.tasks:app`."""
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Child processes, each of which runs one synchronous task at a time."""
     async_concurrency: int = 100
+    """`async def` tasks at once in each child."""
     queues: Sequence[str] | None = None
+    """Serve only these queues; None: all of the app."""
     max_claim_batch: int | None = None
+    """Tasks per claim statement; None: that of the app."""
     max_claim_per_worker: int | None = None
+    """Tasks owned by this worker at once; None: that of the app."""
     max_tasks_per_child: int | None = None
+    """Replace a child after so many tasks; None: never."""
     max_memory_per_child_mb: int | None = None
+    """Replace a child above this resident size; None: never."""
     max_child_age_s: float | None = None
+    """Replace a child after so long; None: never."""
     run_ahead: bool = True
+    """Whether very short tasks may be handed to a child ahead of time."""
     with_scheduler: bool = False
+    """Serve the app's schedules too, in this process."""
     log_tasks: bool = False
     """Log every successful task at INFO; failures are always logged."""
     metrics_port: int | None = None
     """Serve the worker's metrics and probes on this port; 0: any free one."""
     metrics_host: str = DEFAULT_HOST
+    """The address to listen on for that; the default means all."""
 
     def child_spec(self, worker_id: str = "") -> ChildSpec:
         return ChildSpec(

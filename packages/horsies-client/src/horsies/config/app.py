@@ -31,13 +31,13 @@ class AppConfig:
     """The configuration of one `Horsies` app, the same for its producers, workers and schedulers."""
 
     broker: PostgresConfig = field(kw_only=False)
-    """The database."""
+    """The database. May be given by position."""
 
     queue_mode: QueueMode = QueueMode.DEFAULT
     """DEFAULT: one queue, `default`. CUSTOM: the queues in `custom_queues`."""
 
     custom_queues: Sequence[CustomQueueConfig] = ()
-    """The queues of CUSTOM mode; empty in DEFAULT mode."""
+    """The queues of CUSTOM mode, each with a name of its own; refused in DEFAULT mode."""
 
     cluster_wide_cap: int | None = None
     """How many tasks may be CLAIMED or RUNNING in the whole cluster; None: no limit."""
@@ -46,10 +46,12 @@ class AppConfig:
     """Limits that several queues share: see `CustomQueueConfig.limits`."""
 
     prefetch_buffer: int = 0
-    """How many tasks a worker may claim beyond its free slots. 0: none, and caps are hard. Needs `claim_lease_ms`."""
+    """How many tasks a worker may claim beyond its free slots. 0: none, and caps are hard. Above
+    0 it needs `claim_lease_ms`, and excludes `cluster_wide_cap`."""
 
     claim_lease_ms: int | None = None
-    """How long a claim is valid without renewal; None: `recovery.claimed_stale_threshold_ms`."""
+    """How long a claim is valid without renewal; silence beyond `recovery.claimed_stale_threshold_ms` ends it sooner.
+    At least twice `recovery.claimer_heartbeat_interval_ms`. None: `recovery.claimed_stale_threshold_ms`."""
 
     max_claim_batch: int = 500
     """How many tasks a claim statement takes at most. Larger batches are hardly faster (100 and 500 differ by a fifth),
@@ -62,19 +64,23 @@ class AppConfig:
     """The schedules: `ScheduleConfig([TaskSchedule(...), ...])`, run by `horsies scheduler`."""
 
     recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
+    """When a silent task or worker counts as lost, and how long rows are kept."""
+
     resilience: ResilienceConfig = field(default_factory=ResilienceConfig)
+    """What to do when notifications are lost, or the database is slow or gone."""
 
     exception_mapper: Mapping[type[BaseException], str] = field(
         default_factory=dict[type[BaseException], str], hash=False
     )
-    """Error code for an exception that escapes a task; the most specific class wins. A task may have its own, which
-    replace these for the same classes: `@app.task(..., exception_mapper=)`."""
+    """By class of exception: the error code of a task that it escapes, any but a built-in one; the most specific class
+    wins. A task may have its own, which replace these for the same classes: `@app.task(..., exception_mapper=)`."""
 
     default_unhandled_error_code: str = OperationalErrorCode.UNHANDLED_EXCEPTION.value
-    """Error code for an exception without a mapped class, of tasks that do not have their own."""
+    """Error code for an exception without a mapped class, of tasks that do not have their own:
+    `@app.task(..., default_unhandled_error_code=)`. No other built-in code."""
 
     payload_warn_bytes: int = 1_048_576
-    """Arguments or results above this size are logged."""
+    """Arguments or results above this size are logged. At most `payload_max_bytes`."""
 
     payload_max_bytes: int = 8_388_608
     """Arguments or results above this size are refused."""
@@ -86,13 +92,16 @@ class AppConfig:
     """Code around every send and every attempt; the first is the outermost."""
 
     propagate_metadata: Sequence[str] = ()
-    """The keys of metadata that a task sent from inside a task inherits, such as `tenant`."""
+    """The keys of metadata that a task sent from inside a task inherits, such as `tenant`; none that begins with
+    `horsies.`."""
 
     release: str | None = None
-    """The release of your code, such as a version or a commit; a run of a workflow keeps that of its start."""
+    """The release of your code, such as a version or a commit: 1 to 255 printable characters. A run of a workflow keeps
+    that of the process that started it; `horsies workflows show` and `check` name it."""
 
     auto_migrate: bool = True
-    """Whether a worker upgrades the schema when it starts. The client never runs DDL."""
+    """Whether a worker or scheduler upgrades the schema to its release's newest revision when it starts. The client
+    never runs DDL."""
 
     unknown_task_grace_ms: int = 300_000
     """How long a task waits whose name no worker of its queue ever registered, before it fails with

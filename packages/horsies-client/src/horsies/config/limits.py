@@ -17,14 +17,14 @@ class Rate:
     """At most `limit` starts of user code in any `per_seconds` seconds. Every attempt counts, retries too."""
 
     limit: int = field(kw_only=False)
-    """1 to 1,000,000."""
+    """How many starts. May be given by position."""
 
     per_seconds: float = field(default=1.0, kw_only=False)
-    """The length of the window: 0.1 s to 31 days."""
+    """The length of the window: 0.1 s to 31 days. May be given by position."""
 
     burst: int | None = None
-    """How many tasks may start at the same moment after a quiet time; None: a tenth of `limit`, at least 1. The others
-    are spaced evenly, so a larger burst leaves fewer starts for the rest of the window."""
+    """How many tasks may start at the same moment after a quiet time; None: a tenth of `limit`, at least 1. At most
+    `limit`. The others are spaced evenly, so a larger burst leaves fewer starts for the rest of the window."""
 
     def __post_init__(self) -> None:
         checks = Checks("Rate")
@@ -67,7 +67,7 @@ class Limit:
     """A limit that the tasks of all queues share that name it in `CustomQueueConfig.limits`."""
 
     name: str = field(kw_only=False)
-    """1 to 100 characters."""
+    """1 to 100 characters, without a comma. May be given by position."""
 
     max_concurrency: int | None = None
     """How many tasks of these queues together may be in flight in the whole cluster; None: no limit."""

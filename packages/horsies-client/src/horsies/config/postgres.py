@@ -28,23 +28,25 @@ class PostgresConfig:
 
     database_url: str | None = field(default=None, kw_only=False)
     """`postgresql://` URL (also `postgres://`, `+driver`, several hosts), key=value DSN, or `embedded://`.
-    None: the environment variable HORSIES_DATABASE_URL."""
+    None: the environment variable HORSIES_DATABASE_URL. May be given by position."""
 
     direct_url: str | None = None
     """The same database without the pooler, for LISTEN and session locks. Required when `pooler`."""
 
     schema: str | None = None
-    """Schema of the horsies tables. Statements name it, so it works through a pooler and on a caller's own connection.
-    None: the connection's search_path decides."""
+    """Schema of the horsies tables, up to 63 bytes, not `pg_...`. Statements name it, so it works through a pooler and
+    on a caller's own connection. None: the connection's search_path decides."""
 
     pooler: bool = False
-    """True for a transaction-mode pooler such as PgBouncer: no prepared statements are kept."""
+    """Whether a transaction-mode pooler such as PgBouncer stands in front. Needs a `direct_url`, because LISTEN through
+    such a pooler is silently lost. No statement is kept prepared, no session setting is sent."""
 
     sslmode: str | None = None
-    """disable, allow, prefer, require, verify-ca or verify-full; None: the URL's, else prefer."""
+    """disable, allow, prefer, require, verify-ca or verify-full; None: the URL's, else that of `PGSSLMODE`, else
+    prefer."""
 
     sslrootcert: str | None = None
-    """File of the trusted authorities, or `system` for those of the machine."""
+    """File of the trusted authorities, or `system` for those of the machine, always with verify-full."""
 
     sslcert: str | None = None
     """File of the client's certificate."""
@@ -56,16 +58,18 @@ class PostgresConfig:
     """Password of the private key."""
 
     pool_min_size: int = 0
-    """Connections kept open while idle. 0 to 1,000."""
+    """Connections kept open while idle; at most `pool_max_size`."""
 
     pool_max_size: int = 10
-    """The most connections. 1 to 1,000."""
+    """The most connections."""
 
     connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
     """Time limit for opening a connection, for all hosts together. 100 ms to 5 min."""
 
     command_timeout_ms: int | None = 60_000
-    """Time limit for a statement, so that a half-open connection cannot block a caller for ever. None: no limit."""
+    """Time limit for an answer, of one statement or of the short transaction of an operation, so that a half-open
+    connection cannot block a caller for ever. What has none by then fails (a send can be repeated), and its connection
+    is closed. None: no limit."""
 
     application_name: str = DEFAULT_APPLICATION_NAME
     """What pg_stat_activity shows. At most 63 bytes."""

@@ -27,7 +27,7 @@ class CustomQueueConfig:
     """One queue of `QueueMode.CUSTOM`."""
 
     name: str = field(kw_only=False)
-    """1 to 52 of `A-Z a-z 0-9 _ . -`."""
+    """1 to 52 of `A-Z a-z 0-9 _ . -`: the channel `task_queue_<name>` must fit PostgreSQL's 63 bytes."""
 
     priority: int = DEFAULT_PRIORITY
     """Priority of tasks without a priority of their own. 1 (first) to 100 (last)."""

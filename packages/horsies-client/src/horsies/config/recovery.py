@@ -42,7 +42,8 @@ class RecoveryConfig:
 
     retired_task_grace_ms: int = 86_400_000
     """How long a task waits whose name workers of its queue knew before and no live one knows, before it fails with
-    WORKER_RESOLUTION_ERROR. An app that was scaled to zero has this long to come back. 0 to 30 days."""
+    WORKER_RESOLUTION_ERROR; counted from the later of the last time it was known and the time the task was ready. An
+    app that was scaled to zero has this long to come back. 0 to 30 days."""
 
     check_interval_ms: int = 30_000
     """How often the reaper searches for stale tasks. 1 s to 10 min."""
@@ -64,7 +65,8 @@ class RecoveryConfig:
     """Age at which worker snapshots are pruned; None keeps them."""
 
     terminal_record_retention_hours: int | None = 720
-    """Age, counted from the end, at which finished tasks and workflows are pruned; None keeps them."""
+    """Age, counted from the end, at which finished tasks and workflows are pruned; None keeps them. A task with
+    `keep_for` has a time of its own."""
 
     def __post_init__(self) -> None:
         checks = Checks("RecoveryConfig")

@@ -1,6 +1,6 @@
 """OpenTelemetry: spans for sends and attempts, by the semantic conventions for messaging. `docs/guides/tracing.md`.
 
-app = Horsies(AppConfig(..., middleware=[Tracing()]))
+    app = Horsies(AppConfig(..., middleware=[Tracing()]))
 
 It needs `horsies-client[otel]`, which is the API of OpenTelemetry alone: without an SDK nothing is recorded. A failure
 in this code or in the SDK never reaches a task or a send; the first one is logged.

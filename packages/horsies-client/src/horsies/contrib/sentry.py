@@ -1,10 +1,10 @@
 """Sentry: reports failed tasks, with a scope of their own for each attempt. `docs/guides/tracing.md` explains it.
 
-app = Horsies(AppConfig(..., middleware=[Sentry()]))
+    app = Horsies(AppConfig(..., middleware=[Sentry()]))
 
-@app.on_child_start
-def report() -> None:
-    sentry_sdk.init(dsn=..., traces_sample_rate=0.1)
+    @app.on_child_start
+    def report() -> None:
+        sentry_sdk.init(dsn=..., traces_sample_rate=0.1)
 
 It needs `horsies-client[sentry]`. A failure in this code never reaches a task or a send; the first one is logged.
 """

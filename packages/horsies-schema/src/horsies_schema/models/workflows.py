@@ -14,41 +14,75 @@ class Workflow(base.Base):
     __tablename__ = "horsies_workflows"
 
     id: Mapped[base.Id] = mapped_column(primary_key=True)
+    """The run."""
     name: Mapped[base.Name]
+    """The name of the workflow."""
     status: Mapped[base.Word] = mapped_column(server_default="PENDING")
+    """PENDING, RUNNING, PAUSED, COMPLETED, FAILED or CANCELLED."""
     on_error: Mapped[base.Word] = mapped_column(server_default="fail")
+    """`fail` or `pause` when a node fails."""
     output_task_index: Mapped[int | None]
+    """The node whose result is that of the run; NULL: the run has no output."""
     success_policy: Mapped[base.Json | None]
+    """The cases of a `SuccessPolicy`; NULL: every node must succeed."""
     result: Mapped[str | None]
+    """The result of the run, in the form of a task's."""
     error: Mapped[str | None]
+    """The error of a run that failed, was cancelled or is paused."""
     definition_key: Mapped[base.Name | None]
+    """Which definition made it; `batch` for a batch."""
     parent_workflow_id: Mapped[base.Id | None] = mapped_column(ForeignKey("horsies_workflows.id", ondelete="CASCADE"))
+    """The run around it; it is deleted with that."""
     parent_task_index: Mapped[int | None]
+    """The node of that run whose place it takes."""
     root_workflow_id: Mapped[base.Id | None]
+    """The outermost run, or the run that this one is a past round of; NULL for an outermost one."""
     depth: Mapped[int] = mapped_column(server_default="0")
+    """0 for an outermost run."""
     enqueue_sha: Mapped[base.Sha | None]
+    """The fingerprint of the start. A start with the same id and another fingerprint is refused."""
     sent_at: Mapped[datetime] = base.statement_time()
+    """When the start was called."""
     created_at: Mapped[datetime] = base.now()
+    """When the row was written."""
     started_at: Mapped[datetime | None]
+    """When it began: at once, or at `start_at`."""
     completed_at: Mapped[datetime | None]
+    """When it ended, in whichever state."""
     updated_at: Mapped[datetime] = base.now()
+    """When the row was last written."""
     nodes_left: Mapped[int] = mapped_column(server_default="0")
+    """Nodes that have not ended."""
     paused_inside: Mapped[bool] = mapped_column(server_default=false())
+    """Whether a run inside it is paused; if its own status is PAUSED as well, that is the only reason."""
     metadata_: Mapped[base.Json | None] = mapped_column("metadata")
+    """Small JSON values that its tasks inherit."""
     group_key: Mapped[base.Key | None]
+    """The group that its tasks have unless they have their own."""
     deadline: Mapped[datetime | None]
+    """When it is stopped if it has not ended."""
     start_at: Mapped[datetime | None]
+    """When it begins, if not at once."""
     wake_at: Mapped[datetime | None]
+    """The earliest of its clocks: sleeps, timeouts, deadline, later start."""
     priority: Mapped[int | None]
+    """The priority of tasks without their own."""
     unique_key: Mapped[str | None]
     """A JSON array of the name of the workflow and the key."""
     release: Mapped[base.Name | None]
+    """`AppConfig.release` of the process that started it."""
     fingerprint: Mapped[base.Sha | None]
+    """A hash of its definition and of the signatures of its tasks, for `horsies workflows check`."""
     ends_as: Mapped[base.Word | None]
+    """The state that it will end in, while it undoes what it did."""
     continues: Mapped[int] = mapped_column(server_default="0")
+    """How often it went on by `Continue` in its own place."""
     continued_from: Mapped[base.Id | None]
+    """The run that keeps its round before."""
     ended_count: Mapped[int] = mapped_column(server_default="0")
+    """How many nodes have ended so far, which numbers them."""
     unsettled: Mapped[bool] = mapped_column(server_default=false())
+    """Whether the run around it has not taken note of its end."""
 
     __table_args__ = (
         base.check("status", "status IN ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')"),
@@ -89,50 +123,95 @@ class WorkflowTask(base.Base):
     __tablename__ = "horsies_workflow_tasks"
 
     id: Mapped[base.Id] = mapped_column(primary_key=True)
+    """The node."""
     workflow_id: Mapped[base.Id] = mapped_column(ForeignKey("horsies_workflows.id", ondelete="CASCADE"))
+    """The run."""
     task_index: Mapped[int]
+    """The number of the node in its run, from 0."""
     node_id: Mapped[base.Name]
+    """The name of the node in its run."""
     task_name: Mapped[base.Name]
+    """The task; of other kinds, what stands in its place."""
     kwargs: Mapped[str | None]
+    """The arguments by name that are known at the start."""
     queue_name: Mapped[base.QueueName] = mapped_column(server_default="default")
+    """The queue of its task."""
     priority: Mapped[int] = mapped_column(server_default="100")
+    """The priority of its task."""
     dependencies: Mapped[list[int]] = mapped_column(server_default="{}")
+    """The nodes that it waits for, by number."""
     args_from: Mapped[base.Json | None]
+    """Parameters that take the value or the result of another node."""
     workflow_ctx_from: Mapped[list[str] | None] = mapped_column(ARRAY(String))
+    """The nodes whose results its `WorkflowContext` has."""
     join_type: Mapped[base.Word] = mapped_column(server_default="all")
+    """`all`, `any` or `quorum` of its dependencies must succeed."""
     min_success: Mapped[int | None]
+    """How many of them, for a quorum."""
     allow_failed_deps: Mapped[bool] = mapped_column(server_default=false())
+    """Whether it also runs when a dependency has failed."""
     task_options: Mapped[str | None]
+    """The options of its task."""
     status: Mapped[base.Word] = mapped_column(server_default="PENDING")
+    """PENDING, READY, ENQUEUED, RUNNING, WAITING, COMPLETED, FAILED or SKIPPED."""
     task_id: Mapped[base.Id | None]
+    """Its task. No foreign key: a deleted task must leave a node that can be ended."""
     sub_workflow_id: Mapped[base.Id | None]
+    """The run inside, of a workflow or a map."""
     sub_workflow_name: Mapped[base.Name | None]
+    """The name of that workflow."""
     result: Mapped[str | None]
+    """Its result, in the form of a task's."""
     error: Mapped[str | None]
+    """Its error."""
     created_at: Mapped[datetime] = base.now()
+    """When the row was written."""
     started_at: Mapped[datetime | None]
+    """When its task started, the run inside was made, or it began to wait."""
     completed_at: Mapped[datetime | None]
+    """When it ended."""
     updated_at: Mapped[datetime] = base.now()
+    """When the row was last written."""
     args: Mapped[str | None]
+    """Arguments without a name that are known at the start."""
     max_retries: Mapped[int] = mapped_column(server_default="0")
+    """Retries of its task."""
     good_until: Mapped[datetime | None]
+    """Until when its task may start."""
     ttl: Mapped[timedelta | None]
+    """The same, counted from when the node is ready."""
     dependents: Mapped[list[int]] = mapped_column(server_default="{}")
+    """The nodes that wait for it: `dependencies` the other way round."""
     deps_left: Mapped[int] = mapped_column(server_default="0")
+    """Dependencies that have not ended."""
     deps_ok: Mapped[int] = mapped_column(server_default="0")
+    """Dependencies that have succeeded."""
     kind: Mapped[base.Word] = mapped_column(server_default="task")
+    """`task`, `workflow`, `map`, `signal` or `sleep`."""
     metadata_: Mapped[base.Json | None] = mapped_column("metadata")
+    """What the registration of its task says."""
     group_key: Mapped[base.Key | None]
+    """The group of its task."""
     wake_at: Mapped[datetime | None]
+    """When its sleep or its timeout is over; set in the state WAITING alone."""
     signal_name: Mapped[base.Name | None]
+    """The signal that it waits for, of kind `signal`."""
     when_index: Mapped[int | None]
+    """The node whose value decides whether it runs."""
     when_value: Mapped[bool | None]
+    """The value that lets it run: `when` or `unless`."""
     decides: Mapped[list[int]] = mapped_column(server_default="{}")
+    """The nodes that its value decides on: `when_index` the other way round."""
     skip_reason: Mapped[base.Word | None]
+    """Why it was skipped: `upstream`, `not_taken`, `cancelled` or `deadline`."""
     deps_void: Mapped[int] = mapped_column(server_default="0")
+    """Dependencies in branches that were not taken."""
     ended_seq: Mapped[int | None]
+    """Its place in the order in which the nodes ended; compensations run the other way."""
     compensate: Mapped[base.Json | None]
+    """The task that undoes it, with its arguments."""
     compensates: Mapped[base.Id | None]
+    """The node that this one undoes."""
 
     __table_args__ = (
         UniqueConstraint("workflow_id", "task_index"),
@@ -198,13 +277,19 @@ class WorkflowSignal(base.Base):
     __tablename__ = "horsies_workflow_signals"
 
     id: Mapped[base.Name] = mapped_column(primary_key=True)
+    """The `signal_id` of the sender, or a new one; unique in the whole table."""
     workflow_id: Mapped[base.Id] = mapped_column(ForeignKey("horsies_workflows.id", ondelete="CASCADE"))
+    """The run; its signals are deleted with it."""
     name: Mapped[base.Name]
+    """The name of the signal."""
     value: Mapped[str]
+    """JSON text of at most 16 MB."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    """When it was sent."""
     consumed_by: Mapped[base.Id | None]
     """The node's row."""
     consumed_at: Mapped[datetime | None]
+    """When that node took it."""
     noticed: Mapped[bool] = mapped_column(server_default=false())
     """A step of the run has looked for a node that waits for it."""
 

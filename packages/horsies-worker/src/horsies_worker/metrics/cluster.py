@@ -1,7 +1,7 @@
 """The metrics of `horsies exporter`: their names, meanings and labels, and the samples of one collection.
 
-`docs/operations/monitoring.md` has the same table, and a test compares the two. The labels whose values come from rows
-are queues, shared limits and, on request, groups; the number of each is bounded.
+`docs/reference/exporter-metrics.md` is made from the table. The labels whose values come from rows are queues,
+shared limits and, on request, groups; the number of each is bounded.
 """
 
 from collections import Counter

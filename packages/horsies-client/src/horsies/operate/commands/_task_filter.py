@@ -25,7 +25,7 @@ def add_selection(to: argparse.ArgumentParser, *, ids: bool = True, ends: bool =
     group = to.add_argument_group("filter", "conditions that must all hold; one that is given twice means either")
     if ends:
         group.add_argument("--status", action="append", type=_status, help=f"one of {', '.join(TaskStatus)}")
-    group.add_argument("--queue", action="append", metavar="NAME")
+    group.add_argument("--queue", action="append", metavar="NAME", help="in this queue")
     group.add_argument("--group", action="append", metavar="KEY", help="the task's group, as it was sent with")
     group.add_argument("--task", action="append", metavar="NAME", help="the task's registered name")
     if ends:

@@ -16,7 +16,7 @@ def main(argv: Sequence[str]) -> int:
     about = "end the time of a key's unique_for: the next send of the key is a task again"
     release = command.add("release", about, _release)
     release.add_argument("task", metavar="TASK", help="the name of the task")
-    release.add_argument("key", metavar="KEY")
+    release.add_argument("key", metavar="KEY", help="the unique key")
     return command.run(argv, default="list")
 
 

@@ -20,10 +20,10 @@ def main(argv: Sequence[str]) -> int:
     command.add("list", "list limits with what is used of them (this is what `limits` alone does)", _list)
     about = "override a limit, from the next claim on; what is not given stays as it is"
     setting = command.add("set", about, _set)
-    setting.add_argument("name", metavar="NAME")
+    setting.add_argument("name", metavar="NAME", help="the limit")
     add_limits(setting, "of its queues together")
     unset = command.add("unset", "take back what was overridden: what the app declared holds again", _unset)
-    unset.add_argument("name", metavar="NAME")
+    unset.add_argument("name", metavar="NAME", help="the limit")
     add_fields(unset, LIMIT_FIELDS)
     return command.run(argv, default="list")
 

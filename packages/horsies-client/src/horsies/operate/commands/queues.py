@@ -32,14 +32,14 @@ def main(argv: Sequence[str]) -> int:
     pause = command.add("pause", "let no worker claim from these queues; what runs goes on", _mark)
     pause.add_argument("--force", action="store_true", help="also queues that no task and no worker has so far")
     for verb in (pause, command.add("resume", "let workers claim from these queues again", _mark)):
-        verb.add_argument("names", nargs="+", metavar="NAME")
+        verb.add_argument("names", nargs="+", metavar="NAME", help="the queue")
     show = command.add(
         "show", "show the policies of queues: what the app declared, what was overridden, what holds", _show
     )
     show.add_argument("name", nargs="?", metavar="NAME", help="one queue, field by field (default: all that have one)")
     _add_overriding(command)
     groups = command.add("groups", "list the groups of a queue with the most waiting tasks, and why they wait", _groups)
-    groups.add_argument("name", metavar="NAME")
+    groups.add_argument("name", metavar="NAME", help="the queue")
     groups.add_argument("--top", type=at_least_one, default=TOP, metavar="N", help=f"so many groups (default: {TOP})")
     return command.run(argv, default="list")
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 def _add_overriding(command: Command) -> None:
     about = "override fields of a queue's policy, from the next claim on; what is not given stays as it is"
     setting = command.add("set", about, _set)
-    setting.add_argument("name", metavar="NAME")
+    setting.add_argument("name", metavar="NAME", help="the queue")
     add_limits(setting, "of one group")
     setting.add_argument(
         "--fair", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
@@ -67,7 +67,7 @@ def _add_overriding(command: Command) -> None:
     )  # fmt: skip
     setting.add_argument("--force", action="store_true", help="also a queue that no task and no worker has so far")
     unset = command.add("unset", "take back what was overridden: what the app declared holds again", _unset)
-    unset.add_argument("name", metavar="NAME")
+    unset.add_argument("name", metavar="NAME", help="the queue")
     add_fields(unset, QUEUE_FIELDS)
 
 

@@ -52,22 +52,22 @@ def main(argv: Sequence[str]) -> int:
     listing.add_argument("--limit", type=at_least_one, default=MAX_PAGE, metavar="N", help="at most so many")
     listing.add_argument("--after", metavar="NAME", help="those behind this name: the next page")
     show = command.add("show", "one schedule: when and what it runs, its state, what is wrong with it", _show)
-    show.add_argument("name", metavar="NAME")
+    show.add_argument("name", metavar="NAME", help="the schedule")
     add_decode(show)
     past = command.add("history", f"the last {HISTORY} runs and skipped slots of one schedule", _history)
-    past.add_argument("name", metavar="NAME")
+    past.add_argument("name", metavar="NAME", help="the schedule")
     past.add_argument("--limit", type=at_least_one, default=HISTORY, metavar="N", help="at most so many")
     new = command.add("add", "make a schedule; schedulers that know its task serve it at once", _add)
-    new.add_argument("name", metavar="NAME")
+    new.add_argument("name", metavar="NAME", help="the schedule")
     add_schedule_options(new, is_new=True)
     edit = command.add("edit", "change what the options give, of a schedule that was made at run time", _edit)
-    edit.add_argument("name", metavar="NAME")
+    edit.add_argument("name", metavar="NAME", help="the schedule")
     add_schedule_options(edit, is_new=False)
     command.add("remove", "delete schedules that were made at run time, with their history", _remove).add_argument(
-        "names", nargs="+", metavar="NAME"
+        "names", nargs="+", metavar="NAME", help="the schedule"
     )
     for name, (_, description, _) in _ACTS.items():
-        command.add(name, description, _act).add_argument("names", nargs="+", metavar="NAME")
+        command.add(name, description, _act).add_argument("names", nargs="+", metavar="NAME", help="the schedule")
     return command.run(argv, default="list")
 
 

@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     add_selection(command.add("count", "count tasks; --limit stops counting", _count), ids=False)
     about = "show everything about some tasks: times, attempts, arguments, result, heartbeats"
     show = command.add("show", about, _show)
-    show.add_argument("ids", nargs="+", metavar="ID", type=row_id)
+    show.add_argument("ids", nargs="+", metavar="ID", type=row_id, help="the task's id")
     show.add_argument("--full", action="store_true", help="do not cut arguments, results and tracebacks")
     add_decode(show)
     for how, about in _ACTS.items():
