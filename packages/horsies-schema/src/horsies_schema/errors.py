@@ -12,6 +12,7 @@ class ExitCode(IntEnum):
     UNSUITABLE = 3
     UNREACHABLE = 4
     LOCKED = 5
+    INTERRUPTED = 130
 
 
 class MigrationError(RuntimeError):
