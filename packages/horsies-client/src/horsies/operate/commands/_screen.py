@@ -76,8 +76,12 @@ class Screen:
 
     def _suspend(self) -> None:
         """Ctrl-Z: give the terminal back, stop, and take it again when the shell continues this process."""
+        loop = asyncio.get_running_loop()
         self._uncover()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # By its default action the kernel ignores it where no shell could continue this process.
+        loop.remove_signal_handler(signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        loop.add_signal_handler(signal.SIGTSTP, self._suspend)
         self._cover()
         self._on_change()
 

@@ -106,8 +106,9 @@ def _totals(seen: TopFigures, look: Look) -> str:
     more = "≥ " if any(one.is_bounded for one in queues) else ""
     runs = sum(seen.figures.workflows.values())
     stale = sum(seen.figures.stale.values())
-    parts = [f"ready {more}{ready:,}", f"delayed {more}{delayed:,}", f"ended {seen.rate:,.1f}/s"]
-    parts += [f"failed {seen.failed:,.2f}/s", f"stale {stale:,}", f"workflows {runs:,}"]
+    parts = [f"ready {more}{ready:,}", f"delayed {more}{delayed:,}", f"stale {stale:,}", f"workflows {runs:,}"]
+    within = span(seen.figures.ended.span)
+    parts.append(f"in the last {within}: ended {seen.rate:,.1f}/s, failed {seen.failed:,.2f}/s")
     return fitted("  ".join(parts), look.width)
 
 
