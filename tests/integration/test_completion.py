@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from horsies._command_line import actions_of, verbs_of
 from tests.support.terminals import Terminal, has_tmux
 
 
+@cache
+def printed(shell: str) -> str:
+    command = [sys.executable, "-m", "horsies.cli", "completion", shell]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def script(shell: str, directory: Path) -> Path:
-    run = subprocess.run(
-        [sys.executable, "-m", "horsies.cli", "completion", shell], capture_output=True, text=True, check=True
-    )
     file = directory / f"horsies.{shell}"
-    file.write_text(run.stdout)
+    file.write_text(printed(shell))
     return file
 
 
@@ -125,6 +129,7 @@ PS1='ready> '
 """
 
 
+@pytest.mark.long
 @needs("zsh")
 @pytest.mark.skipif(not has_tmux(), reason="tmux is not installed")
 def test_zsh_completes_in_a_terminal(tmp_path: Path) -> None:
@@ -141,6 +146,7 @@ def test_zsh_completes_in_a_terminal(tmp_path: Path) -> None:
         terminal.shows("print the revision that the database is at")
 
 
+@pytest.mark.long
 @needs("bash")
 @pytest.mark.skipif(not has_tmux(), reason="tmux is not installed")
 def test_bash_completes_in_a_terminal(tmp_path: Path) -> None:

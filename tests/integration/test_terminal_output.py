@@ -9,6 +9,7 @@ import pytest
 
 from horsies._colours import colour_of, uses_colours
 from horsies.status import TaskStatus
+from horsies_schema import head
 from tests.support import factories
 from tests.support.postgres import Database
 from tests.support.ptys import Run, said
@@ -78,11 +79,17 @@ def test_colours_on_a_terminal_only(db: Database) -> None:
     assert ESCAPE not in in_pipe.out
     plain = re.sub(r"\x1b\[[0-9;]*m", "", on_terminal.out)
     assert re.sub(r"\d+\.\d s", "N s", plain) == re.sub(r"\d+\.\d s", "N s", in_pipe.out)  # only its age differs
+
+
+@pytest.mark.long
+def test_colours_by_the_environment(db: Database) -> None:
+    factories.task(db, "FAILED")
     assert ESCAPE not in said("tasks", "list", url=db.url, NO_COLOR="1").out
     assert ESCAPE in said("tasks", "list", url=db.url, terminals=(), FORCE_COLOR="1").out
     assert ESCAPE not in said("tasks", "list", "--json", url=db.url).out
 
 
+@pytest.mark.long
 def test_the_doctor_has_colours(db: Database) -> None:
     found = said("doctor", url=db.url)
     assert f"{ESCAPE}33mwarn{ESCAPE}0m" in found.out
@@ -113,7 +120,7 @@ def test_purge_in_batches(db: Database) -> None:
     ("options", "terminals", "environment"),
     [
         ((), ("out",), {}),
-        ((), ("out", "err"), {"TERM": "dumb"}),
+        pytest.param((), ("out", "err"), {"TERM": "dumb"}, marks=pytest.mark.long),
         (("--json",), ("out", "err"), {}),
     ],
 )
@@ -129,7 +136,7 @@ def test_no_progress_line_in_a_pipe_a_dumb_terminal_or_json(
         assert json.loads(ran.out)["done"] == 600
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("as_json", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_ctrl_c_ends_the_batch_and_says_what_was_done(db: Database, as_json: bool) -> None:
     """A lock holds the second batch: the interrupt comes while it waits."""
     plant(db, 1_200)
@@ -162,6 +169,20 @@ def test_ctrl_c_ends_the_batch_and_says_what_was_done(db: Database, as_json: boo
     assert db.execute("SELECT status, count(*) FROM horsies_tasks GROUP BY 1 ORDER BY 1") == [
         ("CANCELLED", 200), ("PENDING", 1_000),
     ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_migrations_show_their_progress(db: Database) -> None:
+    down = said("migrate", "down", "base", "--yes", url=db.url)
+    total = int(head())
+    assert down.out == "nothing of horsies is left in this database\n"
+    assert f"{CLEAR}revision base, {total} of {total}" in down.err
+    up = said("migrate", "up", url=db.url)
+    assert up.out == f"at revision {head()}\n"
+    assert f"{CLEAR}revision 0001, 1 of {total}{CLEAR}revision 0002, 2 of {total}" in up.err
+    assert up.err.endswith(CLEAR)
+    again = said("migrate", "up", url=db.url, terminals=())
+    assert (again.out, again.err) == (f"at revision {head()}\n", "")
 
 
 def test_a_second_ctrl_c_stops_at_once(db: Database) -> None:

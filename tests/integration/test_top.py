@@ -1,5 +1,6 @@
 """`horsies top` in a real terminal: what it shows, its keys, its end, and a database that goes away."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -7,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from horsies.operate.commands import _top_reading as top_reading
+from horsies.operate.commands._print import text_width
+from horsies.operate.commands._top_reading import RUNNING, TopFigures, read_top
+from horsies.operate.commands._top_view import Look, picture
 from tests.support import factories
+from tests.support.apps import make_app
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.counting import calls, start_counting
 from tests.support.factories import ago
@@ -45,7 +49,9 @@ def opened(url: str, size: tuple[int, int] = (120, 30), *options: str, **environ
 
 
 @in_terminal
-@pytest.mark.parametrize("size", [(80, 24), (200, 50), (40, 8), (10, 3)])
+@pytest.mark.parametrize(
+    "size", [(80, 24), *(pytest.param(one, marks=pytest.mark.long) for one in ((200, 50), (40, 8), (10, 3)))]
+)
 def test_it_fits_every_terminal(busy: Database, size: tuple[int, int]) -> None:
     with opened(busy.url, size) as terminal:
         terminal.shows("horsies t")
@@ -60,6 +66,7 @@ def test_it_fits_every_terminal(busy: Database, size: tuple[int, int]) -> None:
         eventually(lambda: terminal.exit_code == 0)
 
 
+@pytest.mark.long
 @in_terminal
 def test_its_keys(busy: Database) -> None:
     with opened(busy.url) as terminal:
@@ -92,7 +99,13 @@ def in_shell(url: str, pid_file: Path) -> Terminal:
 
 @in_terminal
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (None, 0)]
+    ("number", "code"),
+    [
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),
+        pytest.param(None, 0, marks=pytest.mark.long),
+    ],
 )
 def test_it_gives_the_terminal_back(busy: Database, pid_file: Path, number: int | None, code: int) -> None:
     with in_shell(busy.url, pid_file) as terminal:
@@ -105,6 +118,7 @@ def test_it_gives_the_terminal_back(busy: Database, pid_file: Path, number: int 
         assert "horsies top" not in terminal.text()  # the screen of before is back
 
 
+@pytest.mark.long
 @in_terminal
 def test_ctrl_c_and_ctrl_z(busy: Database) -> None:
     with Terminal(["bash", "--norc", "-i"], (100, 20), HORSIES_DATABASE_URL=busy.url, PS1="ready> ") as terminal:
@@ -121,6 +135,7 @@ def test_ctrl_c_and_ctrl_z(busy: Database) -> None:
         terminal.shows("code=130")
 
 
+@pytest.mark.long
 @in_terminal
 def test_a_database_that_goes_away_and_comes_back(busy: Database) -> None:
     with ChaosProxy(busy.url) as proxy, opened(proxy.url) as terminal:
@@ -136,6 +151,22 @@ def test_a_database_that_goes_away_and_comes_back(busy: Database) -> None:
         terminal.keys("q")  # keys work while it waits
         eventually(lambda: terminal.exit_code == 0)
         proxy.set(Mode.PASS)
+
+
+def test_no_line_is_wider_or_higher_than_the_terminal(busy: Database) -> None:
+    """Every size, without a terminal: the picture is a pure function."""
+
+    async def read() -> TopFigures:
+        async with make_app(busy.url) as app:
+            return await read_top(app.get_broker())
+
+    seen = asyncio.run(read())
+    for width in (1, 2, 7, 20, 33, 80, 132, 300):
+        for height in (1, 2, 3, 5, 10, 24, 80, None):
+            for notice in ("", "the database is away " * 20):
+                lines = picture(seen, Look(width, height, notice=notice))
+                assert max(text_width(line) for line in lines) <= width, (width, height)
+                assert height is None or len(lines) == height
 
 
 def test_once_in_a_pipe(busy: Database, operator: Operator) -> None:
@@ -191,4 +222,4 @@ def test_its_cost_does_not_grow_with_the_tasks(counted: Database, operator: Oper
     assert spent[0] == spent[1] <= 60
     seen = operator.json("top")
     assert seen["figures"]["queues"][0]["ready"] <= 3_003
-    assert len(seen["running"]) <= top_reading.RUNNING
+    assert len(seen["running"]) <= RUNNING
