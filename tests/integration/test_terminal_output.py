@@ -185,6 +185,24 @@ def test_migrations_show_their_progress(db: Database) -> None:
     assert (again.out, again.err) == (f"at revision {head()}\n", "")
 
 
+@pytest.mark.long
+def test_an_interrupted_migration_says_where_the_database_is(db: Database) -> None:
+    before = f"{int(head()) - 1:04}"
+    assert said("migrate", "down", before, "--yes", url=db.url).code == 0
+    with psycopg.connect(db.url) as holder:
+        holder.execute("LOCK TABLE horsies_tasks, horsies_alembic_version IN ACCESS SHARE MODE")
+        run = Run("migrate", "down", "base", "--yes", url=db.url)
+        run.until(lambda one: "horsies-migrate: waiting: session" in one.text("err"))
+        run.interrupt()
+        ran = run.ended()
+    assert ran.code == 130
+    assert "interrupted; each revision is a transaction of its own" in ran.err
+    assert "Traceback" not in ran.err
+    found = said("migrate", "current", url=db.url, terminals=()).out.strip()
+    assert found <= before
+    assert said("migrate", "up", url=db.url).out == f"at revision {head()}\n"
+
+
 def test_a_second_ctrl_c_stops_at_once(db: Database) -> None:
     plant(db, 600)
     with psycopg.connect(db.url) as holder:
