@@ -6,16 +6,18 @@ import os
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from horsies._colours import is_able, uses_colours
 from horsies._text import one_line, short, span
 from horsies.errors import HorsiesError
 from horsies.operate.commands._common import OK, Command, Desk
 from horsies.operate.commands._print import say_json, say_safe
-from horsies.operate.commands._screen import Screen
 from horsies.operate.commands._top_reading import SORTS, TopFigures, read_top
 from horsies.operate.commands._top_view import Look, picture
+
+if TYPE_CHECKING:
+    from horsies.operate.commands._screen import Screen
 
 INTERVAL_S: Final = 2.0
 _SLOW_S: Final = 2.0
@@ -85,6 +87,8 @@ class _Live:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> int:
+        from horsies.operate.commands._screen import Screen  # not every system has terminals of this kind
+
         loop = asyncio.get_running_loop()
         self.read_at = self.asked_at = loop.time()
         with Screen(self._key, self._end, self.changed.set) as screen:
@@ -128,7 +132,7 @@ class _Live:
             pass
         self.changed.clear()
 
-    def _look(self, screen: Screen) -> Look:
+    def _look(self, screen: "Screen") -> Look:
         width, height = screen.size
         return Look(width, height, self.sort, uses_colours(sys.stdout), self._notice(), self.is_paused)
 
