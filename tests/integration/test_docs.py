@@ -381,7 +381,7 @@ def run_as_written(page: Path, app: str, script: str, db: Database, tmp_path: Pa
 
 
 COMMANDS = {
-    "init": ((),), "doctor": ((),), "workers": ((),),
+    "init": ((),), "doctor": ((),), "workers": ((),), "top": ((),), "completion": ((),),
     "tasks": (("list",), ("show",), ("retry",), ("cancel",), ("purge",)),
     "stale": (("list",), ("fail",), ("requeue",)), "check": ((),),
     "queues": (("list",), ("pause",), ("resume",), ("show",), ("set",), ("unset",), ("groups",)),

@@ -77,6 +77,7 @@ def test_stale_requeue(db: Database, operator: Operator) -> None:
     held, running = factories.task(db, "CLAIMED", **HELD_LONG), factories.task(db, "RUNNING", **RAN_LONG)
     assert operator.json("stale", "requeue", "--dry-run") == {
         "verb": "requeue", "dry_run": True, "matched": 1, "done": 0, "ids": [held], "not_done": [],
+        "interrupted": False,
     }  # fmt: skip
     assert operator("stale", "requeue") == Ran(0, "requeued 1 task\n", "")
     assert factories.read(db, held)["status"] == "PENDING"

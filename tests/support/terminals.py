@@ -43,7 +43,7 @@ class Terminal:
 
     def keys(self, *keys: str) -> None:
         for key in keys:
-            self._tmux("send-keys", key)
+            self._tmux("send-keys", "--", key)
             time.sleep(0.05)  # an escape and what follows it must not arrive as one sequence
 
     def text(self, *, colours: bool = False) -> str:

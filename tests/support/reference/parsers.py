@@ -1,41 +1,15 @@
-"""The argument parsers of every command, as the commands themselves build them.
-
-A command builds its parser and asks it to parse: that call is caught here and hands over the parser. So the reference
-shows what a user gets, whichever way a command is put together, and a new command of any installed package is found.
-"""
+"""The argument parsers of every installed command (`horsies.cli.parsers`), and what the reference says of them."""
 
 import argparse
 import contextlib
 import io
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import Any, NoReturn
 from unittest import mock
 
 from horsies import cli
-
-
-class _Caught(BaseException):
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self.parser = parser
-
-
-def _catch(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
-    raise _Caught(parser)
-
-
-def parser_of(run: Callable[[], object]) -> argparse.ArgumentParser:
-    """The first parser that the command asks to parse something."""
-    with mock.patch.object(argparse.ArgumentParser, "parse_known_args", _catch):
-        try:
-            run()
-        except _Caught as caught:
-            return caught.parser
-    raise AssertionError(f"{run} has no argument parser")
 
 
 def command_names() -> list[str]:
@@ -43,27 +17,19 @@ def command_names() -> list[str]:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         cli.main(["--help"])
-    listed = re.findall(r"^  ([a-z][\w-]*) ", shown.getvalue().split("commands:")[1], re.MULTILINE)
+    listed = re.findall(r"^  ([a-z][\w-]*) ", shown.getvalue().split("commands:")[1].split("\n\n")[0], re.MULTILINE)
     return list(dict.fromkeys(listed))
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Each command by its full name, such as `horsies tasks`."""
-
-    def asked(name: str) -> argparse.ArgumentParser:
-        return parser_of(lambda: cli.main([name]))
-
-    return {f"horsies {name}": asked(name) for name in command_names()}
+    """Each command by its full name, such as `horsies tasks`, in the order of `horsies --help`."""
+    found = cli.parsers()
+    return {f"horsies {name}": found[f"horsies {name}"] for name in command_names()}
 
 
 def scripts() -> dict[str, argparse.ArgumentParser]:
     """The console scripts of the packages, other than `horsies` itself."""
-    found: dict[str, argparse.ArgumentParser] = {}
-    for script in entry_points(group="console_scripts"):
-        if script.name.startswith("horsies-"):
-            with mock.patch.object(sys, "argv", [script.name]):
-                found[script.name] = parser_of(script.load())
-    return found
+    return {name: parser for name, parser in cli.parsers().items() if name.startswith("horsies-")}
 
 
 @dataclass(frozen=True, slots=True)

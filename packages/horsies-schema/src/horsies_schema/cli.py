@@ -5,22 +5,30 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final, TextIO
 
 from horsies_schema import __version__
+from horsies_schema.command_line import Parser, Progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, do one thing, answer with an exit code that a script can act on."""
-    options = _parser().parse_args(argv)
-    _log_to_stderr()
+    options = build_parser().parse_args(argv)
+    progress = Progress()
+    _log_to_stderr(progress)
     from horsies_schema.errors import ExitCode, MigrationError
     from horsies_schema.migrate import check, current, downgrade, head, sql, upgrade
     from horsies_schema.roles import grants
 
+    def on_step(revision: str, number: int, total: int | None) -> None:
+        progress.show(f"revision {revision}, {number}{f' of {total}' if total else ''}")
+
     try:
         match options.verb:
             case "up":
-                print(f"at revision {upgrade(_url(options), options.revision, schema=options.schema)}")
+                with progress:
+                    found = upgrade(_url(options), options.revision, schema=options.schema, on_step=on_step)
+                print(f"at revision {found}")
             case "down":
                 if not options.yes:
                     raise MigrationError(
@@ -28,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                         "take a backup, then repeat with --yes",
                         ExitCode.USAGE,
                     )
-                found = downgrade(_url(options), options.revision, schema=options.schema)
+                with progress:
+                    found = downgrade(_url(options), options.revision, schema=options.schema, on_step=on_step)
                 print(f"at revision {found}" if found else "nothing of horsies is left in this database")
             case "current":
                 print(current(_url(options), schema=options.schema) or "none")
@@ -45,14 +54,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MigrationError as error:
         print(f"horsies-migrate: {error}", file=sys.stderr)
         return error.code
+    except KeyboardInterrupt:
+        print(
+            "horsies-migrate: interrupted; each revision is a transaction of its own, so the database is at a whole "
+            "one: `horsies-migrate current` prints it, and the same command goes on from there",
+            file=sys.stderr,
+        )
+        return ExitCode.INTERRUPTED
     return ExitCode.OK
 
 
-def _log_to_stderr() -> None:
+class _AboveProgress(logging.StreamHandler[TextIO]):
+    """Erases the progress line before it logs."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress.clear()
+        super().emit(record)
+
+
+def _log_to_stderr(progress: Progress) -> None:
     """What a migration waits for; unless the program that calls this has its own logging."""
     log = logging.getLogger("horsies.migrate")
     if not log.hasHandlers():
-        handler = logging.StreamHandler()
+        handler = _AboveProgress(progress)
         handler.setFormatter(logging.Formatter("horsies-migrate: %(message)s"))
         log.addHandler(handler)
 
@@ -73,12 +101,28 @@ def _given(text: str) -> str:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="horsies-migrate",
+_EXAMPLES: Final = {
+    "up": ("horsies-migrate up", "horsies-migrate up --url postgresql://db.internal/shop --schema horsies"),
+    "down": ("horsies-migrate down 0027 --yes",),
+    "current": ("horsies-migrate current",),
+    "check": ("horsies-migrate check --url postgresql://db.internal/shop",),
+    "sql": ("horsies-migrate sql > horsies.sql", "horsies-migrate sql --since 0027"),
+    "grants": ("horsies-migrate grants --schema horsies | psql postgresql://db.internal/shop",),
+}
+
+
+def build_command_parser() -> Parser:
+    """The parser of `horsies migrate`."""
+    return build_parser("horsies migrate")
+
+
+def build_parser(prog: str = "horsies-migrate") -> Parser:
+    parser = Parser(
+        prog=prog,
+        examples=(f"{prog} up", f"{prog} check"),
         description="Create, upgrade and inspect the horsies tables of a PostgreSQL database.",
         epilog="exit codes: 0 done; 1 check found the schema behind; 2 usage; 3 the database is unsuitable (too old, "
-        "not UTF8, read-only, newer than this package); 4 unreachable; 5 locks not obtained",
+        "not UTF8, read-only, newer than this package); 4 unreachable; 5 locks not obtained; 130 interrupted",
     )
     parser.add_argument("--version", action="version", version=f"horsies-schema {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="up|down|current|check|sql|grants")
@@ -86,7 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     def verb(
         name: str, help_text: str, *, connects: bool = True, schema: str = "by search_path"
     ) -> argparse.ArgumentParser:
-        sub = verbs.add_parser(name, help=help_text, description=help_text)
+        examples = [one.replace("horsies-migrate", prog) for one in _EXAMPLES[name]]
+        sub = verbs.add_parser(name, help=help_text, description=help_text, examples=examples)
         sub.add_argument(
             "--schema", type=_given, help=f"the PostgreSQL schema that horsies lives in (default: {schema})"
         )

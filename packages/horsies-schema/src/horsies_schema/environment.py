@@ -71,6 +71,8 @@ def _record_breaking(
     ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], run_args: Mapping[str, Any]
 ) -> None:
     """After each step, up or down: code that is older than the newest breaking revision finds out, and stops."""
+    if (on_step := context.config.attributes.get("on_step")) is not None:
+        on_step(str(step.up_revision_id if step.is_upgrade else next(iter(step.down_revision_ids), "base")))
     for head in heads:
         if str(head) < _BREAKING_SINCE:
             continue

@@ -18,6 +18,8 @@ class ExitCode(IntEnum):
     """The database cannot be reached, or refuses the account."""
     LOCKED = 5
     """The locks were not obtained in time; nothing was changed. Run it again."""
+    INTERRUPTED = 130
+    """Ctrl-C: the revision under way was rolled back, and those before it stay. Run it again to go on."""
 
 
 class MigrationError(RuntimeError):

@@ -3,9 +3,11 @@
 import asyncio
 import io
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any, TypeVar
 
 from alembic import command
+from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection
 
@@ -20,28 +22,36 @@ from horsies_schema.connection import (
 )
 from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.errors import ExitCode, MigrationError as MigrationError
-from horsies_schema.revisions import alembic_config, head as head
+from horsies_schema.revisions import alembic_config, head as head, steps_between
 
 T = TypeVar("T")
 
 
-async def upgrade_async(url: str, revision: str = "head", *, schema: str | None = None) -> str:
+OnStep = Callable[[str, int, int | None], None]
+"""Is called for each revision with its name, its number in this run, and how many there are, if that is known."""
+
+
+async def upgrade_async(
+    url: str, revision: str = "head", *, schema: str | None = None, on_step: OnStep | None = None
+) -> str:
     """Bring the database up to `revision` and return the revision it is at. Safe to run at once from many places."""
 
     def work(connection: Connection) -> str:
         if schema is not None:
             _create_schema(connection, schema)
-        in_slices(connection, lambda: command.upgrade(alembic_config(connection), revision))
+        in_slices(connection, lambda: command.upgrade(_config(connection, revision, on_step), revision))
         return current_revision(connection) or ""
 
     return await under_lock(url, schema, work)
 
 
-async def downgrade_async(url: str, revision: str, *, schema: str | None = None) -> str | None:
+async def downgrade_async(
+    url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None
+) -> str | None:
     """Take the database down to `revision` ("base" removes everything). Data in dropped tables is gone."""
 
     def work(connection: Connection) -> str | None:
-        in_slices(connection, lambda: command.downgrade(alembic_config(connection), revision))
+        in_slices(connection, lambda: command.downgrade(_config(connection, revision, on_step), revision))
         if current_revision(connection) is None:
             # Alembic leaves its empty table behind; "base" means that nothing of ours is left
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {VERSION_TABLE}")
@@ -74,14 +84,14 @@ async def check_async(url: str, *, schema: str | None = None) -> str:
     return await on_database(url, schema, work)
 
 
-def upgrade(url: str, revision: str = "head", *, schema: str | None = None) -> str:
+def upgrade(url: str, revision: str = "head", *, schema: str | None = None, on_step: OnStep | None = None) -> str:
     """See `upgrade_async`."""
-    return _blocking(lambda: upgrade_async(url, revision, schema=schema))
+    return _blocking(lambda: upgrade_async(url, revision, schema=schema, on_step=on_step))
 
 
-def downgrade(url: str, revision: str, *, schema: str | None = None) -> str | None:
+def downgrade(url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None) -> str | None:
     """See `downgrade_async`."""
-    return _blocking(lambda: downgrade_async(url, revision, schema=schema))
+    return _blocking(lambda: downgrade_async(url, revision, schema=schema, on_step=on_step))
 
 
 def current(url: str, *, schema: str | None = None) -> str | None:
@@ -121,6 +131,21 @@ def sql(revision: str = "head", *, since: str = "base", schema: str | None = Non
 def on_connection(url: str, work: Callable[[Connection], T], *, schema: str | None = None) -> T:
     """Run `work` as a migration runs: checked, under the lock, one at a time."""
     return _blocking(lambda: under_lock(url, schema, work))
+
+
+def _config(connection: Connection, revision: str, on_step: OnStep | None) -> Config:
+    """The configuration of one try, which counts the steps for `on_step`."""
+    config = alembic_config(connection)
+    if on_step is None:
+        return config
+    total, numbers = steps_between(current_revision(connection), revision), count(1)
+    connection.rollback()
+
+    def count_step(name: str) -> None:
+        on_step(name, next(numbers), total)
+
+    config.attributes["on_step"] = count_step
+    return config
 
 
 def _create_schema(connection: Connection, schema: str) -> None:

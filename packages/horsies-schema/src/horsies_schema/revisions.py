@@ -21,6 +21,15 @@ def known_revisions() -> frozenset[str]:
     return frozenset(script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions())
 
 
+def steps_between(current: str | None, wanted: str) -> int | None:
+    """How many revisions a migration runs, up or down; None for a relative or unknown revision."""
+    ordered = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
+    places = {"base": 0, "head": len(ordered), **{name: number for number, name in enumerate(ordered, 1)}}
+    if wanted not in places or (current or "base") not in places:
+        return None
+    return abs(places[wanted] - places[current or "base"])
+
+
 def alembic_config(connection: Connection | None = None) -> Config:
     config = Config(attributes={"connection": connection} if connection is not None else {})
     config.set_main_option("script_location", "horsies_schema:migrations")

@@ -5,8 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from horsies._command_line import Parser
 from horsies.config.postgres import DATABASE_URL_VARIABLE, PostgresConfig
-from horsies.errors import HorsiesError
+from horsies.errors import HorsiesError, UsageError
 from horsies_tui.data.feed import SLOW_S
 
 DIRECT_URL_VARIABLE = "HORSIES_TUI_DIRECT_URL"
@@ -20,7 +21,7 @@ def main() -> None:
 
 def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
     """Run `horsies tui`."""
-    parser = _parser(prog)
+    parser = build_parser(prog)
     options = parser.parse_args(argv)
     if not 0.5 <= options.refresh <= 3_600:  # NaN is not
         parser.error("--refresh must be 0.5 to 3600 seconds")
@@ -50,8 +51,14 @@ def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
     return app.return_code or 0
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=prog, description="Worker states and stale tasks, live.")
+def build_script_parser() -> Parser:
+    """The parser of the console script."""
+    return build_parser("horsies-tui")
+
+
+def build_parser(prog: str = "horsies tui") -> Parser:
+    examples = (prog, f"{prog} --read-only --refresh 2", f"{prog} --demo")
+    parser = Parser(prog=prog, description="Worker states and stale tasks, live.", examples=examples)
     parser.add_argument("--database-url", metavar="URL", help=f"default: the environment's {DATABASE_URL_VARIABLE}")
     parser.add_argument("--direct-url", metavar="URL", help="past a transaction-mode pooler, for notifications")
     parser.add_argument("--schema", help="where the horsies tables are, if not in the search_path")
@@ -72,6 +79,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 def _config(options: argparse.Namespace) -> PostgresConfig:
     from horsies_tui.data.postgres import APPLICATION_NAME
 
+    if not (options.database_url or os.environ.get(DATABASE_URL_VARIABLE)):
+        raise UsageError(
+            f"no database: give --database-url, or set {DATABASE_URL_VARIABLE}; --demo shows made-up data without one"
+        )
     direct_url = options.direct_url or os.environ.get(DIRECT_URL_VARIABLE) or None
     return PostgresConfig(
         options.database_url, direct_url=direct_url, pooler=direct_url is not None,

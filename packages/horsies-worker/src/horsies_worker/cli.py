@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from horsies._checks import Checks
+from horsies._command_line import Parser
 from horsies.app import Horsies
 from horsies.errors import HorsiesError
 from horsies.locate import full_locator, load_app
@@ -34,12 +35,22 @@ _EXIT_CODES = (
 )
 
 
+def worker_parser() -> Parser:
+    parser = Parser(
+        prog="horsies worker", description="Claim tasks and run them in child processes.", epilog=_EXIT_CODES,
+        examples=(
+            "horsies worker shop.tasks:app",
+            "horsies worker shop.tasks:app --processes 8 --queues mail,reports",
+            "horsies worker shop.tasks:app --with-scheduler --log-format json --metrics-port 9000",
+        ),
+    )  # fmt: skip
+    _add_worker_arguments(parser)
+    return parser
+
+
 def worker_main(argv: Sequence[str] | None = None) -> int:
     """`horsies worker module:app`."""
-    parser = argparse.ArgumentParser(
-        prog="horsies worker", description="Claim tasks and run them in child processes.", epilog=_EXIT_CODES
-    )
-    _add_worker_arguments(parser)
+    parser = worker_parser()
     options = _options(WorkerOptions, parser.parse_args(argv))
     _refuse(parser, options.values())
     signals.exit_on_signal(ExitCode.CLEAN)
@@ -51,14 +62,20 @@ def worker_main(argv: Sequence[str] | None = None) -> int:
     return run_worker(app, options, found_open=found_open)
 
 
-def scheduler_main(argv: Sequence[str] | None = None) -> int:
-    """`horsies scheduler module:app`."""
-    parser = argparse.ArgumentParser(
+def scheduler_parser() -> Parser:
+    parser = Parser(
         prog="horsies scheduler",
         description="Enqueue scheduled tasks when they are due. Any number may run: each slot is fired once.",
         epilog=_EXIT_CODES,
+        examples=("horsies scheduler shop.tasks:app",),
     )
     _add_process_arguments(parser, SchedulerOptions())
+    return parser
+
+
+def scheduler_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies scheduler module:app`."""
+    parser = scheduler_parser()
     options = _options(SchedulerOptions, parser.parse_args(argv))
     _refuse(parser, options.values())
     signals.exit_on_signal(ExitCode.CLEAN)
@@ -69,14 +86,14 @@ def scheduler_main(argv: Sequence[str] | None = None) -> int:
     return run_scheduler(app, options, owns_process=True)
 
 
-def exporter_main(argv: Sequence[str] | None = None) -> int:
-    """`horsies exporter`."""
+def exporter_parser() -> Parser:
     default = ExporterOptions()
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="horsies exporter",
         description="Serve the figures of the whole installation to Prometheus: queues, workers, stale tasks, "
         "schedules, workflows. One is enough, however many workers there are; a viewer's role and a read replica do.",
         epilog="exit codes: 0 stopped cleanly; 1 the address cannot be used, or anything else; 2 usage",
+        examples=("horsies exporter --port 9100", "horsies exporter --host 127.0.0.1 --interval 30 --top-groups 5"),
     )
     add = parser.add_argument
     add("--host", default=default.host, metavar="ADDRESS", help="listen on this address (default: %(default)s, all)")
@@ -95,6 +112,12 @@ def exporter_main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     _add_log_arguments(parser, default)
     add_database_options(parser)
+    return parser
+
+
+def exporter_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies exporter`."""
+    parser = exporter_parser()
     given = parser.parse_args(argv)
     options = _options(ExporterOptions, given)
     _refuse(parser, options.values())
@@ -110,17 +133,23 @@ def exporter_main(argv: Sequence[str] | None = None) -> int:
     return run_exporter(app, options)
 
 
-def dev_main(argv: Sequence[str] | None = None) -> int:
-    """`horsies dev module:app`."""
-    parser = argparse.ArgumentParser(
+def dev_parser() -> Parser:
+    parser = Parser(
         prog="horsies dev",
         description="For development: an embedded PostgreSQL (unless HORSIES_DATABASE_URL names another), migrations, "
         "a worker and a scheduler in one command, started again when your code changes.",
+        examples=("horsies dev shop.tasks:app", "horsies dev shop.tasks:app --watch src --processes 2"),
     )
     _add_worker_arguments(parser)
     parser.add_argument("--no-reload", action="store_true", help="do not watch the code")
     parser.add_argument("--watch", action="append", metavar="DIR", help="directory to watch (default: the current one)")
     parser.add_argument("--no-scheduler", action="store_true", help="do not serve the app's schedules")
+    return parser
+
+
+def dev_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies dev module:app`."""
+    parser = dev_parser()
     given = parser.parse_args(argv)
     _refuse(parser, _options(WorkerOptions, given).values())
     watched = [Path(item) for item in given.watch or ["."]]
@@ -141,12 +170,12 @@ def dev_main(argv: Sequence[str] | None = None) -> int:
     )
 
 
-def health_main(argv: Sequence[str] | None = None) -> int:
-    """`horsies health`."""
-    parser = argparse.ArgumentParser(
+def health_parser() -> Parser:
+    parser = Parser(
         prog="horsies health",
         description="For container probes: succeeds when the worker (or scheduler) on this machine is alive and its "
         "database answered it recently.",
+        examples=("horsies health", "horsies health --scheduler --max-age 120"),
     )
     parser.add_argument("--max-age", type=float, default=60.0, metavar="SECONDS",
                         help="how long ago the database may have answered (default: %(default)g)")  # fmt: skip
@@ -154,6 +183,12 @@ def health_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--health-file", metavar="FILE", help=f"the file of that process (default: {default_health_file()})"
     )
+    return parser
+
+
+def health_main(argv: Sequence[str] | None = None) -> int:
+    """`horsies health`."""
+    parser = health_parser()
     given = parser.parse_args(argv)
     if not 0 <= given.max_age <= MAX_SHUTDOWN_S:  # NaN is not
         parser.error(f"--max-age must be 0 to {MAX_SHUTDOWN_S} seconds")

@@ -7,7 +7,7 @@ with its own command line.
 
 import asyncio
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, cast
@@ -120,9 +120,13 @@ class WorkerControl:
         rows = await self._session.read(lambda fetch: fetch("worker_progress", ids))
         return [WorkerProgress.from_row(row) for row in rows]
 
-    async def wait(self, requests: Sequence[WorkerRequest], timeout_s: float | None = None) -> list[str]:
+    async def wait(
+        self, requests: Sequence[WorkerRequest], timeout_s: float | None = None,
+        on_look: Callable[[int], None] = lambda _: None,
+    ) -> list[str]:  # fmt: skip
         """Wait until what was asked holds; returns the problems of those for which it does not: a worker that has
-        stopped, that was asked for something else, or that needs longer than `timeout_s`. The requests stay."""
+        stopped, that was asked for something else, or that needs longer than `timeout_s`. The requests stay.
+        `on_look` gets the number of workers for which it holds, again and again."""
         checks = Checks("workers")
         checks.seconds("timeout_s", timeout_s, 0, 10**9, optional=True)
         checks.finish()
@@ -139,6 +143,7 @@ class WorkerControl:
                     problems.append(problem)
                 elif not one.has_reached(request):
                     waiting.append(_told(one, request))
+            on_look(len(requests) - len(problems) - len(waiting))
             if not waiting or (until is not None and time.monotonic() >= until):
                 return problems + waiting
             await asyncio.sleep(_LOOK_S)

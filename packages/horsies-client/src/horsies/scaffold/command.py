@@ -1,6 +1,5 @@
 """`horsies init [DIRECTORY]`: a small project to start from."""
 
-import argparse
 import os
 import shlex
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from horsies import __version__
+from horsies._command_line import Parser
 from horsies._text import one_line, short
 from horsies.scaffold.names import name_from, problem_with, suggested_name
 from horsies.scaffold.rendering import Framework, project_files
@@ -19,13 +19,14 @@ _PROBLEMS: Final = 1
 _USAGE: Final = 2
 
 
-def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    parser = Parser(
         prog="horsies init",
         description="Write a small project to start from: tasks, settings, tests in all modes of horsies.testing, "
         "Makefile, Dockerfile and compose.yaml. A file that exists is never overwritten: if one is in the way, nothing "
         "is written.",
         epilog="exit codes: 0 written; 1 not written; 2 usage",
+        examples=("horsies init shop", "horsies init --framework fastapi --name shop_tasks --dry-run ."),
     )
     add = parser.add_argument
     add("directory", nargs="?", default=".", metavar="DIRECTORY", help="where; made if missing (default: here)")
@@ -35,6 +36,11 @@ def main(argv: Sequence[str]) -> int:
     )  # fmt: skip
     add("--name", metavar="NAME", help="the import package of the project (default: by the directory's name)")
     add("--dry-run", action="store_true", help="list the files and write nothing")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = build_parser()
     options = parser.parse_args(argv)
     if not options.directory or "\0" in options.directory:
         parser.error("DIRECTORY is not a path")

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
-from horsies._text import printable, short
+from horsies._command_line import Parser
+from horsies._text import short
 from horsies.config.postgres import DATABASE_URL_VARIABLE
 from horsies.errors import HorsiesError
 from horsies.ids import is_storable_id
+from horsies.operate.commands._examples import EXAMPLES
 from horsies.operate.commands._print import complain, plural, say, say_json
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ MANY: Final = 1
 _EPILOG: Final = "exit codes: 0 done; 1 problems found, or nothing done; 2 wrong usage"
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
-_LONG_WORD: Final = re.compile(r"\S{81,}")
 _LONGEST: Final = timedelta(days=36_500)
 
 
@@ -98,20 +99,15 @@ Work = Callable[[Desk], Awaitable[int]]
 # -- the command line ----------------------------------------------------------------------------
 
 
-class _Parser(argparse.ArgumentParser):
-    """Redacts passwords of URLs in the arguments that its error messages repeat."""
-
-    def error(self, message: str) -> NoReturn:
-        from horsies._redaction import redact
-
-        super().error(printable(_LONG_WORD.sub(lambda found: short(found[0]), redact(message))))
-
-
 class Command:
     """A command such as `horsies tasks`. It does its work itself, or has verbs such as `list` and `retry`."""
 
-    def __init__(self, name: str, description: str, work: Work | None = None) -> None:
-        self.parser = _Parser(prog=f"horsies {name}", description=description, epilog=_EPILOG)
+    def __init__(self, name: str, description: str, work: Work | None = None, *, default: str | None = None) -> None:
+        """`default` is the verb of the command alone."""
+        self._name = name
+        examples = EXAMPLES.get(name, ())
+        self.parser = Parser(prog=f"horsies {name}", description=description, epilog=_EPILOG, examples=examples)
+        self.parser.default_verb = default
         if work is None:
             self._verbs = self.parser.add_subparsers(dest="verb", required=True)
         else:
@@ -119,14 +115,18 @@ class Command:
 
     def add(self, name: str, description: str, work: Work, *, app: str | None = None) -> argparse.ArgumentParser:
         """Add a verb; the caller adds its own arguments. `app`: an argument in place of `--app`."""
-        verb = self._verbs.add_parser(name, help=description, description=description, epilog=_EPILOG)
+        examples = EXAMPLES.get(f"{self._name} {name}", ())
+        verb = self._verbs.add_parser(
+            name, help=description, description=description, epilog=_EPILOG, examples=examples
+        )
         self._verbs.metavar = "|".join(self._verbs.choices)
         _add_common(verb, work, app)
         return verb
 
-    def run(self, argv: Sequence[str], *, default: str | None = None) -> int:
-        """Parse the arguments and do the work; `default` is the verb of the command alone."""
+    def run(self, argv: Sequence[str]) -> int:
+        """Parse the arguments and do the work."""
         arguments = list(argv)
+        default = self.parser.default_verb
         if default is not None and (not arguments or re.match("-(?!h$|-help$)", arguments[0])):
             arguments.insert(0, default)
         return _run(self.parser.parse_args(arguments))

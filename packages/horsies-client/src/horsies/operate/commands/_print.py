@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TextIO
 
+from horsies._colours import Colour, colour_of, painted, uses_colours
 from horsies._text import one_line, plural, printable, short, span
 
 __all__ = [
@@ -20,13 +21,18 @@ __all__ = [
     "say",
     "say_json",
     "say_pairs",
+    "say_safe",
     "say_table",
     "short",
     "span",
+    "state",
+    "text_width",
 ]
 
 CELL: Final = 200
 """The length of the longest cell; a cut cell ends with three dots."""
+_STATES: Final = ("STATUS", "STATE", "ITS STATUS", "OUTCOME")
+"""The columns whose cells have colours."""
 DEPTH: Final = 100
 """JSON is printed so many levels deep; a row may have more than the printer can follow."""
 
@@ -50,13 +56,38 @@ def say_json(value: object) -> None:
 def say_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
     """Print aligned columns; those named in `right`, such as numbers, to the right."""
     lines = [[*head], *([cell(value) for value in row] for row in rows)]
-    widths = [max(_width(line[at]) for line in lines) for at in range(len(head))]
-    for line in lines:
-        padded = [
-            (" " * (width - _width(text)) + text) if name in right else (text + " " * (width - _width(text)))
-            for text, width, name in zip(line, widths, head, strict=True)
-        ]
-        say("  ".join(padded).rstrip())
+    widths = [max(text_width(line[at]) for line in lines) for at in range(len(head))]
+    is_coloured = uses_colours(sys.stdout)
+    for number, line in enumerate(lines):
+        padded: list[str] = []
+        for text, width, name in zip(line, widths, head, strict=True):
+            space = " " * (width - text_width(text))
+            shown = printable(text)
+            if is_coloured:
+                shown = _coloured(shown, name, is_head=number == 0)
+            padded.append(space + shown if name in right else shown + space)
+        _write(sys.stdout, "  ".join(padded).rstrip())
+
+
+def _coloured(text: str, column: str, *, is_head: bool) -> str:
+    if is_head:
+        return painted(text, Colour.BOLD)
+    if text == "-":
+        return painted(text, Colour.DIM)
+    colour = colour_of(text) if column.strip() in _STATES else None
+    return text if colour is None else painted(text, colour)
+
+
+def state(word: str, width: int = 0) -> str:
+    """A state or a severity, padded, in its colour; for `say_safe`."""
+    safe = printable(word)
+    colour = colour_of(safe) if uses_colours(sys.stdout) else None
+    return (safe if colour is None else painted(safe, colour)) + " " * (width - len(safe))
+
+
+def say_safe(text: str) -> None:
+    """Print text whose parts are all made safe, such as by `state` and `one_line`."""
+    _write(sys.stdout, text)
 
 
 def say_pairs(pairs: Iterable[tuple[str, object]], *, indent: str = "", limit: int | None = CELL) -> None:
@@ -64,7 +95,8 @@ def say_pairs(pairs: Iterable[tuple[str, object]], *, indent: str = "", limit: i
     kept = [(name, value) for name, value in pairs if value is not None]
     width = max((len(name) for name, _ in kept), default=0)
     for name, value in kept:
-        say(f"{indent}{name:<{width}}  {cell(value, limit)}")
+        text = cell(value, limit)
+        say_safe(f"{indent}{printable(name):<{width}}  {state(text) if name == 'status' else printable(text)}")
 
 
 def cell(value: object, limit: int | None = CELL) -> str:
@@ -111,7 +143,7 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
-def _width(text: str) -> int:
+def text_width(text: str) -> int:
     """The width on a terminal: East Asian wide characters take two columns, combining marks none."""
     if text.isascii():
         return len(text)

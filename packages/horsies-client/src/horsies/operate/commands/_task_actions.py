@@ -6,15 +6,17 @@ operator retried during the confirmation and that failed again.
 """
 
 import argparse
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from horsies.operate import actions
 from horsies.operate.broker import PostgresBroker
-from horsies.operate.commands._common import OK, PROBLEMS, Desk, Refused, confirm
+from horsies.operate.commands._common import INTERRUPTED, OK, PROBLEMS, Desk, Refused, confirm
 from horsies.operate.commands._print import complain, plural, say, say_json
+from horsies.operate.commands._progress import Progress
 from horsies.operate.commands._task_filter import filter_of, narrowed, searched
 from horsies.operate.filters import LIVE_STATES, RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.operate.reading import COUNT_BOUND
@@ -38,6 +40,8 @@ class Act:
     states: frozenset[TaskStatus]
     filters = "--status or --queue"
     """What to give in place of ids."""
+    on_wait: Callable[[str], None] = staticmethod(complain)
+    """Gets a text when the verb waits for something."""
 
     @property
     def note(self) -> str:
@@ -102,18 +106,25 @@ async def act(desk: Desk, how: Act) -> int:
 
 async def _by_ids(desk: Desk, how: Act, ids: list[str]) -> int:
     broker, is_dry = desk.broker, desk.options.dry_run
-    done, left = 0, Left()
+    done, left, stopped = 0, Left(), None
     if is_dry:
         states = await broker.get_task_states(ids)
         reasons = {one: how.why_not(states[one]) if one in states else actions.NO_SUCH_TASK for one in ids}
         left = {task_id: why for task_id, why in reasons.items() if why is not None}
-    for at in () if is_dry else range(0, len(ids), BATCH):
-        count, refused = await how.on_ids(broker, ids[at : at + BATCH])
-        done += count
-        left.update(refused)
+    else:
+        with Progress(how.past, "task", len(ids), is_quiet=desk.options.json) as progress:
+            how.on_wait = progress.note
+            for at in range(0, len(ids), BATCH):
+                if progress.is_stopped:
+                    break
+                count, refused = await how.on_ids(broker, ids[at : at + BATCH])
+                progress.add(count)
+                left.update(refused)
+        done = progress.done
+        stopped = progress.interrupted() if progress.is_stopped else None
     others = [one for one in ids if one not in left]
-    _tell(desk.options, how, matched=len(others if is_dry else ids), done=done, ids=others, left=left)
-    return PROBLEMS if left else OK
+    _tell(desk.options, how, matched=len(others if is_dry else ids), done=done, ids=others, left=left, stopped=stopped)
+    return INTERRUPTED if stopped else PROBLEMS if left else OK
 
 
 async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
@@ -126,16 +137,29 @@ async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
         count = options.limit or COUNT_BOUND
     matched = min(count, options.limit or count)
     at_least = count >= COUNT_BOUND and (options.limit is None or options.limit > count)
-    done, left = 0, Left()
+    done, left, stopped = 0, Left(), None
     first: Sequence[str] = ()
     if options.dry_run and count:
         first = await how.first(broker, filter, min(FIRST, options.limit or FIRST))
     elif not options.dry_run and count:
         confirm(how.verb, matched, "task", yes=options.yes, at_least=at_least)
-        async for some, refused in how.on_filter(broker, filter, options.limit):
-            done += some
-            left.update(refused)
-    _tell(options, how, matched=matched, done=done, ids=first, left=left, at_least=at_least, within=filter.window)
+        with Progress(how.past, "task", matched, is_bounded=at_least, is_quiet=options.json) as progress:
+            how.on_wait = progress.note
+            batches = how.on_filter(broker, filter, options.limit)
+            async with aclosing(batches):
+                async for some, refused in batches:
+                    progress.add(some)
+                    left.update(refused)
+                    if progress.is_stopped:
+                        break
+        done = progress.done
+        stopped = progress.interrupted() if progress.is_stopped else None
+    _tell(
+        options, how, matched=matched, done=done, ids=first, left=left, at_least=at_least, within=filter.window,
+        stopped=stopped,
+    )  # fmt: skip
+    if stopped:
+        return INTERRUPTED
     if not options.json:
         if (window := searched(filter)) is not None:
             say(window)
@@ -146,14 +170,14 @@ async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
 
 def _tell(
     options: argparse.Namespace, how: Act, *, matched: int, done: int, ids: Sequence[str], left: Left,
-    at_least: bool = False, within: timedelta | None = None,
+    at_least: bool = False, within: timedelta | None = None, stopped: str | None = None,
 ) -> None:  # fmt: skip
     if options.json:
         say_json(
             {
                 "verb": how.verb, "dry_run": options.dry_run, "matched": matched, "matched_is_lower_bound": at_least,
                 "done": done, "ids": list(ids), "not_done": [{"id": key, "why": why} for key, why in left.items()],
-                "ended_within": within,
+                "ended_within": within, "interrupted": stopped is not None,
             }
         )  # fmt: skip
         return
@@ -171,6 +195,8 @@ def _tell(
         complain(f"task {task_id} {'would not be' if options.dry_run else 'was not'} {how.past}: {why}")
     if len(left) > FIRST:
         complain(f"and {len(left) - FIRST:,} more")
+    if stopped:
+        complain(stopped)
 
 
 # -- the verbs -----------------------------------------------------------------------------------
@@ -258,7 +284,7 @@ class Cancel(Act):
         return f"it is {state.status}" if state.status.is_terminal else None
 
     async def on_ids(self, broker: PostgresBroker, ids: Sequence[str]) -> tuple[int, Left]:
-        outcome = await actions.cancel(broker, ids, on_wait=complain)
+        outcome = await actions.cancel(broker, ids, on_wait=self.on_wait)
         self._asked += outcome.asked
         return outcome.done + outcome.asked, dict(outcome.not_done)
 

@@ -24,7 +24,10 @@ def add_selection(to: argparse.ArgumentParser, *, ids: bool = True, ends: bool =
         to.add_argument("ids", nargs="*", metavar="ID", type=row_id, help="ids of tasks")
     group = to.add_argument_group("filter", "conditions that must all hold; one that is given twice means either")
     if ends:
-        group.add_argument("--status", action="append", type=_status, help=f"one of {', '.join(TaskStatus)}")
+        group.add_argument(
+            "--status", action="append", type=_status, choices=list(TaskStatus), metavar="STATUS",
+            help=f"one of {', '.join(TaskStatus)}",
+        )  # fmt: skip
     group.add_argument("--queue", action="append", metavar="NAME", help="in this queue")
     group.add_argument("--group", action="append", metavar="KEY", help="the task's group, as it was sent with")
     group.add_argument("--task", action="append", metavar="NAME", help="the task's registered name")

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk
-from horsies.operate.commands._print import one_line, plural, say, say_json
+from horsies.operate.commands._print import one_line, plural, say, say_json, say_safe, state
 from horsies.operate.doctor.finding import Finding, Severity
 
 _ORDER: Final = (Severity.PROBLEM, Severity.WARN, Severity.HIDDEN, Severity.OK)
 
 
-def main(argv: Sequence[str]) -> int:
+def build() -> Command:
     about = "Say what is wrong with a database and its workers, why it matters, and how to fix it."
     command = Command("doctor", about, _examine)
     command.parser.add_argument("--quiet", action="store_true", help="leave out what is fine")
-    return command.run(argv)
+    return command
 
 
 async def _examine(desk: Desk) -> int:
@@ -32,7 +32,7 @@ async def _examine(desk: Desk) -> int:
 def _say_page(findings: Sequence[Finding]) -> None:
     width = max((len(one.check) for one in findings), default=0)
     for one in sorted(findings, key=lambda one: _ORDER.index(one.severity)):
-        say(f"{one.severity:<7}  {one.check:<{width}}  {one_line(one.what)}")
+        say_safe(f"{state(one.severity, 7)}  {one_line(one.check):<{width}}  {one_line(one.what)}")
         margin = " " * (9 + width + 2)
         if one.why:
             say(f"{margin}why: {one_line(one.why)}")

@@ -1,14 +1,14 @@
 """`horsies keys [list]`, `horsies keys release TASK KEY`: the unique keys that are taken."""
 
-from collections.abc import Sequence
-
 from horsies.operate.commands._common import OK, Command, Desk, at_least_one
 from horsies.operate.commands._print import one_line, say, say_table
 from horsies.operate.unique_keys import MOST
 
 
-def main(argv: Sequence[str]) -> int:
-    command = Command("keys", "The unique keys that are taken: which task holds them, and until when; free one.")
+def build() -> Command:
+    command = Command(
+        "keys", "The unique keys that are taken: which task holds them, and until when; free one.", default="list"
+    )
     listing = command.add("list", "list the keys that are taken (this is what `keys` alone does)", _list)
     listing.add_argument("--task", metavar="NAME", help="only those of the task with this name")
     listing.add_argument("--key", metavar="KEY", help="only this one")
@@ -17,7 +17,7 @@ def main(argv: Sequence[str]) -> int:
     release = command.add("release", about, _release)
     release.add_argument("task", metavar="TASK", help="the name of the task")
     release.add_argument("key", metavar="KEY", help="the unique key")
-    return command.run(argv, default="list")
+    return command
 
 
 async def _list(desk: Desk) -> int:

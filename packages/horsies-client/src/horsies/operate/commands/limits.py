@@ -15,8 +15,10 @@ from horsies.operate.commands._print import one_line, say, say_json, say_table
 from horsies.operate.policies import LIMIT_FIELDS, SharedLimit
 
 
-def main(argv: Sequence[str]) -> int:
-    command = Command("limits", "The limits that several queues share: how much is used; override and unset them.")
+def build() -> Command:
+    command = Command(
+        "limits", "The limits that several queues share: how much is used; override and unset them.", default="list"
+    )
     command.add("list", "list limits with what is used of them (this is what `limits` alone does)", _list)
     about = "override a limit, from the next claim on; what is not given stays as it is"
     setting = command.add("set", about, _set)
@@ -25,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     unset = command.add("unset", "take back what was overridden: what the app declared holds again", _unset)
     unset.add_argument("name", metavar="NAME", help="the limit")
     add_fields(unset, LIMIT_FIELDS)
-    return command.run(argv, default="list")
+    return command
 
 
 async def _list(desk: Desk) -> int:

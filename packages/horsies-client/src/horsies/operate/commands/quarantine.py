@@ -43,7 +43,7 @@ class PurgeQuarantined(_Quarantined, Purge):
     pass
 
 
-def main(argv: Sequence[str]) -> int:
+def build() -> Command:
     command = Command(
         "quarantine", "Tasks that crashed as often as the max_crashes of their policy allows (FAILED, CRASH_LIMIT)."
     )
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
         add_selection(verb, ends=False)
         verb.add_argument("--all", action="store_true", help="every task in quarantine")
         add_confirmation(verb, "tasks match")
-    return command.run(argv)
+    return command
 
 
 async def _list(desk: Desk) -> int:

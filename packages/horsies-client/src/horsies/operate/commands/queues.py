@@ -1,7 +1,6 @@
 """`horsies queues [list]`, `horsies queues pause|resume NAME...`, `horsies queues show|set|unset|groups`."""
 
 import argparse
-from collections.abc import Sequence
 
 from horsies._checks import queue_name_problem
 from horsies.config.queues import DEFAULT_QUEUE
@@ -25,8 +24,10 @@ from horsies.operate.policies import QUEUE_FIELDS, QueuePolicy
 from horsies.operate.views import QueueStatus
 
 
-def main(argv: Sequence[str]) -> int:
-    command = Command("queues", "What waits and runs in which queue; pause and resume queues; limits of their groups.")
+def build() -> Command:
+    command = Command(
+        "queues", "What waits and runs in which queue; pause and resume queues; limits of their groups.", default="list"
+    )
     about = "list queues with what waits, what runs, and who serves them (this is what `queues` alone does)"
     command.add("list", about, _list)
     pause = command.add("pause", "let no worker claim from these queues; what runs goes on", _mark)
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     groups = command.add("groups", "list the groups of a queue with the most waiting tasks, and why they wait", _groups)
     groups.add_argument("name", metavar="NAME", help="the queue")
     groups.add_argument("--top", type=at_least_one, default=TOP, metavar="N", help=f"so many groups (default: {TOP})")
-    return command.run(argv, default="list")
+    return command
 
 
 def _add_overriding(command: Command) -> None:

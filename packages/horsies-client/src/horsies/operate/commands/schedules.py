@@ -43,8 +43,10 @@ _ACTS: Final[dict[str, tuple[Act, str, str]]] = {
 }  # fmt: skip
 
 
-def main(argv: Sequence[str]) -> int:
-    command = Command("schedules", "Look at schedules, make and change them, run one now, pause and resume.")
+def build() -> Command:
+    command = Command(
+        "schedules", "Look at schedules, make and change them, run one now, pause and resume.", default="list"
+    )
     about = "list schedules with their last and next run (this is what `schedules` alone does)"
     listing = command.add("list", about, _list)
     listing.add_argument("--all", action="store_true", help="also those that were removed more than a day ago")
@@ -68,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     )
     for name, (_, description, _) in _ACTS.items():
         command.add(name, description, _act).add_argument("names", nargs="+", metavar="NAME", help="the schedule")
-    return command.run(argv, default="list")
+    return command
 
 
 async def _list(desk: Desk) -> int:

@@ -5,17 +5,32 @@ switched off.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Final
 
-from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_confirmation, confirm, duration, row_id
+from horsies.operate.commands._common import (
+    INTERRUPTED,
+    OK,
+    PROBLEMS,
+    Command,
+    Desk,
+    add_confirmation,
+    confirm,
+    duration,
+    row_id,
+)
 from horsies.operate.commands._print import complain, plural, say, say_json, say_table, span
+from horsies.operate.commands._progress import Progress
 from horsies.operate.stale import StaleKind
 from horsies.operate.views import StaleTask
 from horsies.status import TaskStatus
 
+BATCH: Final = 500
+_PAST: Final = {"fail": "failed", "requeue": "requeued"}
 
-def main(argv: Sequence[str]) -> int:
+
+def build() -> Command:
     command = Command("stale", "Tasks whose worker has given no sign of life for too long.")
     for name, work, about in (
         ("list", _list, "list them, the longest silent first"),
@@ -31,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if work is _act:
             verb.add_argument("ids", nargs="*", metavar="ID", type=row_id, help="only these of them (default: all)")
             add_confirmation(verb, "there are")
-    return command.run(argv)
+    return command
 
 
 async def _list(desk: Desk) -> int:
@@ -50,26 +65,43 @@ async def _act(desk: Desk) -> int:
     threshold = options.older_than or (await desk.broker.stale_rules()).threshold(StaleKind(status.lower()), None)
     why = f"it is not {status}, or its worker gave a sign of life within {span(threshold)}"
     left = {task_id: why for task_id in wanted if task_id not in stale}
-    done = 0
+    done, stopped = 0, None
     if not options.dry_run and meant:
         if not options.ids:
             confirm(options.verb, len(meant), "task", yes=options.yes)
         is_fail, broker = options.verb == "fail", desk.broker
         verb = broker.mark_stale_tasks_as_failed if is_fail else broker.requeue_stale_claimed
-        for guard in sorted({guard for _, guard in meant}):
-            ids = [task.id for task, demanded in meant if demanded == guard]
-            done += await verb(int(guard.total_seconds() * 1000), ids)
-    _tell(options, [task for task, _ in meant], done, left)
+        with Progress(_PAST[options.verb], "task", len(meant), is_quiet=options.json) as progress:
+            for guard, ids in _batches(meant):
+                if progress.is_stopped:
+                    break
+                progress.add(await verb(int(guard.total_seconds() * 1000), ids))
+        done = progress.done
+        stopped = progress.interrupted() if progress.is_stopped else None
+    _tell(options, [task for task, _ in meant], done, left, stopped)
+    if stopped:
+        return INTERRUPTED
     return OK if meant and not left and (options.dry_run or done) else PROBLEMS
 
 
-def _tell(options: argparse.Namespace, meant: Sequence[StaleTask], done: int, left: dict[str, str]) -> None:
-    past = "failed" if options.verb == "fail" else "requeued"
+def _batches(meant: Sequence[tuple[StaleTask, timedelta]]) -> Iterator[tuple[timedelta, list[str]]]:
+    """The ids in batches of tasks with the same guard."""
+    for guard in sorted({guard for _, guard in meant}):
+        ids = [task.id for task, demanded in meant if demanded == guard]
+        for at in range(0, len(ids), BATCH):
+            yield guard, ids[at : at + BATCH]
+
+
+def _tell(
+    options: argparse.Namespace, meant: Sequence[StaleTask], done: int, left: dict[str, str], stopped: str | None
+) -> None:
+    past = _PAST[options.verb]
     if options.json:
         say_json(
             {
                 "verb": options.verb, "dry_run": options.dry_run, "matched": len(meant), "done": done,
                 "ids": [task.id for task in meant], "not_done": [{"id": key, "why": why} for key, why in left.items()],
+                "interrupted": stopped is not None,
             }
         )  # fmt: skip
         return
@@ -80,10 +112,12 @@ def _tell(options: argparse.Namespace, meant: Sequence[StaleTask], done: int, le
         _say_stale(meant)
     else:
         say(f"{past} {plural(done, 'task')}")
-        if done < len(meant):
+        if done < len(meant) and not stopped:
             say(f"{plural(len(meant) - done, 'task')} gave a sign of life, or moved, in the meantime")
     for task_id, why in left.items():
         complain(f"task {task_id} {'would not be' if options.dry_run else 'was not'} {past}: {why}")
+    if stopped:
+        complain(stopped)
 
 
 def _say_stale(tasks: Sequence[StaleTask]) -> None:

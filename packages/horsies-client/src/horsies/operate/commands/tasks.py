@@ -50,7 +50,7 @@ _ACTS: Final[dict[type[Act], str]] = {
 }
 
 
-def main(argv: Sequence[str]) -> int:
+def build() -> Command:
     command = Command("tasks", "Look at tasks, and act on them by id or by filter.")
     listing = command.add("list", "list tasks: live ones first, then ended ones, the newest first", _list)
     add_selection(listing, ids=False)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
         verb = command.add(how.verb, about, lambda desk, how=how: act(desk, how()))
         add_selection(verb)
         add_confirmation(verb, "tasks match")
-    return command.run(argv)
+    return command
 
 
 def cursor(text: str) -> TaskCursor:

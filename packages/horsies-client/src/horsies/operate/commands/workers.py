@@ -3,13 +3,14 @@
 import argparse
 import getpass
 import socket
-from collections.abc import Sequence
+import time
 from datetime import timedelta
 from typing import Final
 
 from horsies._text import short
 from horsies.operate.commands._common import OK, Command, CommandError, Desk, Refused, confirm, duration
 from horsies.operate.commands._print import plural, say, say_table, span
+from horsies.operate.commands._progress import Progress
 from horsies.operate.reading import is_recent
 from horsies.operate.views import WorkerStatus
 from horsies.operate.worker_control import MAX_PROCESSES
@@ -18,8 +19,10 @@ _WAIT: Final = timedelta(minutes=5)
 _DONE: Final = {"drain": "drained", "resume": "resumed", "resize": "resized"}
 
 
-def main(argv: Sequence[str]) -> int:
-    command = Command("workers", "Which workers there are, how they fare, and what they hold; drain and resize them.")
+def build() -> Command:
+    command = Command(
+        "workers", "Which workers there are, how they fare, and what they hold; drain and resize them.", default="list"
+    )
     about = "list workers, their load and what they hold (this is what `workers` alone does)"
     listing = command.add("list", about, _list)
     listing.add_argument("--all", action="store_true", help="also those that are long gone, as far back as is kept")
@@ -31,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         verb.add_argument("--all", action="store_true", help="all live workers")
         _add_waiting(verb)
     resize.add_argument("processes", type=_processes, metavar="N", help=f"1 to {MAX_PROCESSES:,} child processes, last")
-    return command.run(argv, default="list")
+    return command
 
 
 def _add_waiting(to: argparse.ArgumentParser) -> None:
@@ -70,7 +73,16 @@ async def _control(desk: Desk) -> int:
         return desk.report(done, [], asked=[one.worker_id for one in asked], reached=[], problems=[])
     if not options.json:
         say(f"asked {plural(len(asked), 'worker')} to {options.verb}; waiting up to {span(options.timeout)}")
-    problems = await control.wait(asked, options.timeout.total_seconds())
+    began = time.monotonic()
+    with Progress(_DONE[options.verb], "worker", len(asked), is_quiet=options.json, has_batches=False) as progress:
+
+        def on_look(reached: int) -> None:
+            progress.show(
+                f"{_DONE[options.verb]} {reached:,} of {plural(len(asked), 'worker')}, "
+                f"{span(timedelta(seconds=int(time.monotonic() - began)))}; Ctrl-C ends the wait, the request stays"
+            )
+
+        problems = await control.wait(asked, options.timeout.total_seconds(), on_look)
     now = {one.worker_id: one for one in await control.progress(asked)}
     reached = [one.worker_id for one in asked if one.worker_id in now and now[one.worker_id].has_reached(one)]
     size = f" to {options.processes}" if options.verb == "resize" else ""

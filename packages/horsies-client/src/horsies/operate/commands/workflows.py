@@ -6,8 +6,9 @@ from typing import Final
 
 from horsies._text import error_in
 from horsies.errors import BrokerError, HorsiesError, UsageError
-from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_decode, at_least_one, row_id
+from horsies.operate.commands._common import INTERRUPTED, OK, PROBLEMS, Command, Desk, add_decode, at_least_one, row_id
 from horsies.operate.commands._print import complain, one_line, say, say_json, say_table
+from horsies.operate.commands._progress import Progress
 from horsies.operate.commands._workflow_check import add_check
 from horsies.operate.encoded import shown_result
 from horsies.operate.session import NEEDS_OPERATOR, is_denied
@@ -41,12 +42,15 @@ _REFUSED: Final = {
 """Why a signal was not sent."""
 
 
-def main(argv: Sequence[str]) -> int:
-    command = Command("workflows", "Runs of workflows: list, show, check, signal, pause, resume, cancel, retry them.")
+def build() -> Command:
+    command = Command(
+        "workflows", "Runs of workflows: list, show, check, signal, pause, resume, cancel, retry them.", default="list"
+    )
     listed = command.add("list", "list runs, live ones first (this is what `workflows` alone does)", _list)
     listed.add_argument(
-        "--status", type=_status, choices=[status.value for status in WorkflowStatus], help="only runs in this state"
-    )
+        "--status", type=_status, choices=[status.value for status in WorkflowStatus], metavar="STATUS",
+        help=f"only runs in this state: one of {', '.join(WorkflowStatus)}",
+    )  # fmt: skip
     listed.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
     show = command.add("show", "draw a run with the state of every node", _show)
     show.add_argument("id", metavar="ID", type=row_id, help="the run's id")
@@ -68,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
         verb.add_argument("ids", nargs="+", metavar="ID", type=row_id, help="the run's id")
         if name == "retry":
             verb.add_argument("--node", help="only this failed node (or path), and what was skipped for it")
-    return command.run(argv, default="list")
+    return command
 
 
 def _status(text: str) -> str:
@@ -227,20 +231,29 @@ async def _act(desk: Desk) -> int:
     node = [options.node] if options.verb == "retry" else []
     done: list[str] = []
     left: dict[str, str] = {}
-    for workflow_id in dict.fromkeys(options.ids):
-        try:
-            if await act(control, workflow_id, *node):
-                done.append(workflow_id)
-            else:
-                left[workflow_id] = await _reason(control, options.verb, workflow_id, *node)
-        except HorsiesError as error:
-            left[workflow_id] = str(error)
-    return desk.report(
+    ids = list(dict.fromkeys(options.ids))
+    with Progress(past, "workflow", len(ids), is_quiet=options.json) as progress:
+        for workflow_id in ids:
+            if progress.is_stopped:
+                break
+            try:
+                if await act(control, workflow_id, *node):
+                    done.append(workflow_id)
+                    progress.add(1)
+                else:
+                    left[workflow_id] = await _reason(control, options.verb, workflow_id, *node)
+            except HorsiesError as error:
+                left[workflow_id] = str(error)
+    code = desk.report(
         [f"{past} {workflow_id}" for workflow_id in done],
         [f"workflow {workflow_id} was not {past}: {why}" for workflow_id, why in left.items()],
         done=done,
         not_done=[{"id": workflow_id, "why": why} for workflow_id, why in left.items()],
     )
+    if progress.is_stopped:
+        complain(progress.interrupted())
+        return INTERRUPTED
+    return code
 
 
 async def _reason(control: WorkflowControl, verb: str, workflow_id: str, node: str | None = None) -> str:
