@@ -138,6 +138,10 @@ schema-dump: setup
 reference: setup
     {{run}} python -m tests.support.reference_pages
 
+# draw docs/pictures/*.svg: the states of a task from status.py, the processes, one task, a killed worker
+pictures: setup
+    {{run}} python -m tests.support.pictures
+
 # build the site of the documentation into build/docs/html; a broken link, anchor or index, or a load from outside, fails
 docs:
     {{docs}} build
