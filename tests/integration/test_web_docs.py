@@ -37,6 +37,7 @@ def working(folder: Path, environment: dict[str, str], *command: str) -> Iterato
         yield process
 
 
+@pytest.mark.runs("docs/guides/fastapi.md", "python titled")
 def test_the_guide_of_fastapi_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = GUIDES / "fastapi.md"
     written(page, tmp_path)
@@ -59,6 +60,7 @@ def test_the_guide_of_fastapi_runs_as_written(db: Database, tmp_path: Path) -> N
     assert re.fullmatch(r"COMPLETED (None|\{'of': 2, 'page': [12]\})", last)
 
 
+@pytest.mark.runs("docs/guides/flask.md", "python titled")
 def test_the_guide_of_flask_runs_as_written(db: Database, tmp_path: Path) -> None:
     written(GUIDES / "flask.md", tmp_path)
     environment = {"DATABASE_URL": db.url}
@@ -74,6 +76,7 @@ def test_the_guide_of_flask_runs_as_written(db: Database, tmp_path: Path) -> Non
         assert (unknown.status, unknown.body) == (404, {"error": "TASK_NOT_FOUND"})
 
 
+@pytest.mark.runs("docs/guides/recipes/sqlalchemy.md", "python titled", "output")
 def test_the_recipe_of_sqlalchemy_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = GUIDES / "recipes" / "sqlalchemy.md"
     told = run_as_written(page, "orders:app", "send.py", db, tmp_path)
@@ -124,6 +127,7 @@ class Weather(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.runs("docs/guides/recipes/httpx.md", "python titled", "output")
 def test_the_recipe_of_httpx_runs_as_written(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Weather)
     thread = threading.Thread(target=server.serve_forever)
@@ -139,6 +143,7 @@ def test_the_recipe_of_httpx_runs_as_written(db: Database, tmp_path: Path, monke
     assert f"```\n{told}```" in page.read_text()
 
 
+@pytest.mark.runs("docs/guides/recipes/structlog.md", "python titled", "output")
 def test_the_recipe_of_structlog_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = GUIDES / "recipes" / "structlog.md"
     told = run_as_written(page, "shop:app", "send.py", db, tmp_path).splitlines()
