@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,6 +152,21 @@ def test_a_switch_between_two_queues(db: Database) -> None:
     assert db.execute("SELECT kwargs FROM horsies_tasks") == [('{"order_id":2}',)]
 
 
+@pytest.mark.runs("docs/moving/from-other-queues.md", "sql")
+def test_jobs_of_procrastinate_become_tasks(db: Database) -> None:
+    (code,) = code_of("docs/moving/from-other-queues.md", "sql")
+    db.execute(
+        "CREATE TABLE procrastinate_jobs (status text, task_name text, args jsonb, scheduled_at timestamptz, lock text)"
+    )
+    add = "INSERT INTO procrastinate_jobs VALUES (%s, 'accounts.sync_account', %s, NULL, %s)"
+    db.execute(add, "todo", '{"account_id": 42}', "account-42")
+    db.execute(add, "doing", "{}", None)
+    db.execute(code)
+    sent = db.execute("SELECT task_name, kwargs, queue_name, group_key FROM horsies_tasks")
+    assert sent == [("sync_account", '{"account_id": 42}', "accounts", "account-42")]
+    assert db.execute("SELECT status FROM procrastinate_jobs") == [("doing",)]
+
+
 @pytest.mark.runs("docs/guides/retries.md", "python untitled")
 @pytest.mark.runs("docs/reference/cli.md", "python untitled")
 async def test_operators_in_code(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,100 +199,103 @@ def test_schedules_as_data(
     assert db.value("SELECT count(*) FROM horsies_schedule_state WHERE schedule_name = 'report:acme'") == 0
 
 
-WEB = """
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
-from fastapi import Depends, FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from horsies import *
-from horsies.contrib.fastapi import lifespan
-
-class Base(DeclarativeBase): ...
-class Order(Base):
-    __tablename__ = "orders"
-    id: Mapped[int] = mapped_column(primary_key=True)
-    email: Mapped[str]
-class NewOrder(BaseModel):
-    email: str
-
-queue = Horsies(AppConfig(PostgresConfig(url)))
-@queue.task("send_receipt")
-def send_receipt(order_id: int) -> TaskResult[None, TaskError]: ...
-
-async def database(app):
-    engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
-    yield {"sessions": async_sessionmaker(engine)}
-    await engine.dispose()
-app = FastAPI(lifespan=lifespan(queue, inside=database))
-"""
-
-
-@pytest.mark.runs("docs/guides/fastapi.md", "python untitled")
-def test_a_transaction_of_fastapi(db: Database) -> None:
-    from fastapi.testclient import TestClient
-
-    db.execute("CREATE TABLE orders (id serial PRIMARY KEY, email text NOT NULL)")
-    names = run(WEB, {"url": db.url, "__name__": "web"})
-    for code in code_of("docs/guides/fastapi.md", "python untitled"):
-        run(code, names)
-    run(
-        "@app.get('/wrong')\nasync def wrong() -> None:\n    await queue.send_async('send_receipt', order_id=object())",
-        names,
-    )
-    with TestClient(names["app"]) as client:
-        answer = client.post("/orders", json={"email": "ada@example.org"})
-        assert (answer.status_code, answer.json()["order_id"]) == (202, 1)
-        refused = client.get("/wrong")
-    assert db.execute("SELECT id, kwargs FROM horsies_tasks") == [(answer.json()["task_id"], '{"order_id":1}')]
-    assert (refused.status_code, refused.json()) == (422, {"error": {"code": "VALIDATION_FAILED"}})
-
-
-FLASK = """
-from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy.orm import Mapped, mapped_column
-from horsies import *
-
-app = Flask("reports")
-app.config["SQLALCHEMY_DATABASE_URI"] = url.replace("postgresql://", "postgresql+psycopg://")
-db = SQLAlchemy(app)
-class Report(db.Model):
-    id: Mapped[int] = mapped_column(primary_key=True)
-    customer: Mapped[str]
-
-queue = Horsies(AppConfig(PostgresConfig(url)))
-@queue.task("make_report")
-def make_report(report_id: int) -> TaskResult[None, TaskError]: ...
-@app.get("/wrong")
-def wrong() -> str:
-    queue.send("make_report", report_id=object())
-    return ""
-"""
-
-
-@pytest.mark.runs("docs/guides/flask.md", "python untitled")
-def test_a_transaction_of_flask(db: Database) -> None:
-    names = run(FLASK, {"url": db.url, "__name__": "web", "customer": "acme"})
-    transaction, handler = code_of("docs/guides/flask.md", "python untitled")
-    with names["app"].app_context(), names["queue"]:
-        names["db"].create_all()
-        run(transaction, names)
-        run(handler, names)
-        refused = names["app"].test_client().get("/wrong")
-        names["db"].engine.dispose()
-    assert db.execute("SELECT task_name, kwargs FROM horsies_tasks") == [("make_report", '{"report_id":1}')]
-    assert (refused.status_code, refused.json) == (422, {"error": "VALIDATION_FAILED"})
-
-
 @pytest.mark.runs("packages/horsies-schema/README.md", "python untitled")
 def test_an_embedded_server(tmp_path: Path) -> None:
     (code,) = code_of("packages/horsies-schema/README.md", "python untitled")
     environment = {**os.environ, "HORSIES_EMBEDDED_DIR": str(tmp_path / "postgres")}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert ran.stdout.startswith("postgresql://"), ran.stderr
+
+
+BANK = """
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
+import asyncpg
+from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from horsies import *
+from horsies.context import TaskContext
+
+class Base(DeclarativeBase): ...
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+"""
+BY_THEMSELVES = """
+app = Horsies(AppConfig(PostgresConfig(url)))
+
+@app.task("by_session")
+def by_session(order_id: int) -> TaskResult[int, TaskError]:
+    engine, order = create_engine(sql_url), Order(id=order_id)
+    try:
+{by_session}
+    finally:
+        engine.dispose()
+
+@app.task("by_asyncpg")
+async def by_asyncpg(order_id: int) -> TaskResult[int, TaskError]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool:
+{by_asyncpg}
+
+@app.task("by_django")
+def by_django(order_id: int) -> TaskResult[int, TaskError]:
+    order = DjangoOrder(order_id)
+    try:
+{by_django}
+    finally:
+        connection.close()
+"""
+ALL_AT_ONCE = """
+session: ContextVar[Session] = ContextVar("session")
+engine = SimpleNamespace(value=create_engine(sql_url))
+app = Horsies(AppConfig(PostgresConfig(url), middleware=[Transactional()]))
+
+@app.task("by_middleware")
+def by_middleware(order_id: int) -> TaskResult[int, TaskError]:
+    session.get().add(Order(id=order_id))
+    return TaskResult(ok=order_id)
+"""
+
+
+@pytest.mark.runs("docs/guides/exactly-once.md", "python untitled")
+def test_ways_to_complete_a_task(db: Database) -> None:
+    from tests.support.roads import django_road
+
+    db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    *by_themselves, middleware = code_of("docs/guides/exactly-once.md", "python untitled")
+    by_session, by_asyncpg, by_django = (textwrap.indent(code, " " * 8) for code in by_themselves)
+    urls = {"url": db.url, "sql_url": db.url.replace("postgresql://", "postgresql+psycopg://"), "__name__": "bank"}
+
+    class DjangoOrder:
+        def __init__(self, pk: int) -> None:
+            self.pk = pk
+
+        def save(self) -> None:
+            from django.db import connection
+
+            with connection.cursor() as cursor:
+                cursor.execute("INSERT INTO orders VALUES (%s)", [self.pk])
+
+    with django_road(db.url):
+        names = run(BANK, {**urls, "DjangoOrder": DjangoOrder})
+        run(BY_THEMSELVES.format(by_session=by_session, by_asyncpg=by_asyncpg, by_django=by_django), names)
+        with testing.real(names["app"], in_place=True) as opened:
+            sent = [
+                names[name].send(number) for number, name in enumerate(("by_session", "by_asyncpg", "by_django"), 1)
+            ]
+            opened.drain()
+            assert [handle.get(1_000).unwrap() for handle in sent] == [1, 2, 3]
+        names["app"].close()
+    names = run(f"{BANK}{middleware}{ALL_AT_ONCE}", dict(urls))
+    with testing.real(names["app"], in_place=True) as opened:
+        handle = names["by_middleware"].send(4)
+        opened.drain()
+        assert handle.get(1_000).unwrap() == 4
+    names["app"].close()
+    names["engine"].value.dispose()
+    assert db.execute("SELECT id FROM orders ORDER BY id") == [(1,), (2,), (3,), (4,)]
 
 
 # What stands before the code of a program that uses the module of the worker.

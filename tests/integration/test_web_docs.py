@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration.test_docs import ROOT, blocks, run_as_written
 from tests.support.postgres import Database
+from tests.support.snippets import code_of
 from tests.support.web_servers import free_port, uvicorn, web_server
 from tests.support.workers import WorkerProcess, ended
 
@@ -27,6 +28,12 @@ def written(page: Path, folder: Path) -> None:
     for title, code in blocks(page):
         if title is not None:
             (folder / title).write_text(code)
+
+
+def ran(code: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run a snippet that is no program of its own in these names, to which its own are added."""
+    exec(compile(code, "snippet", "exec"), names)
+    return names
 
 
 @contextmanager
@@ -158,3 +165,93 @@ def test_the_recipe_of_structlog_runs_as_written(db: Database, tmp_path: Path) -
     # the worker may stop before it: then it is left for the next one
     assert all(line["request_id"] == "req-17" for line in notifying)
     assert db.value("SELECT metadata ->> 'request_id' FROM horsies_tasks WHERE task_name = 'notify'") == "req-17"
+
+
+WEB = """
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from horsies import *
+from horsies.contrib.fastapi import lifespan
+
+class Base(DeclarativeBase): ...
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    email: Mapped[str]
+class NewOrder(BaseModel):
+    email: str
+
+queue = Horsies(AppConfig(PostgresConfig(url)))
+@queue.task("send_receipt")
+def send_receipt(order_id: int) -> TaskResult[None, TaskError]: ...
+
+@asynccontextmanager
+async def database(app):
+    engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
+    yield {"sessions": async_sessionmaker(engine)}
+    await engine.dispose()
+app = FastAPI(lifespan=lifespan(queue, inside=database))
+"""
+
+
+@pytest.mark.runs("docs/guides/fastapi.md", "python untitled")
+def test_a_transaction_of_fastapi(db: Database) -> None:
+    from fastapi.testclient import TestClient
+
+    db.execute("CREATE TABLE orders (id serial PRIMARY KEY, email text NOT NULL)")
+    names = ran(WEB, {"url": db.url, "__name__": "web"})
+    for code in code_of("docs/guides/fastapi.md", "python untitled"):
+        ran(code, names)
+    ran(
+        "@app.get('/wrong')\nasync def wrong() -> None:\n    await queue.send_async('send_receipt', order_id=object())",
+        names,
+    )
+    with TestClient(names["app"]) as client:
+        answer = client.post("/orders", json={"email": "ada@example.org"})
+        assert (answer.status_code, answer.json()["order_id"]) == (202, 1)
+        refused = client.get("/wrong")
+    assert db.execute("SELECT id, kwargs FROM horsies_tasks") == [(answer.json()["task_id"], '{"order_id":1}')]
+    assert (refused.status_code, refused.json()) == (422, {"error": {"code": "VALIDATION_FAILED"}})
+
+
+FLASK = """
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy.orm import Mapped, mapped_column
+from horsies import *
+
+app = Flask("reports")
+app.config["SQLALCHEMY_DATABASE_URI"] = url.replace("postgresql://", "postgresql+psycopg://")
+db = SQLAlchemy(app)
+class Report(db.Model):
+    id: Mapped[int] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+
+queue = Horsies(AppConfig(PostgresConfig(url)))
+@queue.task("make_report")
+def make_report(report_id: int) -> TaskResult[None, TaskError]: ...
+@app.get("/wrong")
+def wrong() -> str:
+    queue.send("make_report", report_id=object())
+    return ""
+"""
+
+
+@pytest.mark.runs("docs/guides/flask.md", "python untitled")
+def test_a_transaction_of_flask(db: Database) -> None:
+    names = ran(FLASK, {"url": db.url, "__name__": "web", "customer": "acme"})
+    transaction, handler = code_of("docs/guides/flask.md", "python untitled")
+    with names["app"].app_context(), names["queue"]:
+        names["db"].create_all()
+        ran(transaction, names)
+        ran(handler, names)
+        refused = names["app"].test_client().get("/wrong")
+        names["db"].engine.dispose()
+    assert db.execute("SELECT task_name, kwargs FROM horsies_tasks") == [("make_report", '{"report_id":1}')]
+    assert (refused.status_code, refused.json) == (422, {"error": "VALIDATION_FAILED"})

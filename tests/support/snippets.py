@@ -15,6 +15,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {"docs/tutorials/first-day.md": "diary"}
 """Pages that a recipe of the justfile runs as a whole."""
+REASONS = {
+    ("docs/reference/cli.md", "horsies exporter "): "keeps running; tests/e2e/test_exporter.py starts it",
+    ("docs/reference/benchmarks.md", "just bench "): "takes minutes to hours, and installs the peers",
+}
+"""Why blocks of generated pages are not run, by page and beginning."""
 OPERATOR = {
     "check", "doctor", "tasks", "quarantine", "stale", "workers", "queues", "limits", "keys", "schedules", "workflows",
     "version", "init",
@@ -63,7 +68,9 @@ def blocks_of(page: Path) -> list[Block]:
         language = re.split(r"[ {]", match["info"].strip(), maxsplit=1)[0]
         title = _TITLE.search(match["info"])
         name = page.relative_to(ROOT).as_posix()
-        found.append(Block(name, number, language, title[1] if title else None, match["code"], match["reason"]))
+        known = (why for (of, start), why in REASONS.items() if of == name and match["code"].startswith(start))
+        reason = match["reason"] or next(known, None)
+        found.append(Block(name, number, language, title[1] if title else None, match["code"], reason))
     return found
 
 
