@@ -5,6 +5,7 @@ docs/. Here each such file becomes a page `repository/...` that shows it, and ea
 """
 
 import posixpath
+import re
 import subprocess
 from collections.abc import Iterable
 from functools import cached_property
@@ -129,6 +130,8 @@ class Repository:
         if path.is_dir():
             readme = f"{target}/README.md"
             return (self._content(readme)[0], readme) if readme in self.files else (self._listing(target), "here")
+        if target == "CHANGELOG.md":  # it names pages in parentheses
+            return re.sub(r"(?<!\])\((docs/[\w/.-]+\.md)\)", r"([\1](\1))", path.read_text()), target
         if path.suffix == ".md":
             return path.read_text(), target
         size = path.stat().st_size
