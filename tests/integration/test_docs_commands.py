@@ -98,3 +98,25 @@ def test_the_commands_of_an_operator_run(
             if code not in ((0, 1) if FINDS_NOTHING.search(shown) else (0,)) or not (said.out or said.err):
                 wrong.append(f"horsies {shown}: {code}\n{said.out}{said.err}")
     assert wrong == [], "\n".join(wrong)
+
+
+def _servers() -> list[str]:
+    """The command lines of workers and schedulers, as the pages show them."""
+    line = re.compile(r"(?:^|&& )horsies ((?:worker|scheduler) [^#&|)\n]*)", re.M)
+    blocks = (block for page in pages() for block in blocks_of(page) if block.language in ("", "sh", "bash"))
+    return sorted({found.strip() for block in blocks for found in line.findall(block.code)})
+
+
+def test_the_options_of_workers_and_schedulers_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options are read before the app is imported, and this one cannot be imported."""
+    assert len(_servers()) > 5
+    for line in _servers():
+        words = [re.sub(r"^[\w.]+:\w+$", "no_such_module:app", word) for word in line.split()]
+        assert "no_such_module:app" in words, line
+        try:
+            code = cli.main(words)
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        assert code not in (0, 2), (line, said.err)
+        assert "no_such_module" in said.out + said.err, line
