@@ -15,7 +15,7 @@ from tests.support.dashboard_screens import self_contained
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("packages/*/README.md")]
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("packages/*/README.md"), *ROOT.glob("alembic/*.md")]
 
 
 @cache
