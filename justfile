@@ -4,6 +4,8 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 run := "uv run --quiet"
 # processes of the suite: `just jobs=6 test`
 jobs := "4"
+# an environment of its own: the site needs nothing of the packages
+docs := "UV_PROJECT_ENVIRONMENT=.venv-docs uv run --quiet --only-group docs python docs/site/build.py"
 
 # list the recipes
 default:
@@ -143,6 +145,18 @@ reference: setup
 # how many commands, settings, codes, events, metrics, columns and names there are, and that each is in the reference
 reference-count: setup
     {{run}} pytest -q -s -n 0 tests/integration/test_reference_counts.py
+
+# draw docs/pictures/*.svg: the states of a task from status.py, the processes, one task, a killed worker
+pictures: setup
+    {{run}} python -m tests.support.pictures
+
+# build the site of the documentation into build/docs/html; a broken link, anchor or index, or a load from outside, fails
+docs:
+    {{docs}} build
+
+# the same site on a local port, which follows the pages as they change: just docs-serve --dev-addr localhost:8001
+docs-serve *args:
+    {{docs}} serve {{args}}
 
 # tasks that kill their whole worker, among others of the same length and among many short ones: what is lost
 bench-poison: setup

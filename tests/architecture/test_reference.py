@@ -1,15 +1,18 @@
-"""The generated pages of docs/reference are up to date, and every event and field is documented.
+"""The generated pages of docs/reference and the pictures are up to date, and every event and field is documented.
 
 tests/integration/test_reference_counts.py finds everything else that must be there."""
 
+import html
 import re
 
 import pytest
 
+from horsies.status import TRANSITIONS
 from horsies_schema import described
 from horsies_worker.events.bus import KINDS
 from horsies_worker.metrics import cluster
 from horsies_worker.metrics.worker import METRICS
+from tests.support import pictures
 from tests.support.reference import cli, parsers, schema
 from tests.support.reference_pages import FOLDER, PAGES
 
@@ -23,6 +26,22 @@ OBVIOUS = {
 @pytest.mark.parametrize("name", PAGES)
 def test_the_committed_page_is_the_generated_one(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), "run `just reference`"
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_the_committed_picture_is_the_drawn_one(name: str) -> None:
+    assert (pictures.FOLDER / name).read_text() == pictures.PICTURES[name](), "run `just pictures`"
+
+
+def test_the_picture_of_the_states_has_exactly_the_edges_of_the_table() -> None:
+    drawn = re.findall(r'data-edge="([^"]+)"', (pictures.FOLDER / "task-states.svg").read_text())
+    assert sorted(map(html.unescape, drawn)) == sorted(map(str, TRANSITIONS))
+
+
+def test_every_picture_is_shown_and_none_other_is_there() -> None:
+    assert {path.name for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
+    pages = "".join(page.read_text() for page in pictures.FOLDER.parent.rglob("*.md"))
+    assert [name for name in pictures.PICTURES if f"pictures/{name})" not in pages] == []
 
 
 def test_every_event_has_a_section_and_every_field_a_meaning() -> None:

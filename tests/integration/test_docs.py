@@ -45,13 +45,7 @@ def test_snippets_parse_and_import_names_that_exist(page: Path) -> None:
                 assert not missing, f"{page.name} imports {missing} from horsies"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
+@pytest.mark.runs("docs/quickstart.md", "python titled")
 def test_the_quickstart_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "quickstart.md", "tasks:app", "send.py", db, tmp_path)
     assert told == "TaskResult(ok=0.25)\nerror DIVISION_BY_ZERO\n19\n"
@@ -65,6 +59,7 @@ def test_the_first_part_of_the_first_day_runs_as_written(db: Database, tmp_path:
     assert f"```text\n{told}```" in page
 
 
+@pytest.mark.runs("docs/guides/uniqueness.md", "python titled", "output")
 def test_the_guide_of_unique_keys_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = ROOT / "docs" / "guides" / "uniqueness.md"
     told = run_as_written(page, "search:app", "send.py", db, tmp_path)
@@ -72,6 +67,7 @@ def test_the_guide_of_unique_keys_runs_as_written(db: Database, tmp_path: Path) 
     assert f"```\n{told}```" in page.read_text()
 
 
+@pytest.mark.runs("docs/guides/workflows.md", "python titled")
 def test_the_workflows_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "workflows.md", "flows:app", "start.py", db, tmp_path)
     assert told == "\n".join([
@@ -80,6 +76,7 @@ def test_the_workflows_guide_runs_as_written(db: Database, tmp_path: Path) -> No
     ])  # fmt: skip
 
 
+@pytest.mark.runs("docs/moving/from-horsies-0.md", "python titled", "output")
 def test_the_application_that_moved_from_0x_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = ROOT / "docs" / "moving" / "from-horsies-0.md"
     told = run_as_written(page, "shop:app", "buy.py", db, tmp_path)
@@ -87,22 +84,26 @@ def test_the_application_that_moved_from_0x_runs_as_written(db: Database, tmp_pa
     assert f"```\n{told}```" in page.read_text()
 
 
+@pytest.mark.runs("docs/guides/middleware.md", "python titled")
 def test_the_middleware_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "middleware.md", "shop:app", "send.py", db, tmp_path)
     assert told == "acme pays 20\n"
 
 
+@pytest.mark.runs("docs/guides/metadata.md", "python titled")
 def test_the_metadata_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "metadata.md", "mail:app", "send.py", db, tmp_path)
     assert told == "{'tenant': 'acme'}\n" * 2
 
 
+@pytest.mark.runs("docs/guides/exactly-once.md", "python titled")
 def test_the_guide_to_exactly_once_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "exactly-once.md", "bank:app", "send.py", db, tmp_path)
     assert told == "TaskResult(ok=750)\nNO_ACCOUNT\n"
     assert db.value("SELECT cents FROM accounts") == 750
 
 
+@pytest.mark.runs("docs/guides/encryption.md", "python")
 def test_the_guide_to_encryption_runs_as_written(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYLOAD_KEY", "5a" * 32)
     told = run_as_written(ROOT / "docs" / "guides" / "encryption.md", "vault:app", "send.py", db, tmp_path)
@@ -116,22 +117,28 @@ def test_the_guide_to_encryption_runs_as_written(db: Database, tmp_path: Path, m
     assert "no problems found" in checked
 
 
+@pytest.mark.runs("docs/guides/limits.md", "python titled")
 def test_the_limits_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "limits.md", "sync:app", "send.py", db, tmp_path)
     assert told == "page 1 of group 42\npage 2 of group a trial\n"
 
 
+@pytest.mark.runs("docs/guides/retries.md", "python titled", "output")
 def test_the_retries_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "retries.md", "jobs:app", "send.py", db, tmp_path)
     assert told == "exported 7 after 2 snoozes, attempt 1\nCRASH_LIMIT\n"
+    assert f"```\n{told}```" in (ROOT / "docs" / "guides" / "retries.md").read_text()
 
 
+@pytest.mark.runs("docs/guides/batch-tasks.md", "python titled")
 def test_the_guide_of_batch_tasks_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "batch-tasks.md", "search:app", "send.py", db, tmp_path)
     assert told == "ONE MORE\n[True, False, True]\n"
 
 
 @pytest.mark.parametrize(("name", "app"), [("from-celery", "moved:app"), ("from-other-queues", "worker:app")])
+@pytest.mark.runs("docs/moving/from-celery.md", "python titled", "output")
+@pytest.mark.runs("docs/moving/from-other-queues.md", "python titled", "output")
 def test_the_pages_about_moving_run_as_written(db: Database, tmp_path: Path, name: str, app: str) -> None:
     page = ROOT / "docs" / "moving" / f"{name}.md"
     told = run_as_written(page, app, "send.py", db, tmp_path)
@@ -158,6 +165,7 @@ def test_the_pages_about_moving_name_commands_and_sections_that_exist(
         assert section in named, f"{page.name} links to the section {section} of {target or 'itself'}"
 
 
+@pytest.mark.runs("docs/guides/tracing.md", "python titled")
 def test_the_tracing_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "tracing.md", "traced:app", "send.py", db, tmp_path)
     assert "\n42\n" in f"\n{told}"
@@ -176,17 +184,20 @@ def test_the_sentry_snippet_is_a_good_app(tmp_path: Path) -> None:
     assert "no problems found" in checked.stdout, checked.stdout + checked.stderr
 
 
+@pytest.mark.runs("docs/guides/waiting-workflows.md", "python titled")
 def test_the_waiting_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "waiting-workflows.md", "approval:app", "start.py", db, tmp_path)
     assert told == "True\nFalse\nTaskResult(ok='offer for Acme: sent')\n"
 
 
+@pytest.mark.runs("docs/guides/sagas.md", "python titled")
 def test_the_guide_of_sagas_runs_as_written(db: Database, tmp_path: Path) -> None:
     told = run_as_written(ROOT / "docs" / "guides" / "sagas.md", "trip:app", "start.py", db, tmp_path)
     assert told == "a node failed: book_car: NO_CAR: all cars are rented\n['undo-1-book_flight']\n"
     assert "flight 4711 to Lisbon is cancelled" in (tmp_path / "worker.log").read_text()
 
 
+@pytest.mark.runs("docs/guides/workflows.md", "python untitled")
 def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
     """They stand on the first one."""
     first, _, branches, policy, maps, classes, paths = [
@@ -202,6 +213,7 @@ def test_the_other_snippets_of_the_workflows_guide_run(tmp_path: Path) -> None:
     assert "workflows: 8" in checked
 
 
+@pytest.mark.runs("docs/guides/waiting-workflows.md", "python untitled")
 def test_the_snippets_of_the_waiting_guide_fit_together(tmp_path: Path) -> None:
     first, _, default, later, loop = [code for _, code in blocks(ROOT / "docs" / "guides" / "waiting-workflows.md")]
     inside = "".join(f"    {line}\n" for line in later.splitlines())  # a start needs a database
@@ -210,6 +222,10 @@ def test_the_snippets_of_the_waiting_guide_fit_together(tmp_path: Path) -> None:
     assert "workflows: 3" in checked_and_typed(tmp_path, first, default, called, starts, loop)
 
 
+@pytest.mark.runs("docs/guides/database.md", "sql")
+@pytest.mark.runs("docs/operations/runbook.md", "sql")
+@pytest.mark.runs("docs/guides/sql.md", "sql")
+@pytest.mark.runs("docs/guides/waiting-workflows.md", "sql")
 def test_the_statements_of_the_guides_run_as_written(db: Database) -> None:
     """Those of the runbook and of the guides to the database, to SQL and to workflows that wait; the triggers work."""
     run = "01980f6e-3b5c-7d31-9a57-0a4c7e1f2b11"
@@ -281,6 +297,7 @@ REAL = ("test_real.py", "test_own_tables.py", "test_transaction.py", "test_billi
         "test_with_unittest.py")  # fmt: skip
 
 
+@pytest.mark.runs("docs/guides/testing.md", "python titled", "ini")
 def test_the_testing_guide_runs_as_written(tmp_path: Path) -> None:
     said = _run_testing_guide(tmp_path, lambda title: title not in REAL)
     assert "9 passed" in said
@@ -306,6 +323,7 @@ def _run_testing_guide(directory: Path, is_wanted: Callable[[str], bool]) -> str
     return run.stdout
 
 
+@pytest.mark.runs("docs/guides/django.md", "python titled")
 def test_the_django_guide_runs_as_written(db: Database, tmp_path: Path) -> None:
     """A new project, with what the guide adds to it; its tests run, and a task from the view to the worker."""
     from tests.support.django_projects import NAMES
@@ -430,6 +448,7 @@ def test_the_schedules_of_the_guide_are_good_ones(tmp_path: Path) -> None:
     assert "weekly        report: weekly on monday, friday at 08:00:00 in UTC" in run.stdout
 
 
+@pytest.mark.runs("docs/guides/workers.md", "python titled")
 def test_the_event_handlers_of_the_guide_run_as_written(db: Database, tmp_path: Path) -> None:
     from tests.support.workers import WorkerProcess, ended
 

@@ -7,6 +7,7 @@ import pytest
 
 from horsies import cli
 from horsies._command_line import verbs_of
+from tests.support.snippets import code_of
 
 SHELL = (">", "|")
 
@@ -112,3 +113,15 @@ def test_a_command_without_a_database_says_how_to_name_one(
     told = capsys.readouterr().err
     assert "--database-url" in told
     assert "HORSIES_DATABASE_URL" in told
+
+
+def test_the_hints_of_the_guide_are_real(capsys: pytest.CaptureFixture[str]) -> None:
+    """The block of docs/guides/command-line.md with misspelt commands and their answers."""
+    (block,) = [code for code in code_of("docs/guides/command-line.md", "output") if "did you mean" in code]
+    lines = block.splitlines()
+    for command, answer in zip(lines[::2], lines[1::2], strict=True):
+        try:
+            cli.main(shlex.split(command.removeprefix("$ horsies ")))
+        except SystemExit as end:
+            assert end.code == cli.USAGE
+        assert capsys.readouterr().err.splitlines()[-1] == answer

@@ -79,7 +79,7 @@ def help_of(run: Callable[[list[str]], object], *words: str) -> str:
 @cache
 def commands() -> dict[str, set[str]]:
     """The options of every command and verb, as its `--help` lists them."""
-    listed = re.findall(r"^  ([a-z][\w-]*) ", help_of(cli.main).split("commands:")[1], re.MULTILINE)
+    listed = re.findall(r"^  ([a-z][\w-]*) ", help_of(cli.main).split("commands:")[1].split("\n\n")[0], re.MULTILINE)
     found: dict[str, set[str]] = {}
     for command in listed:
         text = help_of(cli.main, command)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.integration.test_docs import ROOT, blocks, run_as_written
 from tests.support.postgres import Database
+from tests.support.snippets import code_of
 from tests.support.web_servers import free_port, uvicorn, web_server
 from tests.support.workers import WorkerProcess, ended
 
@@ -29,6 +30,12 @@ def written(page: Path, folder: Path) -> None:
             (folder / title).write_text(code)
 
 
+def ran(code: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Run a snippet that is no program of its own in these names, to which its own are added."""
+    exec(compile(code, "snippet", "exec"), names)
+    return names
+
+
 @contextmanager
 def working(folder: Path, environment: dict[str, str], *command: str) -> Iterator[WorkerProcess]:
     whole = [sys.executable, "-m", *command, "--processes=1", f"--health-file={folder / 'health'}"]
@@ -37,6 +44,7 @@ def working(folder: Path, environment: dict[str, str], *command: str) -> Iterato
         yield process
 
 
+@pytest.mark.runs("docs/guides/fastapi.md", "python titled")
 def test_the_guide_of_fastapi_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = GUIDES / "fastapi.md"
     written(page, tmp_path)
@@ -59,6 +67,7 @@ def test_the_guide_of_fastapi_runs_as_written(db: Database, tmp_path: Path) -> N
     assert re.fullmatch(r"COMPLETED (None|\{'of': 2, 'page': [12]\})", last)
 
 
+@pytest.mark.runs("docs/guides/flask.md", "python titled")
 def test_the_guide_of_flask_runs_as_written(db: Database, tmp_path: Path) -> None:
     written(GUIDES / "flask.md", tmp_path)
     environment = {"DATABASE_URL": db.url}
@@ -74,6 +83,7 @@ def test_the_guide_of_flask_runs_as_written(db: Database, tmp_path: Path) -> Non
         assert (unknown.status, unknown.body) == (404, {"error": "TASK_NOT_FOUND"})
 
 
+@pytest.mark.runs("docs/guides/recipes/sqlalchemy.md", "python titled", "output")
 def test_the_recipe_of_sqlalchemy_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = GUIDES / "recipes" / "sqlalchemy.md"
     told = run_as_written(page, "orders:app", "send.py", db, tmp_path)
@@ -124,6 +134,7 @@ class Weather(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.runs("docs/guides/recipes/httpx.md", "python titled", "output")
 def test_the_recipe_of_httpx_runs_as_written(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Weather)
     thread = threading.Thread(target=server.serve_forever)
@@ -139,6 +150,7 @@ def test_the_recipe_of_httpx_runs_as_written(db: Database, tmp_path: Path, monke
     assert f"```\n{told}```" in page.read_text()
 
 
+@pytest.mark.runs("docs/guides/recipes/structlog.md", "python titled", "output")
 def test_the_recipe_of_structlog_runs_as_written(db: Database, tmp_path: Path) -> None:
     page = GUIDES / "recipes" / "structlog.md"
     told = run_as_written(page, "shop:app", "send.py", db, tmp_path).splitlines()
@@ -153,3 +165,93 @@ def test_the_recipe_of_structlog_runs_as_written(db: Database, tmp_path: Path) -
     # the worker may stop before it: then it is left for the next one
     assert all(line["request_id"] == "req-17" for line in notifying)
     assert db.value("SELECT metadata ->> 'request_id' FROM horsies_tasks WHERE task_name = 'notify'") == "req-17"
+
+
+WEB = """
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from horsies import *
+from horsies.contrib.fastapi import lifespan
+
+class Base(DeclarativeBase): ...
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    email: Mapped[str]
+class NewOrder(BaseModel):
+    email: str
+
+queue = Horsies(AppConfig(PostgresConfig(url)))
+@queue.task("send_receipt")
+def send_receipt(order_id: int) -> TaskResult[None, TaskError]: ...
+
+@asynccontextmanager
+async def database(app):
+    engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
+    yield {"sessions": async_sessionmaker(engine)}
+    await engine.dispose()
+app = FastAPI(lifespan=lifespan(queue, inside=database))
+"""
+
+
+@pytest.mark.runs("docs/guides/fastapi.md", "python untitled")
+def test_a_transaction_of_fastapi(db: Database) -> None:
+    from fastapi.testclient import TestClient
+
+    db.execute("CREATE TABLE orders (id serial PRIMARY KEY, email text NOT NULL)")
+    names = ran(WEB, {"url": db.url, "__name__": "web"})
+    for code in code_of("docs/guides/fastapi.md", "python untitled"):
+        ran(code, names)
+    ran(
+        "@app.get('/wrong')\nasync def wrong() -> None:\n    await queue.send_async('send_receipt', order_id=object())",
+        names,
+    )
+    with TestClient(names["app"]) as client:
+        answer = client.post("/orders", json={"email": "ada@example.org"})
+        assert (answer.status_code, answer.json()["order_id"]) == (202, 1)
+        refused = client.get("/wrong")
+    assert db.execute("SELECT id, kwargs FROM horsies_tasks") == [(answer.json()["task_id"], '{"order_id":1}')]
+    assert (refused.status_code, refused.json()) == (422, {"error": {"code": "VALIDATION_FAILED"}})
+
+
+FLASK = """
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy.orm import Mapped, mapped_column
+from horsies import *
+
+app = Flask("reports")
+app.config["SQLALCHEMY_DATABASE_URI"] = url.replace("postgresql://", "postgresql+psycopg://")
+db = SQLAlchemy(app)
+class Report(db.Model):
+    id: Mapped[int] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+
+queue = Horsies(AppConfig(PostgresConfig(url)))
+@queue.task("make_report")
+def make_report(report_id: int) -> TaskResult[None, TaskError]: ...
+@app.get("/wrong")
+def wrong() -> str:
+    queue.send("make_report", report_id=object())
+    return ""
+"""
+
+
+@pytest.mark.runs("docs/guides/flask.md", "python untitled")
+def test_a_transaction_of_flask(db: Database) -> None:
+    names = ran(FLASK, {"url": db.url, "__name__": "web", "customer": "acme"})
+    transaction, handler = code_of("docs/guides/flask.md", "python untitled")
+    with names["app"].app_context(), names["queue"]:
+        names["db"].create_all()
+        ran(transaction, names)
+        ran(handler, names)
+        refused = names["app"].test_client().get("/wrong")
+        names["db"].engine.dispose()
+    assert db.execute("SELECT task_name, kwargs FROM horsies_tasks") == [("make_report", '{"report_id":1}')]
+    assert (refused.status_code, refused.json) == (422, {"error": "VALIDATION_FAILED"})
