@@ -42,6 +42,7 @@ def release(root: Path, version: str, *, dry_run: bool, out: Path | None = None,
     out = out or root / "dist" / version
     with tempfile.TemporaryDirectory(prefix="horsies-release-") as name:
         folder = Path(name)
+        folder.chmod(0o711)  # as root, the trial's database server runs under another account
         clone = folder / "clone"
         run(["git", "clone", "--quiet", "--no-tags", "--", root, clone], folder)
         commit = _commit(clone, root, version, next(iter(state.packages.values())))

@@ -90,13 +90,14 @@ def _short(python: str) -> str:
 
 
 def run(cell: Cell, arguments: Sequence[str], folder: Path) -> Cell:
-    if not _is_installed(cell.python):
+    found = _path_of(cell.python)
+    if found is None:
         return replace(cell, told=MISSING)
     environment = {key: value for key, value in os.environ.items() if key != "HORSIES_TEST_DATABASE_URL"}
     if cell.python != OWN_PYTHON:
         environment["UV_PROJECT_ENVIRONMENT"] = f".venv-{_short(cell.python)}"
     environment.pop("VIRTUAL_ENV", None)  # that of the Python which runs this program
-    in_python = ["uv", "run", "--quiet", "--python", cell.python]
+    in_python = ["uv", "run", "--quiet", "--python", found]
     report = folder / f"{_short(cell.python)}-{cell.server}.xml"
     command = [*in_python, "pytest", f"--junit-xml={report}", *arguments]
     if cell.server != EMBEDDED:
@@ -106,9 +107,14 @@ def run(cell: Cell, arguments: Sequence[str], folder: Path) -> Cell:
     return counted(cell, report, code, time.monotonic() - began)
 
 
-def _is_installed(python: str) -> bool:
+def _path_of(python: str) -> str | None:
+    """Where the interpreter is: as uv finds it, or among those of pyenv, also when pyenv has not switched it on."""
     search = ["uv", "python", "find", "--no-python-downloads", "--system", python]
-    return subprocess.run(search, cwd=ROOT, capture_output=True, check=False).returncode == 0
+    done = subprocess.run(search, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return done.stdout.strip()
+    home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    return next((str(path) for path in sorted(home.glob(f"versions/{python}.*/bin/python{python}"))), None)
 
 
 def main(argv: Sequence[str]) -> int:

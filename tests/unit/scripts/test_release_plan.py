@@ -51,7 +51,7 @@ def test_the_first_release_may_have_the_version_of_the_packages() -> None:
 
 @pytest.mark.parametrize("version", ["1", "1.2", "v1.2.3", "1.2.3rc1", "01.2.3", "1.2.3\n", ""])
 def test_a_version_is_three_numbers(version: str) -> None:
-    with pytest.raises(ReleaseError, match="is no version: write three numbers, such as 1.2.0"):
+    with pytest.raises(ReleaseError, match="is no version: write three numbers, such as"):
         problems(version, READY)
 
 

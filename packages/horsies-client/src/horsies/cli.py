@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name in ("-V", "--version"):
         name = "version"
     try:
-        if name in _BUILT_IN:
-            return _BUILT_IN[name][0](rest) or OK
+        if name in BUILT_IN:
+            return BUILT_IN[name][0](rest) or OK
         if name in added:
             return _run_added(added[name], rest)
     except KeyboardInterrupt:
@@ -121,7 +121,7 @@ def _command(name: str) -> Command:
     return run
 
 
-_BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
+BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
     "init": (_init, "write a small project to start from"),
     "check": (_check, "import an app and report its problems"),
     "doctor": (_command("doctor"), "report problems of a database and its workers, with fixes"),
@@ -150,7 +150,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
 
 def _help(added: dict[str, EntryPoint]) -> str:
     lines = ["usage: horsies <command> [...]; `horsies <command> --help` says more", "", "commands:"]
-    known = {name: text for name, (_, text) in _BUILT_IN.items()}
+    known = {name: text for name, (_, text) in BUILT_IN.items()}
     for name, (package, text) in _ELSEWHERE.items():
         known[name] = text if name in added else f"{text} (not installed: pip install {package})"
     for name, entry in added.items():

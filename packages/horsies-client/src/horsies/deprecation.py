@@ -24,9 +24,9 @@ def deprecated(what: str, *, since: str, instead: str, removed_in: str) -> None:
     file, line = frame.f_code.co_filename, frame.f_lineno
     if (what, file, line) in _told:
         return
-    _told.add((what, file, line))
     text = f"{what} is deprecated since horsies {since} and will be removed in {removed_in}; use instead: {instead}"
     warnings.warn_explicit(text, HorsiesDeprecationWarning, file, line, module=frame.f_globals.get("__name__"))
+    _told.add((what, file, line))  # not when a filter made it an error: that is raised each time
 
 
 def _user_frame(frame: FrameType) -> FrameType:
