@@ -44,6 +44,10 @@ test-django6 python="3.12" *args: setup
     uv pip install --quiet --no-config --python .venv-django6/bin/python 'django>=6.0,<6.1' 'psycopg[binary,pool]>=3.2,<4' -e packages/horsies-client -e packages/horsies-worker -e 'packages/horsies-schema[embedded]'
     {{run}} pytest -n 2 tests/e2e/test_django_tasks.py {{args}}
 
+# docs/operations/upgrading.md, walked with wheels of the last release (before the first tag: of an older commit)
+test-upgrade *args: setup
+    {{run}} pytest -n 1 -m "" tests/e2e/test_upgrade.py {{args}}
+
 # the tests of one layer
 test-unit *args: setup
     {{run}} pytest tests/unit {{args}}

@@ -4,7 +4,7 @@ Installs the packages with all their extras into an empty environment and reads 
 `pip-audit` asks PyPI. Before it is believed it must find an old vulnerability, because where the service cannot be
 reached it reports that nothing was found.
 
-Exit codes: 0 nothing found; 1 a licence that is not allowed, or a vulnerability; 3 vulnerabilities could not be looked up.
+Exit codes: 0 nothing found; 1 a licence that is not allowed, or a vulnerability; 3 vulnerabilities were not looked up.
 """
 
 import argparse
