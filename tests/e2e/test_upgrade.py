@@ -164,6 +164,9 @@ def test_the_new_release_on_the_old_schema(old: Release, new: Release, empty_db:
         code, said = new.run("horsies", "worker", "shop:app", env=env, cwd=shop)
         assert code == 4
         assert said.splitlines()[-1] == f"horsies: {remedy}"
+    else:
+        with working(new, empty_db, shop):
+            uses(new, empty_db, shop)
     if old.head < HEAD_REVISION:
         code, said = new.run("horsies-migrate", "check", env=env, cwd=shop)
         assert code == 1
