@@ -39,12 +39,20 @@ test-pg version *args: setup
 test-python python *args:
     UV_PROJECT_ENVIRONMENT=.venv-other uv run --quiet --python {{python}} pytest -n {{jobs}} --dist worksteal {{args}}
 
+# the suite on Python 3.11 to 3.14 and on PostgreSQL 14 to 18, with a table: just test-matrix --python 3.13 --server 14 -- -n 2 tests/integration
+test-matrix *args: setup
+    {{run}} python -m tests.support.matrix {{args}}
+
 # --no-config: the configuration of this repository holds Django at 5.2
 # horsies.contrib.django on Django 6.0, with its django.tasks, on a Python from 3.12 on, by version or path
 test-django6 python="3.12" *args: setup
     uv venv --quiet --allow-existing --python {{python}} .venv-django6
     uv pip install --quiet --no-config --python .venv-django6/bin/python 'django>=6.0,<6.1' 'psycopg[binary,pool]>=3.2,<4' -e packages/horsies-client -e packages/horsies-worker -e 'packages/horsies-schema[embedded]'
     {{run}} pytest -n 2 tests/e2e/test_django_tasks.py {{args}}
+
+# docs/operations/upgrading.md, walked with wheels of the last release (before the first tag: of an older commit)
+test-upgrade *args: setup
+    {{run}} pytest -n 1 -m "" tests/e2e/test_upgrade.py {{args}}
 
 # the tests of one layer
 test-unit *args: setup
@@ -158,6 +166,10 @@ docs:
 docs-serve *args:
     {{docs}} serve {{args}}
 
+# write tests/architecture/public_api.txt, the snapshot of what SemVer promises; look at the difference before you commit it
+api: setup
+    {{run}} python -m scripts.api
+
 # tasks that kill their whole worker, among others of the same length and among many short ones: what is lost
 bench-poison: setup
     HORSIES_POISON_LIMIT=3 HORSIES_POISON_WORKS=3 HORSIES_POISON_WORK_S=2 {{run}} pytest -q -s -n 0 -m "" tests/e2e/test_snooze_and_crashes.py -k kills_its_worker
@@ -170,3 +182,11 @@ bench *args: setup
 # wheels and sdists of all packages
 build:
     uv build --quiet --all-packages --out-dir dist
+
+# licences of what users install, then known vulnerabilities: just audit
+audit *args: setup
+    {{run}} python -m scripts.audit {{args}}
+
+# build, try, commit and tag a release; uploads nothing: just release 1.2.0 --dry-run
+release version *args: setup
+    {{run}} python -m scripts.release {{version}} {{args}}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.matrix import PYTHONS
 from tests.support.postgres import Database
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,26 @@ def test_one_version_and_lockstep_pins() -> None:
 def test_the_client_depends_on_two_libraries() -> None:
     names = [requirement.split(">")[0] for requirement in project(ROOT / "packages/horsies-client")["dependencies"]]  # type: ignore[attr-defined]
     assert names == ["asyncpg", "pydantic"]
+
+
+def test_the_metadata_is_complete_and_names_what_the_matrix_runs() -> None:
+    for package in PACKAGES:
+        found = project(package)
+        for key in ("description", "readme", "license", "license-files", "keywords", "classifiers"):
+            assert found.get(key), f"{package.name} has no {key}"
+        pythons = {
+            name.rpartition(" :: ")[2]
+            for name in found["classifiers"]  # type: ignore[attr-defined]
+            if name.startswith("Programming Language :: Python :: 3.")
+        }
+        assert pythons == set(PYTHONS)
+        assert found["requires-python"] == f">={PYTHONS[0]}"
+        assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_releases_build_with_one_version_of_the_backend() -> None:
+    pins = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["build-constraint-dependencies"]
+    assert [pin.partition("==")[0] for pin in pins if "==" in pin] == ["hatchling"]
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,15 @@
 only with a major release."""
 
 import ast
+import difflib
 import importlib
 from pathlib import Path
 
 import pytest
 
 import horsies
+from scripts.api.__main__ import FILE, snapshot
+from scripts.deprecations import deprecations, overdue
 
 PUBLIC = [
     "Cron", "Daily", "Hourly", "Interval", "Monthly", "Overlap", "ScheduleConfig", "ScheduleInfo", "SkippedTime",
@@ -33,6 +36,7 @@ PUBLIC = [
     "WorkflowHandle", "WorkflowInfo", "WorkflowMeta", "WorkflowNodeInfo", "WorkflowSpec", "WorkflowStatus",
     "as_completed", "as_completed_async", "crash_point", "current_task", "either", "from_node", "gather",
     "gather_async", "map_workflow", "result_from", "sleep", "snooze", "wait_for_signal",
+    "HorsiesDeprecationWarning",
     "ExceptionMapper", "OnError", "OutputlessWorkflow", "SubWorkflowSummary", "TerminalResults", "WorkflowNodeResult",
     # names of horsies 0.x (horsies/former_names.py)
     "AnyNode", "BuiltInTaskCode", "SchedulePattern", "TaskAttemptOutcome", "WORKFLOW_TASK_TERMINAL_STATES",
@@ -42,6 +46,39 @@ PUBLIC = [
 
 def test_the_public_names_are_these() -> None:
     assert sorted(horsies.__all__) == sorted(PUBLIC)
+
+
+def test_signatures_options_and_codes_are_those_of_the_snapshot() -> None:
+    """A difference is a change for users: `just api` writes it down, and SemVer says which release may have it."""
+    changes = [
+        line
+        for line in difflib.unified_diff(
+            FILE.read_text().splitlines(), snapshot().splitlines(), "committed", "now", n=0
+        )
+        if not line.startswith("@@")
+    ]
+    assert not changes, "run `just api` and commit the difference:\n" + "\n".join(changes[:40])
+
+
+def test_the_snapshot_tells_of_signatures_options_codes_metrics_and_functions() -> None:
+    lines = FILE.read_text().splitlines()
+    for line in (
+        "horsies.TaskHandle.get(self, timeout_ms: int | None=None) -> TaskResult[T_co, TaskError]",
+        "horsies.OutcomeCode.TASK_TIMEOUT = 'TASK_TIMEOUT'",
+        "horsies.BuiltInTaskCode = OperationalErrorCode | ContractCode | RetrievalCode | OutcomeCode",
+        "horsies.events.WorkerStarted: class(Event)",
+        "horsies tasks list --queue NAME  (repeatable)",
+        "horsies worker, scheduler, exporter: 4 SCHEMA",
+        "exporter: horsies_queue_ready_tasks{queue}",
+    ):
+        assert line in lines
+    assert any(line.startswith("CREATE FUNCTION public.horsies_send(task_name text,") for line in lines)
+
+
+def test_no_deprecated_name_has_outlived_its_promise() -> None:
+    packages = Path(__file__).parents[2] / "packages"
+    assert overdue(packages, horsies.__version__) == []
+    assert all(one.since <= horsies.__version__ for one in deprecations(packages))
 
 
 def test_the_names_of_the_testing_kit_are_these() -> None:

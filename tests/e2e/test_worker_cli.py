@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
+import horsies
 from horsies.cli import main as front_door
 from horsies_schema.connection import LOCK_KEY
 from horsies_worker.exit_codes import ExitCode
@@ -251,7 +252,7 @@ def test_the_banner_says_what_matters(project: Path, db: Database) -> None:
     with running(project, "worker", *arguments, db=db, command=FRONT_DOOR) as process:
         process.wait_up()
         for text in (
-            "horsies 0.1.0 worker",
+            f"horsies {horsies.__version__} worker",
             "app       shop:app, 1 task: version",
             "database  PostgresConfig(",
             "queues    default",

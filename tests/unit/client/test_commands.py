@@ -76,7 +76,7 @@ def test_json_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"FAILED"' in said
 
 
-@pytest.mark.parametrize("depth", [90, 500, 5_000])
+@pytest.mark.parametrize("depth", [90, 500, 500_000])  # the last is too deep for the json module of every Python
 def test_deep_nesting_is_printed_as_far_as_it_goes(depth: int, capsys: pytest.CaptureFixture[str]) -> None:
     say_json({"metadata": json_value("[" * depth + "]" * depth)})
     assert ("\\u2026" in capsys.readouterr().out) is (depth == 500)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         current_task as current_task,
     )
     from horsies.crash_points import crash_point as crash_point
+    from horsies.deprecation import HorsiesDeprecationWarning as HorsiesDeprecationWarning
     from horsies.errors import (
         BrokerError as BrokerError,
         ClaimLostError as ClaimLostError,
@@ -213,6 +214,7 @@ _HOMES = {
         "WorkerStatus",
     ),
     "crash_points": ("crash_point",),
+    "deprecation": ("HorsiesDeprecationWarning",),
     "lifespan": ("Lifespan",),
     "middleware": ("AttemptEnd", "Middleware", "Outgoing"),
     "payload_codec": ("PayloadCodec", "PayloadContext", "PayloadError"),

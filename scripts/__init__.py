@@ -1,0 +1,1 @@
+"""Programs for those who maintain horsies; nothing here is installed."""
