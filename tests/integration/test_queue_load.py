@@ -88,7 +88,8 @@ def whole_tables(nodes: list[dict[str, Any]]) -> set[str]:
     return {
         node["Node Type"]
         for node in nodes
-        if node.get("Relation Name") == "horsies_tasks" and node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")
+        if node.get("Relation Name") == "horsies_tasks"
+        and node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")
         # of tasks in flight there are as many as workers have places
         and "'RUNNING'" not in str(node)
     }
@@ -198,9 +199,9 @@ def test_it_belongs_to_the_owner_of_the_tables_and_lies_beside_them(empty_db: Da
             empty_db.execute(f'ALTER TABLE queue."{table}" OWNER TO {name}')
         empty_db.execute("CREATE TABLE horsies_tasks (mine int)")  # an application's table of the same name
         horsies_schema.upgrade(empty_db.url, schema="queue")
-        assert empty_db.execute(
-            "SELECT schemaname, viewowner FROM pg_views WHERE viewname = 'horsies_queue_load'"
-        ) == [("queue", name)]
+        assert empty_db.execute("SELECT schemaname, viewowner FROM pg_views WHERE viewname = 'horsies_queue_load'") == [
+            ("queue", name)
+        ]
         empty_db.execute(f"GRANT USAGE ON SCHEMA queue TO {name}")
         empty_db.execute("INSERT INTO queue.horsies_tasks (id, task_name, queue_name) VALUES ('a', 't', 'q')")
         assert empty_db.execute("SELECT queue_name, ready FROM queue.horsies_queue_load") == [("q", 1)]

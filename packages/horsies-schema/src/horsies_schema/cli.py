@@ -14,13 +14,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     _log_to_stderr()
     from horsies_schema.errors import ExitCode, MigrationError
-    from horsies_schema.migrate import check, current, downgrade, head, sql, upgrade
-    from horsies_schema.roles import grants
+    from horsies_schema.migrate import apply_grants, check, current, downgrade, head, sql, upgrade
+    from horsies_schema.roles import ROLES, grants
 
     try:
         match options.verb:
             case "up":
+                if options.grants and options.revision != "head":
+                    raise MigrationError("--grants needs the newest revision: name none", ExitCode.USAGE)
                 print(f"at revision {upgrade(_url(options), options.revision, schema=options.schema)}")
+                if options.grants:
+                    apply_grants(_url(options), schema=options.schema, prefix=options.prefix)
+                    print(f"granted to {', '.join(options.prefix + name for name in ROLES)}")
             case "down":
                 if not options.yes:
                     raise MigrationError(
@@ -100,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
 
     up = verb("up", "upgrade the database, to the newest revision unless one is named")
     up.add_argument("revision", nargs="?", type=_given, default="head")
+    up.add_argument(
+        "--grants",
+        action="store_true",
+        help="afterwards run the SQL of `grants`, for a job that migrates with every deploy; the account of the URL must "
+        "own the tables, and create the roles where they do not exist yet",
+    )
     down = verb("down", "downgrade the database; drops what the later revisions made")
     down.add_argument("revision", type=_given, help="the revision to go down to; 'base' removes everything")
     down.add_argument("--yes", action="store_true", help="yes, drop the tables and their data")
@@ -120,7 +131,8 @@ def _parser() -> argparse.ArgumentParser:
         connects=False,
         schema="public",
     )
-    roles.add_argument("--prefix", default="horsies_", help="beginning of the roles' names (default: %(default)s)")
+    for sub in (up, roles):
+        sub.add_argument("--prefix", default="horsies_", help="beginning of the roles' names (default: %(default)s)")
     return parser
 
 

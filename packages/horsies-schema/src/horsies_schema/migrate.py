@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import asyncpg
 from alembic import command
 from alembic.util import CommandError
 from sqlalchemy import Connection
@@ -21,6 +22,7 @@ from horsies_schema.connection import (
 from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.errors import ExitCode, MigrationError as MigrationError
 from horsies_schema.revisions import alembic_config, head as head
+from horsies_schema.roles import grants
 
 T = TypeVar("T")
 
@@ -35,6 +37,31 @@ async def upgrade_async(url: str, revision: str = "head", *, schema: str | None 
         return current_revision(connection) or ""
 
     return await under_lock(url, schema, work)
+
+
+async def apply_grants_async(url: str, *, schema: str | None = None, prefix: str = "horsies_") -> None:
+    """Run the SQL of `grants` as the account of the URL, which owns the tables; without `schema` for the schema that its
+    search_path leads to."""
+
+    def work(connection: Connection) -> None:
+        place = schema or connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+        connection.commit()  # the SQL has a transaction of its own
+        text = grants(schema=place, prefix=prefix)
+
+        async def run(raw: Any) -> None:
+            try:
+                await raw.execute(text)  # several statements at once, which SQLAlchemy's own calls do not take
+            except asyncpg.PostgresError as error:
+                await raw.execute("ROLLBACK")
+                raise MigrationError(
+                    f"the rights were not granted: {str(error).splitlines()[0]}; let the owner of the tables, or an "
+                    "administrator, run what `horsies-migrate grants` prints",
+                    ExitCode.UNSUITABLE,
+                ) from error
+
+        connection.connection.run_async(run)
+
+    await under_lock(url, schema, work)
 
 
 async def downgrade_async(url: str, revision: str, *, schema: str | None = None) -> str | None:
@@ -77,6 +104,11 @@ async def check_async(url: str, *, schema: str | None = None) -> str:
 def upgrade(url: str, revision: str = "head", *, schema: str | None = None) -> str:
     """See `upgrade_async`."""
     return _blocking(lambda: upgrade_async(url, revision, schema=schema))
+
+
+def apply_grants(url: str, *, schema: str | None = None, prefix: str = "horsies_") -> None:
+    """See `apply_grants_async`."""
+    _blocking(lambda: apply_grants_async(url, schema=schema, prefix=prefix))
 
 
 def downgrade(url: str, revision: str, *, schema: str | None = None) -> str | None:

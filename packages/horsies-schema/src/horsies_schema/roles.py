@@ -8,6 +8,8 @@ from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.models import Base
 from horsies_schema.revisions import head
 
+ROLES: Final = ("producer", "worker", "viewer", "operator")
+
 # A viewer sees states, counts, codes and names: not what a task was told, what it answered, nor a message that quotes
 # either. A hash of arguments is no secret's cover: few values are tried quickly.
 PRIVATE: Final = {
@@ -151,9 +153,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
     def on(*names: str) -> str:
         return ", ".join(f"{place}.{name}" for name in names)
 
-    producer, worker, viewer, operator = roles = [
-        quote_identifier(prefix + name) for name in ("producer", "worker", "viewer", "operator")
-    ]
+    producer, worker, viewer, operator = roles = [quote_identifier(prefix + name) for name in ROLES]
     everyone = ", ".join(roles)
     lines = [
         "-- Roles without login: grant them to the accounts that your services use,",
