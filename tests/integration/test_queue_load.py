@@ -19,8 +19,8 @@ BOUND = 10_000
 FILL = """
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, status, enqueued_at, completed_at, terminal_at, result,
                            claimed_at, started_at, claimed_by_worker_id, worker_pid, group_key)
-SELECT status || '-' || grouped || '-' || n, 'load', 'queue_' || n %% 4, 1 + n %% 2, status, now() - n * interval '1 ms',
-       ended, ended, CASE WHEN ended IS NOT NULL THEN '{"ok": 1}' END, claimed, claimed,
+SELECT status || '-' || grouped || '-' || n, 'load', 'queue_' || n %% 4, 1 + n %% 2, status,
+       now() - n * interval '1 ms', ended, ended, CASE WHEN ended IS NOT NULL THEN '{"ok": 1}' END, claimed, claimed,
        CASE WHEN claimed IS NOT NULL THEN 'w' END, CASE WHEN claimed IS NOT NULL THEN 1 END,
        CASE WHEN grouped THEN 'g' || n %% 10 END
   FROM generate_series(1, %(rows)s) AS n, (VALUES (%(status)s, %(grouped)s)) AS v (status, grouped),

@@ -108,8 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--grants",
         action="store_true",
-        help="afterwards run the SQL of `grants`, for a job that migrates with every deploy; the account of the URL must "
-        "own the tables, and create the roles where they do not exist yet",
+        help="afterwards run the SQL of `grants`, for a job that migrates with every deploy; the account of the URL "
+        "must own the tables, and create the roles where they do not exist yet",
     )
     down = verb("down", "downgrade the database; drops what the later revisions made")
     down.add_argument("revision", type=_given, help="the revision to go down to; 'base' removes everything")

@@ -40,8 +40,8 @@ async def upgrade_async(url: str, revision: str = "head", *, schema: str | None 
 
 
 async def apply_grants_async(url: str, *, schema: str | None = None, prefix: str = "horsies_") -> None:
-    """Run the SQL of `grants` as the account of the URL, which owns the tables; without `schema` for the schema that its
-    search_path leads to."""
+    """Run the SQL of `grants` as the account of the URL, which owns the tables; without `schema` for the schema that
+    its search_path leads to."""
 
     def work(connection: Connection) -> None:
         place = schema or connection.exec_driver_sql("SELECT current_schema()").scalar_one()

@@ -7,10 +7,10 @@ A view reads its tables with the rights of its owner, the owner of the tables: a
 on the view alone. It shows names of queues and counts, which every role of `grants` but the producer may see anyway.
 
 What it costs does not depend on the number of tasks that have ended. Queues and priorities are found by one descent of
-an index for each; ready tasks are counted up to a bound along the same indexes as claims. The order in these counts
-is the order of the index, and the first bound is a constant: with them the planner does not prefer a bitmap, which would
-be made of the whole queue before the first row is counted. A condition on `queue_name` is applied before anything is counted. Each priority has its own
-bound, which gets smaller when there are many pairs of queue and priority.
+an index for each; ready tasks are counted up to a bound along the same indexes as claims. The order in these counts is
+the order of the index, and the first bound is a constant: with them the planner does not prefer a bitmap, which would be
+made of the whole queue before the first row is counted. A condition on `queue_name` is applied before anything is
+counted. Each priority has its own bound, which gets smaller when there are many pairs of queue and priority.
 """
 
 from alembic import op
