@@ -8,7 +8,7 @@ on the view alone. It shows names of queues and counts, which every role of `gra
 
 What it costs does not depend on the number of tasks that have ended. Queues and priorities are found by one descent of
 an index for each; ready tasks are counted up to a bound along the same indexes as claims. The order in these counts is
-the order of the index, and the first bound is a constant: with them the planner does not prefer a bitmap, which would be
+the order of the index, and the first bound is a constant: with them the planner prefers no bitmap, which would be
 made of the whole queue before the first row is counted. A condition on `queue_name` is applied before anything is
 counted. Each priority has its own bound, which gets smaller when there are many pairs of queue and priority.
 """
