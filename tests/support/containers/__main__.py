@@ -1,13 +1,18 @@
 """From an empty directory to a task's result and scraped metrics, by the commands of deploy/docker alone."""
 
 import argparse
+import fcntl
 import os
+import pty
 import re
 import secrets
+import select
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -17,6 +22,7 @@ from tests.support.containers.services import Container, Network, Postgres
 from tests.support.waiting import eventually
 
 REPOSITORY = Path(__file__).parents[3]
+ENDED = "horsies_worker_attempts_ended_total"
 TOOLS = ("debootstrap", "unshare", "nsenter", "setpriv", "ip", "git", "uv")
 
 
@@ -110,11 +116,12 @@ def run(path: Path, builder: roots.Builder, folder: Path) -> None:
 
 
 def start(
-    name: str, services: dict[str, compose.Service], builder: roots.Builder, network: Network, folder: Path
-) -> Container:
+    name: str, services: dict[str, compose.Service], builder: roots.Builder, network: Network, folder: Path,
+    terminal: int = subprocess.DEVNULL,
+) -> Container:  # fmt: skip
     target = services[name].target
     assert target is not None, name
-    return Container(services[name], builder.root(target), network, folder / f"{name}.log")
+    return Container(services[name], builder.root(target), network, folder / f"{name}.log", terminal)
 
 
 def show_work(
@@ -126,15 +133,42 @@ def show_work(
     print(f"== run client: exit code {code}: {client.tail(1)}", flush=True)
     assert code == 0, client.tail()
     assert "5" in client.tail(1), client.tail()
-    print(f"== scrape worker: {scraped(network, 'worker', 10991, 'horsies_worker_attempts_total', 'shop.add')}")
+    print(f"== scrape worker: {scraped(network, 'worker', 10991, ENDED, 'task="shop.add"')}")
     for metric, mark in (("horsies_up", " 1.0"), ("horsies_workers{", "alive"), ("horsies_scheduler_up", " 1.0")):
         print(f"== scrape exporter: {scraped(network, 'exporter', 10990, metric, mark)}", flush=True)
     for name, port in (("worker", 10991), ("exporter", 10990)):
         for path in ("healthz", "readyz"):
             print(f"== GET {name}:{port}/{path}: {get(network, name, port, path)[0]}", flush=True)
     # sent by the scheduler
-    print(f"== scrape worker: {scraped(network, 'worker', 10991, 'horsies_worker_attempts_total', 'shop.tick')}")
+    print(f"== scrape worker: {scraped(network, 'worker', 10991, ENDED, 'task="shop.tick"')}")
+    show_dashboard(services, builder, network, folder)
     print(f"== health again: {[name for name, one in running.items() if one.await_health() >= 0]}", flush=True)
+
+
+def show_dashboard(
+    services: dict[str, compose.Service], builder: roots.Builder, network: Network, folder: Path
+) -> None:
+    """In a terminal, until it shows a live worker."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    container = start("dashboard", services, builder, network, folder, theirs)
+    os.close(theirs)
+    shown = b""
+
+    def look() -> bool:
+        nonlocal shown
+        container.require_running()
+        while select.select([ours], [], [], 0)[0]:
+            shown += os.read(ours, 65536)
+        return b"Workers" in shown and b"alive" in shown
+
+    try:
+        eventually(look, timeout=60, describe="the dashboard shows a live worker")
+        container.check_locks()
+        print(f"== run dashboard: a live worker is shown, after {len(shown)} bytes", flush=True)
+    finally:
+        os.close(ours)
+        container.kill()
 
 
 def get(network: Network, name: str, port: int, path: str) -> tuple[int, str]:

@@ -42,7 +42,10 @@ class Network:
 class Container:
     """One service, started from its image."""
 
-    def __init__(self, service: Service, root: Root, network: Network, log: Path) -> None:
+    def __init__(
+        self, service: Service, root: Root, network: Network, log: Path, terminal: int = subprocess.DEVNULL
+    ) -> None:
+        """`terminal`: the end of a pseudo-terminal for a service with `tty`; its output goes there, not to the log."""
         self.service = service
         self.image: Image = root.image
         self._network = network
@@ -63,7 +66,7 @@ class Container:
                     ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "sh", "-c", ENTER, "sh",
                      str(root.path), str(network.hosts), *tmpfs, "--", mode, *words]
                 ),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                stdin=terminal, stdout=output if terminal == subprocess.DEVNULL else terminal, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
     @property
