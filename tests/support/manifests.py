@@ -5,12 +5,16 @@ It knows what these files use (resources, components, labels, namespace, images,
 @kubernetes-models/keda and @kubernetes-models/prometheus-operator, from npm, those of the other kinds.
 """
 
+import contextlib
+import io
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +137,24 @@ def problems_of_other_kinds(manifests: list[Manifest]) -> list[str]:
         )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@cache
+def _help(words: tuple[str, ...]) -> str:
+    from horsies_schema.cli import main as migrate
+    from horsies_worker.cli import exporter_main, scheduler_main, worker_main
+
+    verbs = {"worker": worker_main, "scheduler": scheduler_main, "exporter": exporter_main, "migrate": migrate}
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+        verbs[words[0]]([*words[1:], "--help"])
+    assert told.getvalue(), words
+    return told.getvalue()
+
+
+def help_of(words: Sequence[str]) -> str:
+    """What `horsies WORDS --help` prints."""
+    return _help(tuple(words))
 
 
 def main() -> int:

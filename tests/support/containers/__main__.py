@@ -104,7 +104,8 @@ def run(path: Path, builder: roots.Builder, folder: Path) -> None:
             code, seconds = container.stop()
             allowed = container.service.grace_s
             print(f"== stop {name}: exit code {code}, {seconds:.1f} s of its {allowed:g} s", flush=True)
-            assert code == 0, container.tail()
+            # SIGTERM ends PgBouncer at once, which it calls a failure; its clients are gone by now
+            assert code == (1 if name == "pgbouncer" else 0), container.tail()
         assert server is not None
         server.stop()
     finally:
@@ -171,7 +172,7 @@ def show_dashboard(
     try:
         eventually(look, timeout=60, describe="the dashboard counts completed tasks")
         container.check_locks()
-        print(f"== run dashboard: the overview counts completed tasks", flush=True)
+        print("== run dashboard: the overview counts completed tasks", flush=True)
     finally:
         os.close(ours)
         container.kill()
