@@ -9,6 +9,7 @@ import horsies_schema
 from tests.support import factories
 from tests.support.apps import async_app_on
 from tests.support.factories import ago, ahead
+from tests.support.manifests import KUBERNETES, rendered
 from tests.support.postgres import Database
 from tests.support.roles import account, accounts, may
 
@@ -68,6 +69,16 @@ async def test_it_counts_what_the_queues_command_counts(db: Database) -> None:
     assert {name: (one.ready, one.claimed, one.running) for name, one in listed.items()} == {
         name: (row["ready"], row["claimed"], row["running"]) for name, row in found.items()
     }
+
+
+def test_the_query_of_the_manifest_counts_the_default_queue(db: Database) -> None:
+    (scaled,) = [one for one in rendered(KUBERNETES / "overlays/example") if one["kind"] == "ScaledObject"]
+    (trigger,) = scaled["spec"]["triggers"]
+    assert db.value(trigger["metadata"]["query"]) == 0
+    factories.task(db)
+    factories.task(db, "RUNNING")
+    factories.task(db, queue_name="other")
+    assert db.value(trigger["metadata"]["query"]) == 2
 
 
 # -- cost ----------------------------------------------------------------------------------------
