@@ -179,6 +179,15 @@ bench-poison: setup
 bench *args: setup
     {{run}} --with uvloop==0.23.0 python -m bench {{args}}
 
+# deploy/docker without a container engine, in roots made by debootstrap: build every image, start everything, send a task
+containers *args: setup
+    {{run}} python -m tests.support.containers {{args}}
+
+# the manifests of deploy/kubernetes against the published schemas; those of KEDA and Prometheus come from npm
+manifests: setup
+    {{run}} --with kubernetes-validate==1.37.0 pytest -n 0 -q tests/unit/deploy/test_kubernetes.py
+    {{run}} --with kubernetes-validate==1.37.0 python -m tests.support.manifests
+
 # wheels and sdists of all packages
 build:
     uv build --quiet --all-packages --out-dir dist

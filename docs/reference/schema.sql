@@ -1,4 +1,4 @@
--- The horsies schema at revision 0028, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0029, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -1786,6 +1786,177 @@ CREATE TABLE public.horsies_queue_state (
     CONSTRAINT ck_horsies_queue_state_time_range CHECK (((LEAST(paused_at, updated_at, declared_at, override_at) >= to_timestamp((0)::double precision)) AND (GREATEST(paused_at, updated_at, declared_at, override_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
 );
 
+CREATE TABLE public.horsies_tasks (
+    id character varying(36) NOT NULL,
+    task_name character varying(255) NOT NULL,
+    queue_name character varying(100) DEFAULT 'default'::character varying NOT NULL,
+    priority integer DEFAULT 100 NOT NULL,
+    args text,
+    kwargs text,
+    status character varying(20) DEFAULT 'PENDING'::character varying NOT NULL,
+    sent_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    enqueued_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
+    is_workflow_task boolean DEFAULT false NOT NULL,
+    claimed boolean DEFAULT false NOT NULL,
+    claimed_at timestamp with time zone,
+    claimed_by_worker_id character varying(255),
+    claim_expires_at timestamp with time zone,
+    claim_generation integer DEFAULT 0 NOT NULL,
+    started_at timestamp with time zone,
+    completed_at timestamp with time zone,
+    failed_at timestamp with time zone,
+    terminal_at timestamp with time zone,
+    cancel_requested_at timestamp with time zone,
+    result text,
+    failed_reason text,
+    error_code text,
+    good_until timestamp with time zone,
+    retry_count integer DEFAULT 0 NOT NULL,
+    max_retries integer DEFAULT 0 NOT NULL,
+    manual_retries integer DEFAULT 0 NOT NULL,
+    next_retry_at timestamp with time zone,
+    task_options text,
+    unique_key character varying(255),
+    progress jsonb,
+    worker_pid integer,
+    worker_hostname character varying(255),
+    worker_process_name character varying(255),
+    finalizing_at timestamp with time zone,
+    finalizing_by_worker_id text,
+    enqueue_sha character varying(64),
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    updated_at timestamp with time zone DEFAULT now() NOT NULL,
+    former_node_id character varying(36),
+    withdrawn boolean DEFAULT false NOT NULL,
+    metadata jsonb,
+    group_key character varying(255) COLLATE pg_catalog."C",
+    keep_until timestamp with time zone,
+    snoozes smallint DEFAULT 0 NOT NULL,
+    crash_count smallint DEFAULT 0 NOT NULL,
+    store_result boolean DEFAULT true NOT NULL,
+    keep_seconds integer,
+    CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at, keep_until, metadata))
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
+
+CREATE VIEW public.horsies_queue_load AS
+ WITH RECURSIVE alone AS (
+        ( SELECT t.queue_name,
+            t.priority
+           FROM public.horsies_tasks t
+          WHERE (((t.status)::text = 'PENDING'::text) AND (NOT t.withdrawn) AND (t.group_key IS NULL))
+          ORDER BY t.queue_name, t.priority
+         LIMIT 1)
+        UNION ALL
+         SELECT n.queue_name,
+            n.priority
+           FROM (alone p
+             CROSS JOIN LATERAL ( SELECT t.queue_name,
+                    t.priority
+                   FROM public.horsies_tasks t
+                  WHERE (((t.status)::text = 'PENDING'::text) AND (NOT t.withdrawn) AND (t.group_key IS NULL) AND (ROW((t.queue_name)::text, t.priority) > ROW((p.queue_name)::text, p.priority)))
+                  ORDER BY t.queue_name, t.priority
+                 LIMIT 1) n)
+        ), grouped AS (
+        ( SELECT t.queue_name,
+            t.priority
+           FROM public.horsies_tasks t
+          WHERE (((t.status)::text = 'PENDING'::text) AND (NOT t.withdrawn) AND (t.group_key IS NOT NULL))
+          ORDER BY t.queue_name, t.priority
+         LIMIT 1)
+        UNION ALL
+         SELECT n.queue_name,
+            n.priority
+           FROM (grouped p
+             CROSS JOIN LATERAL ( SELECT t.queue_name,
+                    t.priority
+                   FROM public.horsies_tasks t
+                  WHERE (((t.status)::text = 'PENDING'::text) AND (NOT t.withdrawn) AND (t.group_key IS NOT NULL) AND (ROW((t.queue_name)::text, t.priority) > ROW((p.queue_name)::text, p.priority)))
+                  ORDER BY t.queue_name, t.priority
+                 LIMIT 1) n)
+        ), held AS (
+        ( SELECT t.queue_name
+           FROM public.horsies_tasks t
+          WHERE ((t.status)::text = ANY ((ARRAY['CLAIMED'::character varying, 'RUNNING'::character varying])::text[]))
+          ORDER BY t.queue_name
+         LIMIT 1)
+        UNION ALL
+         SELECT n.queue_name
+           FROM (held h
+             CROSS JOIN LATERAL ( SELECT t.queue_name
+                   FROM public.horsies_tasks t
+                  WHERE (((t.status)::text = ANY ((ARRAY['CLAIMED'::character varying, 'RUNNING'::character varying])::text[])) AND ((t.queue_name)::text > (h.queue_name)::text))
+                  ORDER BY t.queue_name
+                 LIMIT 1) n)
+        ), name AS (
+         SELECT alone.queue_name
+           FROM alone
+        UNION
+         SELECT grouped.queue_name
+           FROM grouped
+        UNION
+         SELECT held.queue_name
+           FROM held
+        UNION
+         SELECT horsies_queue_state.queue_name
+           FROM public.horsies_queue_state
+        ), bound AS MATERIALIZED (
+         SELECT GREATEST((100)::bigint, (200000 / GREATEST((20)::bigint, (( SELECT count(*) AS count
+                   FROM alone) + ( SELECT count(*) AS count
+                   FROM grouped))))) AS tasks
+        )
+ SELECT name.queue_name,
+    waiting.ready,
+    work.claimed,
+    work.running,
+    ((
+        CASE
+            WHEN (pause.paused_at IS NULL) THEN waiting.ready
+            ELSE (0)::bigint
+        END + work.claimed) + work.running) AS load,
+    (COALESCE(EXTRACT(epoch FROM (statement_timestamp() - waiting.since)), (0)::numeric))::double precision AS oldest_ready_seconds,
+    (pause.paused_at IS NOT NULL) AS paused,
+    waiting.capped
+   FROM (((name
+     LEFT JOIN public.horsies_queue_state pause ON (((pause.queue_name)::text = (name.queue_name)::text)))
+     CROSS JOIN LATERAL ( SELECT (COALESCE(sum(x.ready), (0)::numeric))::bigint AS ready,
+            min(x.since) AS since,
+            COALESCE(bool_or((x.ready >= ( SELECT bound.tasks
+                   FROM bound))), false) AS capped
+           FROM ( SELECT count(*) AS ready,
+                    min(r.enqueued_at) AS since
+                   FROM (alone p
+                     CROSS JOIN LATERAL ( SELECT first.enqueued_at
+                           FROM ( SELECT t.enqueued_at
+                                   FROM public.horsies_tasks t
+                                  WHERE (((t.status)::text = 'PENDING'::text) AND (NOT t.withdrawn) AND (t.group_key IS NULL) AND ((t.queue_name)::text = (p.queue_name)::text) AND (t.priority = p.priority) AND (t.enqueued_at <= statement_timestamp()))
+                                  ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id
+                                 LIMIT 10000) first
+                         LIMIT ( SELECT bound.tasks
+                                   FROM bound)) r)
+                  WHERE ((p.queue_name)::text = (name.queue_name)::text)
+                  GROUP BY p.priority
+                UNION ALL
+                 SELECT count(*) AS ready,
+                    min(r.enqueued_at) AS since
+                   FROM (grouped p
+                     CROSS JOIN LATERAL ( SELECT first.enqueued_at
+                           FROM ( SELECT t.enqueued_at
+                                   FROM public.horsies_tasks t
+                                  WHERE (((t.status)::text = 'PENDING'::text) AND (NOT t.withdrawn) AND (t.group_key IS NOT NULL) AND ((t.queue_name)::text = (p.queue_name)::text) AND (t.priority = p.priority) AND (t.enqueued_at <= statement_timestamp()))
+                                  ORDER BY t.queue_name, t.priority, t.enqueued_at, t.id
+                                 LIMIT 10000) first
+                         LIMIT ( SELECT bound.tasks
+                                   FROM bound)) r)
+                  WHERE ((p.queue_name)::text = (name.queue_name)::text)
+                  GROUP BY p.priority) x) waiting)
+     CROSS JOIN LATERAL ( SELECT count(*) FILTER (WHERE ((t.status)::text = 'CLAIMED'::text)) AS claimed,
+            count(*) FILTER (WHERE ((t.status)::text = 'RUNNING'::text)) AS running
+           FROM public.horsies_tasks t
+          WHERE (((t.status)::text = ANY ((ARRAY['CLAIMED'::character varying, 'RUNNING'::character varying])::text[])) AND ((t.queue_name)::text = (name.queue_name)::text))) work);
+
+COMMENT ON VIEW public.horsies_queue_load IS 'Ready, claimed and running tasks of each queue, for autoscalers; see operations/deploying.md';
+
 CREATE TABLE public.horsies_rate_limits (
     name character varying(100) NOT NULL,
     key character varying(255) NOT NULL COLLATE pg_catalog."C",
@@ -1917,59 +2088,6 @@ CREATE TABLE public.horsies_task_sets (
     recorded_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     CONSTRAINT ck_horsies_task_sets_time_range CHECK (((LEAST(recorded_at) >= to_timestamp((0)::double precision)) AND (GREATEST(recorded_at) <= to_timestamp(('221845392000'::bigint)::double precision))))
 );
-
-CREATE TABLE public.horsies_tasks (
-    id character varying(36) NOT NULL,
-    task_name character varying(255) NOT NULL,
-    queue_name character varying(100) DEFAULT 'default'::character varying NOT NULL,
-    priority integer DEFAULT 100 NOT NULL,
-    args text,
-    kwargs text,
-    status character varying(20) DEFAULT 'PENDING'::character varying NOT NULL,
-    sent_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    enqueued_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
-    is_workflow_task boolean DEFAULT false NOT NULL,
-    claimed boolean DEFAULT false NOT NULL,
-    claimed_at timestamp with time zone,
-    claimed_by_worker_id character varying(255),
-    claim_expires_at timestamp with time zone,
-    claim_generation integer DEFAULT 0 NOT NULL,
-    started_at timestamp with time zone,
-    completed_at timestamp with time zone,
-    failed_at timestamp with time zone,
-    terminal_at timestamp with time zone,
-    cancel_requested_at timestamp with time zone,
-    result text,
-    failed_reason text,
-    error_code text,
-    good_until timestamp with time zone,
-    retry_count integer DEFAULT 0 NOT NULL,
-    max_retries integer DEFAULT 0 NOT NULL,
-    manual_retries integer DEFAULT 0 NOT NULL,
-    next_retry_at timestamp with time zone,
-    task_options text,
-    unique_key character varying(255),
-    progress jsonb,
-    worker_pid integer,
-    worker_hostname character varying(255),
-    worker_process_name character varying(255),
-    finalizing_at timestamp with time zone,
-    finalizing_by_worker_id text,
-    enqueue_sha character varying(64),
-    created_at timestamp with time zone DEFAULT now() NOT NULL,
-    updated_at timestamp with time zone DEFAULT now() NOT NULL,
-    former_node_id character varying(36),
-    withdrawn boolean DEFAULT false NOT NULL,
-    metadata jsonb,
-    group_key character varying(255) COLLATE pg_catalog."C",
-    keep_until timestamp with time zone,
-    snoozes smallint DEFAULT 0 NOT NULL,
-    crash_count smallint DEFAULT 0 NOT NULL,
-    store_result boolean DEFAULT true NOT NULL,
-    keep_seconds integer,
-    CONSTRAINT ck_horsies_tasks_sound CHECK (public.horsies_task_is_sound(task_name, queue_name, unique_key, priority, status, claimed, claimed_by_worker_id, claimed_at, claim_expires_at, claim_generation, started_at, good_until, worker_pid, finalizing_at, completed_at, failed_at, terminal_at, result, error_code, retry_count, max_retries, manual_retries, sent_at, enqueued_at, cancel_requested_at, next_retry_at, created_at, updated_at, keep_until, metadata))
-)
-WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.01', autovacuum_vacuum_threshold='1000', autovacuum_analyze_scale_factor='0.02');
 
 CREATE TABLE public.horsies_unique_keys (
     task_name character varying(255) NOT NULL,

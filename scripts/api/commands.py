@@ -1,12 +1,10 @@
 """Arguments and options of every command, as its parser has them."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import horsies.cli
-
-Main = Callable[[Sequence[str]], int | None]
 
 
 def lines() -> Iterator[str]:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import horsies_schema
-from horsies._pg.schema_guard import REQUIRED_REVISION
+from horsies._pg.schema_guard import HEAD_REVISION
 from horsies.operate.doctor import Severity, expected
 from tests.support import catalog, factories
 from tests.support.apps import make_app
@@ -67,7 +67,7 @@ def test_an_old_revision(db: Database) -> None:
     horsies_schema.downgrade(db.url, "0007")
     found = [one for one in look(db) if one.severity is not Severity.OK]
     assert [one.severity for one in found] == [Severity.PROBLEM, Severity.WARN]
-    assert found[0].what == f"the database is at revision 0007, this release needs {REQUIRED_REVISION}"
+    assert found[0].what == f"the database is at revision 0007, this release needs {HEAD_REVISION}"
     assert found[0].fix == "run `horsies-migrate up`"
     assert "nothing can be said before that of: workers" in found[1].what
 

@@ -12,6 +12,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from horsies_schema.migrate import (
         MigrationError as MigrationError,
+        apply_grants as apply_grants,
+        apply_grants_async as apply_grants_async,
         check as check,
         check_async as check_async,
         current as current,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MigrationError",
+    "apply_grants",
+    "apply_grants_async",
     "check",
     "check_async",
     "current",

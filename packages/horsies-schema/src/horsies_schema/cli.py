@@ -17,8 +17,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     progress = Progress()
     _log_to_stderr(progress)
     from horsies_schema.errors import ExitCode, MigrationError
-    from horsies_schema.migrate import check, current, downgrade, head, sql, upgrade
-    from horsies_schema.roles import grants
+    from horsies_schema.migrate import apply_grants, check, current, downgrade, head, sql, upgrade
+    from horsies_schema.roles import ROLES, grants
 
     def on_step(revision: str, number: int, total: int | None) -> None:
         progress.show(f"revision {revision}, {number}{f' of {total}' if total else ''}")
@@ -26,9 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         match options.verb:
             case "up":
+                if options.grants and options.revision != "head":
+                    raise MigrationError("--grants needs the newest revision: name none", ExitCode.USAGE)
                 with progress:
                     found = upgrade(_url(options), options.revision, schema=options.schema, on_step=on_step)
                 print(f"at revision {found}")
+                if options.grants:
+                    apply_grants(_url(options), schema=options.schema, prefix=options.prefix)
+                    print(f"granted to {', '.join(options.prefix + name for name in ROLES)}")
             case "down":
                 if not options.yes:
                     raise MigrationError(
@@ -145,6 +150,12 @@ def build_parser(prog: str = "horsies-migrate") -> Parser:
 
     up = verb("up", "upgrade the database, to the newest revision unless one is named")
     up.add_argument("revision", nargs="?", type=_given, default="head", help="default: the newest")
+    up.add_argument(
+        "--grants",
+        action="store_true",
+        help="afterwards run the SQL of `grants`, for a job that migrates with every deploy; the account of the URL "
+        "must own the tables, and create the roles where they do not exist yet",
+    )
     down = verb("down", "downgrade the database; drops what the later revisions made")
     down.add_argument("revision", type=_given, help="the revision to go down to; 'base' removes everything")
     down.add_argument("--yes", action="store_true", help="yes, drop the tables and their data")
@@ -165,7 +176,8 @@ def build_parser(prog: str = "horsies-migrate") -> Parser:
         connects=False,
         schema="public",
     )
-    roles.add_argument("--prefix", default="horsies_", help="beginning of the roles' names (default: %(default)s)")
+    for sub in (up, roles):
+        sub.add_argument("--prefix", default="horsies_", help="beginning of the roles' names (default: %(default)s)")
     return parser
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any, TypeVar
 
+import asyncpg
 from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
@@ -22,7 +23,12 @@ from horsies_schema.connection import (
 )
 from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.errors import ExitCode, MigrationError as MigrationError
+<<<<<<< HEAD
 from horsies_schema.revisions import alembic_config, head as head, steps_between
+=======
+from horsies_schema.revisions import alembic_config, head as head
+from horsies_schema.roles import grants
+>>>>>>> deploy
 
 T = TypeVar("T")
 
@@ -45,9 +51,38 @@ async def upgrade_async(
     return await under_lock(url, schema, work)
 
 
+<<<<<<< HEAD
 async def downgrade_async(
     url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None
 ) -> str | None:
+=======
+async def apply_grants_async(url: str, *, schema: str | None = None, prefix: str = "horsies_") -> None:
+    """Run the SQL of `grants` as the account of the URL, which owns the tables; without `schema` for the schema that
+    its search_path leads to."""
+
+    def work(connection: Connection) -> None:
+        place = schema or connection.exec_driver_sql("SELECT current_schema()").scalar_one()
+        connection.commit()  # the SQL has a transaction of its own
+        text = grants(schema=place, prefix=prefix)
+
+        async def run(raw: Any) -> None:
+            try:
+                await raw.execute(text)  # several statements at once, which SQLAlchemy's own calls do not take
+            except asyncpg.PostgresError as error:
+                await raw.execute("ROLLBACK")
+                raise MigrationError(
+                    f"the rights were not granted: {str(error).splitlines()[0]}; let the owner of the tables, or an "
+                    "administrator, run what `horsies-migrate grants` prints",
+                    ExitCode.UNSUITABLE,
+                ) from error
+
+        connection.connection.run_async(run)
+
+    await under_lock(url, schema, work)
+
+
+async def downgrade_async(url: str, revision: str, *, schema: str | None = None) -> str | None:
+>>>>>>> deploy
     """Take the database down to `revision` ("base" removes everything). Data in dropped tables is gone."""
 
     def work(connection: Connection) -> str | None:
@@ -89,7 +124,16 @@ def upgrade(url: str, revision: str = "head", *, schema: str | None = None, on_s
     return _blocking(lambda: upgrade_async(url, revision, schema=schema, on_step=on_step))
 
 
+<<<<<<< HEAD
 def downgrade(url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None) -> str | None:
+=======
+def apply_grants(url: str, *, schema: str | None = None, prefix: str = "horsies_") -> None:
+    """See `apply_grants_async`."""
+    _blocking(lambda: apply_grants_async(url, schema=schema, prefix=prefix))
+
+
+def downgrade(url: str, revision: str, *, schema: str | None = None) -> str | None:
+>>>>>>> deploy
     """See `downgrade_async`."""
     return _blocking(lambda: downgrade_async(url, revision, schema=schema, on_step=on_step))
 

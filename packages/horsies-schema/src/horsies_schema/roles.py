@@ -8,6 +8,8 @@ from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.models import Base
 from horsies_schema.revisions import head
 
+ROLES: Final = ("producer", "worker", "viewer", "operator")
+
 # A viewer sees states, counts, codes and names: not what a task was told, what it answered, nor a message that quotes
 # either. A hash of arguments is no secret's cover: few values are tried quickly.
 PRIVATE: Final = {
@@ -104,6 +106,9 @@ STOP: Final = "horsies_stop_workflows(text[], text, text, text, text, text, text
 # It runs with the rights of its caller, too; only roles that send may execute it.
 SEND_FROM_SQL: Final = "horsies_send(text, jsonb, jsonb)"
 
+# Views read their tables with the rights of the tables' owner; this one has names of queues and counts only.
+QUEUE_LOAD: Final = "horsies_queue_load"
+
 # They run with the rights of their caller, and PUBLIC may execute them; a database may have taken that away.
 _SENT: Final = "varchar, varchar, int, timestamptz, timestamptz, interval, timestamptz, interval, int, text, jsonb"
 SEND: Final = (
@@ -148,9 +153,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
     def on(*names: str) -> str:
         return ", ".join(f"{place}.{name}" for name in names)
 
-    producer, worker, viewer, operator = roles = [
-        quote_identifier(prefix + name) for name in ("producer", "worker", "viewer", "operator")
-    ]
+    producer, worker, viewer, operator = roles = [quote_identifier(prefix + name) for name in ROLES]
     everyone = ", ".join(roles)
     lines = [
         "-- Roles without login: grant them to the accounts that your services use,",
@@ -172,6 +175,7 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         "",
         "-- take back what an older release granted, columns included",
         f"REVOKE ALL ON {on(VERSION_TABLE, *tables)} FROM {everyone};",
+        f"REVOKE ALL ON {on(QUEUE_LOAD)} FROM PUBLIC, {everyone};",
         f"REVOKE ALL ON FUNCTION {on(START, STOP, PURGE, SIGNAL, FORGET, COMPLETE, SEND_FROM_SQL, SEND_UNIQUE)}"
         f" FROM PUBLIC, {everyone};",
         f"REVOKE ALL ON FUNCTION {on(*CANCEL)} FROM PUBLIC, {everyone};",
@@ -202,6 +206,9 @@ def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
         lines.append(f"GRANT SELECT ({', '.join(columns_without(name, PRIVATE))}) ON {on(name)} TO {viewer};")
     lines += [
         f"GRANT EXECUTE ON FUNCTION {on(RATE_ROOM)} TO {viewer};",
+        f"GRANT SELECT ON {on(QUEUE_LOAD)} TO {viewer}, {operator}, {worker};",
+        "-- the account of an autoscaler needs no role:",
+        f"--   GRANT USAGE ON SCHEMA {place} TO <account>; GRANT SELECT ON {on(QUEUE_LOAD)} TO <account>;",
         "",
         "-- operator: sees everything; cancels, retries, requeues, purges ended tasks, pauses, steers schedules",
         f"GRANT SELECT ON {on(*(name for name in tables if name not in SECRET))} TO {operator};",
