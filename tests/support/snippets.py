@@ -82,8 +82,9 @@ def code_of(page: str, selector: str) -> list[str]:
 
 
 def operator_commands(block: Block) -> list[list[str]] | None:
-    """The arguments of each `horsies ...` line, if all lines are commands of an operator."""
-    if block.language not in ("sh", "bash"):
+    """The arguments of each `horsies ...` line, if all lines are commands of an operator and none of them says that it
+    cannot be run here."""
+    if block.reason or block.language not in ("sh", "bash"):
         return None
     found: list[list[str]] = []
     for line in block.code.splitlines():

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from horsies import HorsiesDeprecationWarning
+from tests.support.snippets import code_of
 
 Verb = Callable[[], None]
 
@@ -68,3 +69,12 @@ def test_a_filter_may_turn_it_into_an_error_each_time(old_verb: Verb) -> None:
         for _ in range(2):
             with pytest.raises(HorsiesDeprecationWarning):
                 old_verb()
+
+
+@pytest.mark.runs("docs/reference/support.md", "python")
+def test_the_filter_of_the_support_page_finds_them(old_verb: Verb) -> None:
+    (snippet,) = code_of("docs/reference/support.md", "python")
+    with warnings.catch_warnings():
+        exec(compile(snippet, "support.md", "exec"), {})
+        with pytest.raises(HorsiesDeprecationWarning):
+            old_verb()
