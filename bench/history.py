@@ -86,7 +86,11 @@ class Database:
 
     def grow(self, rows: int, keep_free: int) -> None:
         """Insert until there are so many. The older rows come first in the table, as in one that was filled by time."""
-        began, first, times = time.monotonic(), self.rows, {"last": self.last, "total": self.largest, "apart": self.apart_s}
+        began, first, times = (
+            time.monotonic(),
+            self.rows,
+            {"last": self.last, "total": self.largest, "apart": self.apart_s},
+        )
         while self.rows < rows:
             if shutil.disk_usage(self.sut.servers.directory).free < keep_free:
                 print(f"the disk is nearly full: {self.rows:,} instead of {rows:,} rows", flush=True)
@@ -94,7 +98,9 @@ class Database:
             until = min(rows, self.rows + CHUNK)
             with self.connection.transaction():
                 # no notifications, and no check that the task of an attempt exists
-                self.connection.execute("SET LOCAL session_replication_role = replica; SET LOCAL synchronous_commit = off")
+                self.connection.execute(
+                    "SET LOCAL session_replication_role = replica; SET LOCAL synchronous_commit = off"
+                )
                 self.connection.execute(LOAD, {"begin": self.rows, "end": until, **times})
             self.rows = until
             if until % (CHUNK * 8) == 0:
@@ -140,7 +146,14 @@ def drains(few: Database, many: Database, tasks: int, rounds: int) -> list[Row]:
 def ratio(title: str, few: list[float], many: list[float]) -> Row:
     one, other = statistics.median(few), statistics.median(many)
     each = [after / max(before, 1e-9) for before, after in zip(few, many, strict=True)]
-    return {"figure": title, "few": one, "many": other, "ratio": other / max(one, 1e-9), "smallest": min(each), "largest": max(each)}
+    return {
+        "figure": title,
+        "few": one,
+        "many": other,
+        "ratio": other / max(one, 1e-9),
+        "smallest": min(each),
+        "largest": max(each),
+    }
 
 
 async def dashboard(few: Database, many: Database, rounds: int) -> list[Row]:
@@ -149,7 +162,9 @@ async def dashboard(few: Database, many: Database, rounds: int) -> list[Row]:
     asked = []
     for one in (few, many):
         source = PostgresSource(PostgresConfig(one.sut.url, pool_max_size=1, application_name="horsies tui"))
-        asked.append(queries(source, one.sut.broker.value("SELECT id FROM horsies_tasks WHERE status = 'FAILED' LIMIT 1")))
+        asked.append(
+            queries(source, one.sut.broker.value("SELECT id FROM horsies_tasks WHERE status = 'FAILED' LIMIT 1"))
+        )
     for name in asked[0]:
         if name.startswith(("worker 24", "workflow")):
             continue  # no rows of these here
@@ -186,7 +201,9 @@ def commands(few: Database, many: Database, rounds: int) -> list[Row]:
 
 async def prune(database: Database, hours: int) -> int:
     """One run of the worker's own pruner, with its rests. How many tasks it deleted."""
-    before = database.sut.broker.value("SELECT count(*) FROM horsies_tasks WHERE terminal_at < now() - make_interval(hours => %s)", hours)
+    before = database.sut.broker.value(
+        "SELECT count(*) FROM horsies_tasks WHERE terminal_at < now() - make_interval(hours => %s)", hours
+    )
     config = AppConfig(PostgresConfig(database.sut.url), recovery=RecoveryConfig(terminal_record_retention_hours=hours))
     session = Session(config.broker, "pruner", Queries(None, Identity("bench", "bench", 1)))
     try:
@@ -232,14 +249,27 @@ def vacuums(few: Database, many: Database) -> list[Row]:
     rows: list[Row] = []
     for name, one in found.items():
         for table, live, dead, count, analyzed in one.connection.execute(AUTOVACUUM):
-            rows.append({"figure": f"autovacuum of {table} in {name}", "live": live, "dead": dead, "runs": count, "analyses": analyzed})
+            rows.append(
+                {
+                    "figure": f"autovacuum of {table} in {name}",
+                    "live": live,
+                    "dead": dead,
+                    "runs": count,
+                    "analyses": analyzed,
+                }
+            )
     return rows
 
 
 @contextlib.contextmanager
 def both(largest: int) -> Iterator[tuple[Database, Database]]:
     """With a worker for each database. Autovacuum is as PostgreSQL has it."""
-    with running(with_redis=False, max_wal_size="4GB", checkpoint_timeout="15min", maintenance_work_mem="512MB") as servers, contextlib.ExitStack() as stack:
+    with (
+        running(
+            with_redis=False, max_wal_size="4GB", checkpoint_timeout="15min", maintenance_work_mem="512MB"
+        ) as servers,
+        contextlib.ExitStack() as stack,
+    ):
         suts = [stack.enter_context(SystemUnderTest(HORSIES, servers, name)) for name in ("few", "many")]
         yield Database(suts[0], FEW), Database(suts[1], largest)
 
@@ -252,7 +282,9 @@ def measure(few: Database, many: Database, tasks: int, rounds: int, prunes: int)
         for one in work():
             rows.append(one)
             if "ratio" in one:
-                support.row(str(one["figure"]), *(one[name] for name in ("few", "many", "ratio", "smallest", "largest")))
+                support.row(
+                    str(one["figure"]), *(one[name] for name in ("few", "many", "ratio", "smallest", "largest"))
+                )
             else:
                 print("  ", one, flush=True)
 
