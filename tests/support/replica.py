@@ -33,7 +33,19 @@ class Replica:
         self._folder.mkdir()
         if self._account is not None:
             os.chown(self._folder, self._account.uid, self._account.gid)
-        copy = ("-D", str(self._data), "-R", "-h", str(self._primary_socket), "-p", "5432", "-U", "postgres", "-c", "fast")
+        copy = (
+            "-D",
+            str(self._data),
+            "-R",
+            "-h",
+            str(self._primary_socket),
+            "-p",
+            "5432",
+            "-U",
+            "postgres",
+            "-c",
+            "fast",
+        )
         self._run("pg_basebackup", *copy)
         self.start()
 

@@ -137,6 +137,7 @@ _BUILT_IN: Final[dict[str, tuple[Command, str]]] = {
         "list, make and change schedules; their last runs; run one now, pause and resume",
     ),
     "workflows": (_command("workflows"), "runs of workflows: list, show, check, pause, resume, cancel, retry"),
+    "capacity": (_command("capacity"), "what a load needs: connections, processes, WAL, disk, vacuum, CPU"),
     "version": (_version, "print the versions of the installed packages"),
 }
 

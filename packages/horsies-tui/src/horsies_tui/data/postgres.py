@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from horsies import AppConfig, Horsies, PostgresConfig, ResilienceConfig
 from horsies._pg import channels
