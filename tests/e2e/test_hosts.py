@@ -17,7 +17,7 @@ from tests.support.worker_app import VARIABLE
 from tests.support.workers import ROOT, Chaos, WorkerProcess, describe, ended, start_worker, tasks_on
 
 HEALED_S = 90.0
-"""A dead host's sessions end by TCP keepalive after about 11 s, and its workers are judged after three missed beats. The
+"""A dead host's sessions end by TCP keepalive after about 11 s; its workers are judged after three missed beats. The
 test prints what it took. It fails far above that, because a starved machine makes a judge begin its watch again. The
 thresholds alone would take 300 s."""
 CONFIG = {

@@ -33,7 +33,7 @@ def test_disk_and_wal() -> None:
     assert found.bytes_per_task == pytest.approx(8_192 / 13 + 8_192 / 43 + 213)
     assert found.disk_bytes == pytest.approx(found.rows * found.bytes_per_task * 1.15)
     each = 2_040 + 1.2 * 150 + 1_100
-    assert found.wal_bytes_per_day == pytest.approx(86_400 * (500 * each + 36 * 260 + 650_000 / 300))
+    assert found.wal_bytes_per_day == pytest.approx(86_400 * (500 * each + 36 * 260 + 80_000 / 300))
 
 
 def test_vacuum() -> None:
