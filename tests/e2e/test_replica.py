@@ -17,8 +17,9 @@ from horsies.operate.filters import TaskFilter
 from horsies.operate.views import WorkerLiveness
 from horsies_tui.data.filters import Query
 from horsies_tui.data.postgres import PostgresSource
-from horsies_tui.data.source import Target
+from horsies_tui.data.source import SourceError, Target
 from tests.support import factories, postgres
+from tests.support.apps import UNREACHABLE
 from tests.support.exporters import environment, exporter
 from tests.support.replica import Replica, replicated
 from tests.support.waiting import eventually
@@ -236,6 +237,19 @@ async def test_the_dashboard_reads_the_replica_and_acts_on_the_primary(replica: 
         shown = await source.tasks(Query(), since=None, after=None, limit=10)
         assert [one.status for one in shown.rows] == ["PENDING"]
         assert replica.primary.value("SELECT status FROM horsies_tasks") == "CANCELLED"
+    finally:
+        await source.close()
+
+
+async def test_the_dashboard_reads_on_while_the_primary_is_away(replica: Replica) -> None:
+    task = factories.task(replica.primary)
+    replica.catch_up()
+    source = PostgresSource(PostgresConfig(UNREACHABLE, replica_url=replica.db.url))
+    try:
+        shown = await source.tasks(Query(), since=None, after=None, limit=10)
+        assert [one.id for one in shown.rows] == [task]
+        with pytest.raises(SourceError):
+            await source.session()
     finally:
         await source.close()
 

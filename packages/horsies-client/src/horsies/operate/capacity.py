@@ -54,12 +54,12 @@ RESERVED: Final = Coefficient(10, "connections for migrations, the exporter, the
 DRAIN: Final = Coefficient(11_000, "tasks per second of no-ops that one server has drained", "just bench")
 
 SERVER_CPU: Final[Sequence[tuple[float, float]]] = (
-    (20, 1_400), (50, 1_130), (100, 970), (200, 770), (400, 470), (800, 330), (11_000, 80),
+    (20, 1_400), (50, 1_100), (100, 900), (200, 680), (400, 410), (800, 290), (11_000, 80),
 )  # fmt: skip
 """Tasks per second that are sent one by one, and µs of the server for each: the more come, the more share a claim and a
 commit. The last point is the drain of a full queue. Source: `just bench capacity`, `just bench`."""
 WORKER_CPU: Final[Sequence[tuple[float, float]]] = (
-    (20, 1_150), (50, 740), (100, 540), (200, 390), (400, 220), (800, 140), (11_000, 62),
+    (20, 1_100), (50, 700), (100, 490), (200, 345), (400, 190), (800, 125), (11_000, 62),
 )  # fmt: skip
 """The same for the worker, without the user's code."""
 
