@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -84,8 +85,9 @@ class Database:
         self.rows, self.largest, self.apart_s = 0, largest, DAYS * 86_400 / largest
         self.last = sut.broker.value("SELECT now() - interval '1 hour'")
 
-    def grow(self, rows: int, keep_free: int) -> None:
-        """Insert until there are so many. The older rows come first in the table, as in one that was filled by time."""
+    def grow(self, rows: int, keep_free: int, seconds: float = math.inf) -> None:
+        """Insert until there are so many, or the time is over. The older rows come first in the table, as in one that was
+        filled by time."""
         began, first, times = (
             time.monotonic(),
             self.rows,
@@ -94,6 +96,9 @@ class Database:
         while self.rows < rows:
             if shutil.disk_usage(self.sut.servers.directory).free < keep_free:
                 print(f"the disk is nearly full: {self.rows:,} instead of {rows:,} rows", flush=True)
+                return
+            if time.monotonic() > began + seconds:
+                print(f"the time is over: {self.rows:,} instead of {rows:,} rows", flush=True)
                 return
             until = min(rows, self.rows + CHUNK)
             with self.connection.transaction():
@@ -194,7 +199,8 @@ def commands(few: Database, many: Database, rounds: int) -> list[Row]:
                 done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
                 spent[which].append(time.perf_counter() - began)
                 if done.returncode > (words == ["doctor"]):  # what the doctor finds here is no matter
-                    raise SystemExit(f"{title}: {done.stderr[-800:]}")
+                    # a command that ends at its time limit is a result, too
+                    print(f"  {title}: {'many' if which else 'few'}: {done.stderr.strip()[:300]}", flush=True)
         rows.append(ratio(f"{title}, s", *spent))
     return rows
 
@@ -274,7 +280,7 @@ def both(largest: int) -> Iterator[tuple[Database, Database]]:
         yield Database(suts[0], FEW), Database(suts[1], largest)
 
 
-def measure(few: Database, many: Database, tasks: int, rounds: int, prunes: int) -> list[Row]:
+def measure(few: Database, many: Database, tasks: int, rounds: int, prunes: int, *, reads: bool) -> list[Row]:
     rows: list[Row] = []
 
     def step(title: str, work: Callable[[], list[Row]]) -> None:
@@ -289,8 +295,9 @@ def measure(few: Database, many: Database, tasks: int, rounds: int, prunes: int)
                 print("  ", one, flush=True)
 
     step("bytes per task", lambda: [{"figure": f"size: {name}", "bytes": size} for name, size in sizes(many).items()])
-    step("dashboard", lambda: asyncio.run(dashboard(few, many, rounds * 3)))
-    step("commands", lambda: commands(few, many, rounds))
+    if reads:
+        step("dashboard", lambda: asyncio.run(dashboard(few, many, rounds * 3)))
+        step("commands", lambda: commands(few, many, rounds))
     with few.sut.workers(), many.sut.workers():
         for one in (few, many):
             rate(one.sut, 2_000)
@@ -307,6 +314,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prune", type=int, default=200_000, help="rows to prune at each size")
     parser.add_argument("--keep-free-gb", type=int, default=25)
+    parser.add_argument("--load-seconds", type=float, default=math.inf, help="load for no longer than that, each time")
+    parser.add_argument("--no-reads", action="store_true", help="leave out the dashboard and the commands")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     given = parser.parse_args(arguments or [])
     found: dict[str, Any] = {}
@@ -316,12 +325,12 @@ def main(arguments: list[str] | None = None) -> int:
         few.vacuum()
         for size in sizes_asked:
             began = time.monotonic()
-            many.grow(size, given.keep_free_gb * 2**30)
+            many.grow(size, given.keep_free_gb * 2**30, given.load_seconds)
             loaded = time.monotonic() - began
             many.vacuum()
             print(f"\n== {many.rows:,} finished tasks, loaded in {loaded:,.0f} s\n", flush=True)
             support.row("", "few", "many", "ratio", "smallest", "largest")
-            found[str(many.rows)] = measure(few, many, given.tasks, given.rounds, given.prune)
+            found[str(many.rows)] = measure(few, many, given.tasks, given.rounds, given.prune, reads=not given.no_reads)
             if given.json:
                 given.json.write_text(json.dumps(found, indent=1))
     return 0

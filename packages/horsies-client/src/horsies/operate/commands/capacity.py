@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
             continue
         kind = int if one.type in (int, "int") else float
         is_needed = default is MISSING
-        told = "" if is_needed else f" (default: {default:g})"  # type: ignore[str-format]
+        told = "" if is_needed else f" (default: {default:g})"
         parser.add_argument(
             flag, type=kind, metavar="N", required=is_needed and "--coefficients" not in argv,
             default=None if is_needed else default, help=_HELP[one.name] + told,
