@@ -5,17 +5,18 @@ full     all scenarios, half an hour or more
 against  this working tree beside another commit of horsies, in turns, as ratios
 peers    install the peers into a cache outside the repository; `peers NAME,NAME` installs only these
 report   the tables of a run's JSON as Markdown, for the documentation
-NAME     one or more of the single benches; `fleet` has parts and options of its own:
+NAME     one or more of the single benches; `fleet`, `history` and `capacity` have options of their own:
 """
 
 import importlib
 import sys
 from pathlib import Path
 
-from bench import fleet
+from bench import capacity, fleet, history
 from bench.compare import against, install, report, results, run, systems
 
 SHARED = ("bare_sql", "support")
+WITH_OPTIONS = {"fleet": fleet.main, "history": history.main, "capacity": capacity.main}
 
 
 def main(arguments: list[str]) -> int:
@@ -30,8 +31,8 @@ def main(arguments: list[str]) -> int:
     if command == "report" and rest:
         print(report.markdown(results.read(Path(rest[0]))))
         return 0
-    if command == "fleet":
-        return fleet.main(rest)
+    if command in WITH_OPTIONS:
+        return WITH_OPTIONS[command](rest)
     names = [path.stem for path in sorted(Path(__file__).parent.glob("[!_]*.py")) if path.stem not in SHARED]
     if command == "--list" or not {command, *rest} <= {*names}:
         print(__doc__, *(f"  {name:15} {_title(name)}" for name in names), sep="\n")

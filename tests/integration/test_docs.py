@@ -404,7 +404,8 @@ COMMANDS = {
     "stale": (("list",), ("fail",), ("requeue",)), "check": ((),),
     "queues": (("list",), ("pause",), ("resume",), ("show",), ("set",), ("unset",), ("groups",)),
     "limits": (("list",), ("set",), ("unset",)), "keys": (("list",), ("release",)),
-    "version": ((),), "exporter": ((),), "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
+    "version": ((),), "exporter": ((),), "capacity": ((),),
+    "schedules": (("list",), ("run-now",), ("pause",), ("resume",)),
     "workflows": (
         ("list",), ("show",), ("check",), ("waiting",), ("signal",), ("pause",), ("resume",), ("cancel",), ("retry",),
     ),

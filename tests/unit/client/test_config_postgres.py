@@ -23,6 +23,7 @@ def test_postgres_defaults() -> None:
     assert dataclasses.asdict(config) == {
         "database_url": URL,
         "direct_url": None,
+        "replica_url": None,
         "schema": None,
         "pooler": False,
         "sslmode": None,

@@ -128,6 +128,8 @@ class AppRuntime:
         await asyncio.to_thread(self.close)
 
     async def _close_here(self) -> None:
+        if self._broker is not None:
+            await self._broker.close_replica()
         if self._database is not None:
             await self._database.close_here()
 

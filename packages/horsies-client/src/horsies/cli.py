@@ -194,11 +194,15 @@ def _of_operators(name: str, about: str) -> tuple[Command, BuildParser, str]:
     """A command with its own module, which is imported when the command runs."""
 
     def built() -> Any:
-        from importlib import import_module
-
-        return import_module(f"horsies.operate.commands.{name}").build()
+        return _module(name).build()
 
     return (lambda argv: built().run(argv)), (lambda: built().parser), about
+
+
+def _module(name: str) -> Any:
+    from importlib import import_module
+
+    return import_module(f"horsies.operate.commands.{name}")
 
 
 _BUILT_IN: Final[dict[str, tuple[Command, BuildParser, str]]] = {
@@ -217,6 +221,11 @@ _BUILT_IN: Final[dict[str, tuple[Command, BuildParser, str]]] = {
         "schedules", "list, make and change schedules; their last runs; run one now, pause and resume"
     ),
     "workflows": _of_operators("workflows", "runs of workflows: list, show, check, pause, resume, cancel, retry"),
+    "capacity": (
+        lambda argv: _module("capacity").main(argv),
+        lambda: _module("capacity").build_parser(),
+        "what a load needs: connections, processes, WAL, disk, vacuum, CPU",
+    ),
     "completion": (_completion, _completion_parser, "print the completion script of bash, zsh or fish"),
     "version": (_version, _version_parser, "print the versions of the installed packages"),
 }

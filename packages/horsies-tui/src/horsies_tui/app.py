@@ -174,6 +174,8 @@ class Dashboard(App[None]):
         else:
             mode = "paused" if self._is_paused else "demo" if self._is_demo else "live" if self._is_live else "polling"
         place = f"{self.session.database} as {self.session.role}" if self.session.database else ""
+        if place and (origin := self.source.origin()):
+            place += f" · {inert(origin, 120)}"
         looks_only = self._read_only or not _acts(self.session.rights)
         window = self.window.name if screen.HAS_WINDOW else ""
         state = BarState(place, mode, age, window, looks_only, screen.note)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from horsies._command_line import Parser
-from horsies.config.postgres import DATABASE_URL_VARIABLE, PostgresConfig
+from horsies.config.postgres import DATABASE_URL_VARIABLE, REPLICA_URL_VARIABLE, PostgresConfig
 from horsies.errors import HorsiesError, UsageError
 from horsies_tui.data.feed import SLOW_S
 
@@ -61,6 +61,8 @@ def build_parser(prog: str = "horsies tui") -> Parser:
     parser = Parser(prog=prog, description="Worker states and stale tasks, live.", examples=examples)
     parser.add_argument("--database-url", metavar="URL", help=f"default: the environment's {DATABASE_URL_VARIABLE}")
     parser.add_argument("--direct-url", metavar="URL", help="past a transaction-mode pooler, for notifications")
+    parser.add_argument("--replica-url", metavar="URL", help="read from this streaming replica; actions go to the "
+                        f"primary (default: {REPLICA_URL_VARIABLE}, if {DATABASE_URL_VARIABLE} is used)")  # fmt: skip
     parser.add_argument("--schema", help="where the horsies tables are, if not in the search_path")
     parser.add_argument("--read-only", action="store_true", help="look only: no action is offered")
     parser.add_argument("--refresh", type=float, default=SLOW_S, metavar="SECONDS", help="poll (default: %(default)g)")
@@ -84,8 +86,9 @@ def _config(options: argparse.Namespace) -> PostgresConfig:
             f"no database: give --database-url, or set {DATABASE_URL_VARIABLE}; --demo shows made-up data without one"
         )
     direct_url = options.direct_url or os.environ.get(DIRECT_URL_VARIABLE) or None
+    replica_url = options.replica_url or (None if options.database_url else os.environ.get(REPLICA_URL_VARIABLE))
     return PostgresConfig(
-        options.database_url, direct_url=direct_url, pooler=direct_url is not None,
+        options.database_url, direct_url=direct_url, pooler=direct_url is not None, replica_url=replica_url or None,
         schema=options.schema, pool_max_size=1, application_name=APPLICATION_NAME, connect_timeout_ms=5_000,
     )  # fmt: skip
 
@@ -106,6 +109,8 @@ def _serve(options: argparse.Namespace, config: PostgresConfig | None, prog: str
         os.environ[DATABASE_URL_VARIABLE] = config.url
         if config.direct_url is not None:
             os.environ[DIRECT_URL_VARIABLE] = config.direct_url
+        if config.replica_url is not None:
+            os.environ[REPLICA_URL_VARIABLE] = config.replica_url
         if config.schema is not None:
             arguments += ["--schema", config.schema]
     if not is_loopback(options.host):

@@ -60,6 +60,9 @@ class DemoSource:
     async def session(self) -> models.Session:
         return models.Session("demo", "operator", models.Rights())
 
+    def origin(self) -> str:
+        return ""
+
     # -- tasks -----------------------------------------------------------------------------------
 
     def _row(self, task: DemoTask) -> TaskSummary:

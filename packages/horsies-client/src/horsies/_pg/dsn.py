@@ -18,16 +18,18 @@ _ARGUMENTS: Final = ("passfile", "servicefile", "krbsrvname", "gsslib")
 _OURS: Final = frozenset({*_URL_ONLY, *_ARGUMENTS, "sslmode", "target_session_attrs", "connect_timeout"})
 
 
-def connect_arguments(config: PostgresConfig, *, direct: bool = False) -> dict[str, Any]:
+def connect_arguments(config: PostgresConfig, *, direct: bool = False, replica: bool = False) -> dict[str, Any]:
     """The arguments of `driver.connect`, which are those of asyncpg.
 
     `direct` is for connections that need their session (LISTEN, session locks): they use `direct_url` if it is set,
-    past the pooler.
+    past the pooler. `replica` is for reads from `replica_url`.
     """
     url = config.direct_url if direct and config.direct_url else config.url
+    if replica and config.replica_url is not None:
+        url = config.replica_url
     if is_embedded(url):
         raise UsageError("an embedded:// URL has to be resolved to the server it starts before connecting")
-    dsn = parse(url)
+    dsn = parse(url, reads_only=replica)
     pooled = config.pooler and not direct
     kwargs: dict[str, Any] = {key: dsn.params[key] for key in _ARGUMENTS if key in dsn.params}
     if dsn.hosts:
@@ -43,7 +45,7 @@ def connect_arguments(config: PostgresConfig, *, direct: bool = False) -> dict[s
     attrs = dsn.params.get("target_session_attrs")
     if attrs is None and len(dsn.hosts) > 1 and "PGTARGETSESSIONATTRS" not in os.environ:
         # After a failover the first host may be a standby that still answers, and horsies must write.
-        attrs = "read-write"
+        attrs = "prefer-standby" if replica else "read-write"
     if attrs is not None:
         kwargs["target_session_attrs"] = attrs
     kwargs.update(_tls_arguments(config, dsn))

@@ -34,9 +34,10 @@ Action = Callable[[Any], Awaitable[R]]
 class LoopDatabase:
     """The connections of one event loop."""
 
-    def __init__(self, config: PostgresConfig, resilience: ResilienceConfig) -> None:
+    def __init__(self, config: PostgresConfig, resilience: ResilienceConfig, *, replica: bool = False) -> None:
         self._config = config
         self._resilience = resilience
+        self._replica = replica
         self._pool: ConnectionPool | None = None
         self._opening = asyncio.Lock()
         self._schema_checked = False
@@ -119,7 +120,7 @@ class LoopDatabase:
             if self._closed:  # a retry that slept during close() must not open a new pool
                 raise UsageError("the app was closed while this was under way")
             if self._pool is None:
-                arguments = connect_arguments(await self._resolve())
+                arguments = connect_arguments(await self._resolve(), replica=self._replica)
                 self._pool = ConnectionPool(
                     lambda: connect(arguments),
                     min_size=self._config.pool_min_size,
@@ -131,15 +132,17 @@ class LoopDatabase:
 
     async def _resolve(self) -> PostgresConfig:
         if self._resolved is None:
-            self._resolved = await resolve_async(self._config)
+            # the replica of an embedded server has a URL of its own
+            self._resolved = self._config if self._replica else await resolve_async(self._config)
         return self._resolved
 
 
 class Database:
-    """The database of an app, for all its event loops and processes."""
+    """The database of an app, for all its event loops and processes. `replica`: the one of `replica_url`."""
 
-    def __init__(self, config: PostgresConfig, resilience: ResilienceConfig) -> None:
+    def __init__(self, config: PostgresConfig, resilience: ResilienceConfig, *, replica: bool = False) -> None:
         self._config = config
+        self._replica = replica
         self._resilience = resilience
         self.loops: dict[asyncio.AbstractEventLoop, LoopDatabase] = {}
         self._checked: set[str] = set()
@@ -159,7 +162,7 @@ class Database:
         found = self.loops.get(loop)
         if found is None:
             self.forget_closed_loops()
-            found = self.loops[loop] = LoopDatabase(self._config, self._resilience)
+            found = self.loops[loop] = LoopDatabase(self._config, self._resilience, replica=self._replica)
         return found
 
     def forget_closed_loops(self) -> None:

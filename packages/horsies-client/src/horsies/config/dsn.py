@@ -20,6 +20,7 @@ _PAIR = re.compile(r"\s*(\w+)\s*=\s*(?:'((?:\\.|[^'\\])*)'|((?:\\.|[^\s\\'])(?:\
 _HOST = re.compile(r"/[^,]*|[0-9A-Fa-f:.]+(?:%\w+)?|[^\s:/?#@\[\],]+")
 SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _WRITABLE: Final = ("any", "primary", "read-write")
+_READABLE: Final = ("any", "standby", "prefer-standby", "read-only")
 
 # libpq socket settings that asyncpg does not support. They change no result, so they are ignored.
 _IGNORED: Final = (
@@ -61,9 +62,9 @@ class Dsn:
     """Secrets as they were written, still percent-encoded, for `redact`."""
 
 
-def parse(text: str, where: str = "database_url") -> Dsn:
-    """Read a URL or a key=value DSN; raises ConfigurationError with all problems."""
-    reader = _Reader(where)
+def parse(text: str, where: str = "database_url", *, reads_only: bool = False) -> Dsn:
+    """Read a URL or a key=value DSN; raises ConfigurationError with all problems. `reads_only`: a standby will do."""
+    reader = _Reader(where, reads_only=reads_only)
     dsn = reader.read(text.strip())
     if reader.problems:
         raise ConfigurationError(reader.problems, subject=where)
@@ -91,8 +92,9 @@ def url_encode(text: str) -> str:
 class _Reader:
     """Reads one setting; collects problems, and never quotes its text."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, *, reads_only: bool = False) -> None:
         self.where = where
+        self.attributes, self.kind = (_READABLE, "standby") if reads_only else (_WRITABLE, "writable server")
         self.problems: list[Problem] = []
         self.raw_secrets: list[str] = []
 
@@ -250,9 +252,9 @@ class _Reader:
                 self.problem(f"asks for {key}, which asyncpg cannot do", fix)
         if params.get("sslmode", "prefer") not in SSL_MODES:
             self.problem("has an unknown sslmode", f"choose one of {', '.join(SSL_MODES)}")
-        if params.get("target_session_attrs", "any") not in _WRITABLE:
+        if params.get("target_session_attrs", "any") not in self.attributes:
             self.problem(
-                "has a target_session_attrs that admits no writable server", f"choose one of {', '.join(_WRITABLE)}"
+                f"has a target_session_attrs that admits no {self.kind}", f"choose one of {', '.join(self.attributes)}"
             )
         if not re.fullmatch(r"-?[0-9]{1,6}", params.get("connect_timeout", "0")):
             self.problem("has a connect_timeout that is not a number of seconds", "write a whole number, such as 10")

@@ -14,6 +14,8 @@ from horsies._secret import Secret
 from horsies.errors import ConfigurationError
 
 DATABASE_URL_VARIABLE: Final = "HORSIES_DATABASE_URL"
+REPLICA_URL_VARIABLE: Final = "HORSIES_REPLICA_URL"
+"""Of commands whose database comes from HORSIES_DATABASE_URL; `PostgresConfig` does not read it."""
 DEFAULT_APPLICATION_NAME: Final = "horsies"
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 10_000
 
@@ -32,6 +34,10 @@ class PostgresConfig:
 
     direct_url: str | None = None
     """The same database without the pooler, for LISTEN and session locks. Required when `pooler`."""
+
+    replica_url: str | None = None
+    """A streaming replica of the same database, for the dashboard, the exporter and commands that list. Everything
+    else, and these while the replica is away, goes to `database_url`."""
 
     schema: str | None = None
     """Schema of the horsies tables, up to 63 bytes, not `pg_...`. Statements name it, so it works through a pooler and
@@ -79,7 +85,7 @@ class PostgresConfig:
         if self.database_url is None:
             # read once: `config.url` and copies by dataclasses.replace must not follow a changing environment
             object.__setattr__(self, "database_url", os.environ.get(DATABASE_URL_VARIABLE) or None)
-        for name in ("database_url", "direct_url", "sslpassword"):
+        for name in ("database_url", "direct_url", "replica_url", "sslpassword"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, Secret(value))
@@ -94,6 +100,7 @@ class PostgresConfig:
             in_url = _check_url(checks, "database_url", self.database_url)
         if self.direct_url is not None:
             _check_url(checks, "direct_url", self.direct_url)
+        self._check_replica(checks)
         self._check_pooler(checks)
         self._check_tls(checks, in_url)
         if checks.text("schema", self.schema, optional=True) and self.schema is not None:
@@ -114,6 +121,18 @@ class PostgresConfig:
         if checks.text("application_name", self.application_name):
             _check_bytes(checks, "application_name", self.application_name)
         checks.finish()
+
+    def _check_replica(self, checks: Checks) -> None:
+        if self.replica_url is None:
+            return
+        from horsies.config.dsn import is_embedded
+
+        _check_url(checks, "replica_url", self.replica_url, reads_only=True)
+        if is_embedded(str(self.replica_url)):
+            checks.add("replica_url", "an embedded server has no replica", "give the URL of a streaming replica")
+        elif self.replica_url in (self.database_url, self.direct_url):
+            same = "database_url" if self.replica_url == self.database_url else "direct_url"
+            checks.add("replica_url", f"is the same as {same}", "leave it out, or give the URL of a streaming replica")
 
     def _check_pooler(self, checks: Checks) -> None:
         if not checks.boolean("pooler", self.pooler) or not self.pooler:
@@ -169,9 +188,9 @@ class PostgresConfig:
         from horsies.config.dsn import is_embedded, parse, secrets_of
 
         secrets = [self.sslpassword] if self.sslpassword else []
-        for url in (self.database_url, self.direct_url):
+        for url in (self.database_url, self.direct_url, self.replica_url):
             if url is not None and not is_embedded(url):
-                secrets += secrets_of(parse(url))
+                secrets += secrets_of(parse(url, reads_only=url == self.replica_url))
         return redact(text, secrets=secrets)
 
     def __repr__(self) -> str:
@@ -183,7 +202,7 @@ class PostgresConfig:
             value = getattr(self, item.name)
             if value == item.default:
                 continue
-            if item.name in ("database_url", "direct_url"):
+            if item.name in ("database_url", "direct_url", "replica_url"):
                 value = redact(str(value))
             elif item.name == "sslpassword":
                 value = "***"
@@ -191,14 +210,14 @@ class PostgresConfig:
         return f"PostgresConfig({', '.join(parts)})"
 
 
-def _check_url(checks: Checks, name: str, url: object) -> Mapping[str, str]:
+def _check_url(checks: Checks, name: str, url: object, *, reads_only: bool = False) -> Mapping[str, str]:
     """Check the URL and return its settings."""
     from horsies.config.dsn import is_embedded, parse
 
     if not checks.text(name, url, secret=True) or not isinstance(url, str) or is_embedded(url):
         return {}
     try:
-        return parse(url, f"{checks.subject}.{name}").params
+        return parse(url, f"{checks.subject}.{name}", reads_only=reads_only).params
     except ConfigurationError as error:
         checks.problems.extend(error.problems)
         return {}

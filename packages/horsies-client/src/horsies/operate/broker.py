@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from horsies.operate.quarantine import Quarantine
     from horsies.operate.schedule_control import ScheduleControl
     from horsies.operate.unique_keys import KeyControl
+    from horsies.operate.views import ReplicaState
     from horsies.operate.worker_control import WorkerControl
     from horsies.operate.workflow_check import WorkflowCheck
     from horsies.registry import Registry
@@ -63,14 +64,40 @@ class PostgresBroker:
     """The operations of one app's database. Get it with `app.get_broker()`."""
 
     def __init__(
-        self, database: "Database", config: "AppConfig", encode: "Callable[[TaskSchedule], str] | None" = None
-    ) -> None:
+        self, database: "Database", config: "AppConfig", encode: "Callable[[TaskSchedule], str] | None" = None,
+        session: OperatorSession | None = None,
+    ) -> None:  # fmt: skip
         """`encode` checks a schedule against the app's tasks, and returns its arguments as JSON."""
         self._config = config
         self._encode_schedule = encode
         self._envelopes = Envelopes(config.payload_codec)
-        self._session = OperatorSession(database, config.broker)
+        self._database = database
+        self._session = session or OperatorSession(database, config.broker)
+        self._reader: PostgresBroker | None = None
         self._workflows: WorkflowControl | None = None
+
+    def for_reading(self) -> "PostgresBroker":
+        """A broker that reads from `replica_url`, and from the primary while the replica is away; this one without a
+        `replica_url`. It refuses to change anything. Rows are as old as the lag of the replica (`replica_state`): what
+        was changed a moment ago may be missing."""
+        if self._config.broker.replica_url is None or self.replica_state is not None:
+            return self
+        if self._reader is None:
+            from horsies.operate.replica import ReplicaSession
+
+            session = ReplicaSession(self._database, self._config.broker)
+            self._reader = PostgresBroker(self._database, self._config, self._encode_schedule, session)
+        return self._reader
+
+    @property
+    def replica_state(self) -> "ReplicaState | None":
+        """Of `for_reading()`: the lag that the last read found, or why the primary answered. None for other brokers."""
+        return self._session.replica_state
+
+    async def close_replica(self) -> None:
+        """Close the connections to the replica; for `aclose` of the app."""
+        if self._reader is not None:
+            await self._reader._session.close()
 
     @property
     def batches(self) -> "BatchReading":

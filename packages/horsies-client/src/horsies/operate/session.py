@@ -12,6 +12,7 @@ from horsies.errors import BrokerError, HorsiesError
 if TYPE_CHECKING:
     from horsies._pg.pool import Database
     from horsies.config import PostgresConfig
+    from horsies.operate.views import ReplicaState
 
 R = TypeVar("R")
 Fetch = Callable[..., Awaitable[Sequence[Mapping[str, Any]]]]
@@ -96,6 +97,14 @@ class OperatorSession:
         self._database = database
         self._redact = config.redact
         self._statements = statements(config.schema)
+
+    @property
+    def replica_state(self) -> "ReplicaState | None":
+        """None: the primary is asked."""
+        return None
+
+    async def close(self) -> None:
+        """Close connections of the session's own."""
 
     async def rows(self, name: str, *values: Any) -> Sequence[Mapping[str, Any]]:
         """One statement without a time limit of its own."""

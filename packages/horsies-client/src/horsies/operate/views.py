@@ -435,3 +435,27 @@ class ScheduleInfo(FromRow):
                 is_known=self.is_known is True, is_broken=self.problem_at is not None,
             )  # fmt: skip
         return schedule_state(self.next_run_at, self.paused_at, self.overdue_by, self.unlisted_for, self.scheduler_seen)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """What the last read found."""
+
+    lag: timedelta | None
+    """How old the rows of the replica were; None before the first answer, and while it is away."""
+    away: str | None
+    """Why the primary answered instead."""
+
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether what was read may surprise a reader who knows nothing of the replica."""
+        return self.away is not None or (self.lag is not None and self.lag >= timedelta(seconds=1))
+
+    @property
+    def told(self) -> str:
+        """One line for people; empty before the first read."""
+        if self.away is not None:
+            return f"replica away, read from the primary: {self.away}"
+        if self.lag is None:
+            return ""
+        return f"replica, {self.lag.total_seconds():.1f} s behind"

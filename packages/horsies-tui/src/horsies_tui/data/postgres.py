@@ -1,14 +1,16 @@
 """The database as a source: it reads in read-only transactions with a time limit, and acts through the client's broker.
 
 It uses two connections: one for all reads and actions, one after the other, and one that listens. (The doctor of the
-maintenance screen opens its own for a moment.) No transaction stays open between two reads.
+maintenance screen opens its own for a moment.) No transaction stays open between two reads. With a `replica_url` reads
+have a third connection, to the replica; what the operator may do, actions, the doctor and notifications stay with the
+primary, because a standby has no LISTEN.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from horsies import AppConfig, Horsies, PostgresConfig, ResilienceConfig
 from horsies._pg import channels
@@ -20,6 +22,7 @@ from horsies.operate import policies, reading
 from horsies.operate.actions import Outcome
 from horsies.operate.filters import TaskFilter
 from horsies.operate.groups import top_groups
+from horsies.operate.replica import Replica
 from horsies.operate.schedule_control import HISTORY
 from horsies.operate.schedule_views import ScheduleRun, StoredSchedule
 from horsies.operate.session import READ_TIMEOUT_MS, Fetch, bounded, is_denied, statements
@@ -69,6 +72,7 @@ class PostgresSource:
         self._config = config
         # no hidden retries: the dashboard shows a broken connection at once, and the feed tries again
         self._app = Horsies(AppConfig(config, resilience=ResilienceConfig(reconnect_max_ms=2_000)))
+        self._replica = Replica(config) if config.replica_url is not None else None
         self._schema = config.schema
         self.statements: Mapping[str, Statement] = {
             **statements(config.schema),
@@ -90,7 +94,7 @@ class PostgresSource:
 
         functions = [qualify(name, self._schema) for name in (_CANCEL, _SIGNAL, _PURGE)]
         others = [qualify(name, self._schema) for name in ("horsies_schedules", "horsies_worker_instances")]
-        (row,) = await self._rows("session", *tables, *functions, *others)
+        (row,) = await self._primary(lambda fetch: fetch("session", *tables, *functions, *others))
         rights = models.Rights(**{field.name: row[field.name] for field in fields(models.Rights)})
         return models.Session(row["database"], row["role"], models.Rights.none() if row["is_standby"] else rights)
 
@@ -198,7 +202,8 @@ class PostgresSource:
         return await self._read_shown(read)
 
     async def maintenance(self) -> models.Maintenance:
-        rows = await self._rows("table_facts_shown", qualify("horsies_tasks", self._schema))
+        # counters of rows and vacuums are those of the server that is asked
+        rows = await self._primary(lambda fetch: fetch("table_facts_shown", qualify("horsies_tasks", self._schema)))
         findings = await self._app.get_broker().diagnose()
         return models.Maintenance(tuple(findings), tuple(map(models.TableFacts.from_row, rows)))
 
@@ -221,11 +226,13 @@ class PostgresSource:
             )
         )
 
-    async def close(self) -> None:
-        await self._app.aclose()
+    def origin(self) -> str:
+        return self._replica.state.told if self._replica is not None else ""
 
-    async def _rows(self, statement: str, *values: object) -> Sequence[Mapping[str, Any]]:
-        return await self.read(lambda fetch: fetch(statement, *values))
+    async def close(self) -> None:
+        if self._replica is not None:
+            await self._replica.close()
+        await self._app.aclose()
 
     async def _read_shown(self, action: Callable[[Fetch, bool], Awaitable[R]]) -> R:
         """Read, with True for a role that may read messages, arguments and results, and with False for others."""
@@ -239,11 +246,22 @@ class PostgresSource:
         return await self.read(lambda fetch: action(fetch, False))
 
     async def read(self, action: Callable[[Fetch], Awaitable[R]]) -> R:
-        """Run `action(fetch)` in one short read-only transaction."""
+        """Run `action(fetch)` in one short read-only transaction, on the replica if there is one."""
+        replica = self._replica
+        if replica is None:
+            return await self._primary(action)
+        run = bounded(self.statements, replica.judged(action), READ_TIMEOUT_MS, answer_s=ANSWER_S)
+        return await self._told(lambda: replica.first(run, lambda: self._primary(action)))
+
+    async def _primary(self, action: Callable[[Fetch], Awaitable[R]]) -> R:
         run = bounded(self.statements, action, READ_TIMEOUT_MS, answer_s=ANSWER_S)
+        return await self._told(lambda: self._app.database.here().run_once(run))
+
+    async def _told(self, read: Callable[[], Awaitable[R]]) -> R:
+        """Every error as a SourceError in words."""
         try:
-            return await self._app.database.here().run_once(run)
-        except asyncio.CancelledError:
+            return await read()
+        except (asyncio.CancelledError, SourceError):
             raise
         except HorsiesError as error:
             raise SourceError(self._config.redact(str(error))) from error

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from horsies._pg.schema_guard import HEAD_REVISION
 from horsies.operate.cluster import ClusterFigures, is_behind
-from horsies.operate.views import QueueStatus, WorkerLiveness
+from horsies.operate.views import QueueStatus, ReplicaState, WorkerLiveness
 
 MAX_QUEUES: Final = 500
 """Queues beyond this number, in the order of their names, are added up under one label."""
@@ -48,6 +48,13 @@ COLLECTION_AGE: Final = Metric(
     "horsies_collection_age_seconds", "Seconds since the last successful collection; absent before the first one."
 )
 COLLECTIONS: Final = Metric("horsies_collections_total", "Collections, by outcome: ok or error.", ("outcome",))
+REPLICA_UP: Final = Metric(
+    "horsies_replica_up",
+    "1 when the last figures came from the replica, 0 when the primary answered instead; absent without a replica_url.",
+)
+REPLICA_LAG: Final = Metric(
+    "horsies_replica_lag_seconds", "How old the rows of the replica were; absent while it is away."
+)
 SCHEMA_INFO: Final = Metric(
     "horsies_schema_info",
     "Always 1; the labels are the schema revision of the database and the newest one that the exporter's release has.",
@@ -152,7 +159,8 @@ CAPPED: Final = Metric(
 )
 
 METRICS: Final[tuple[Metric, ...]] = (
-    UP, COLLECTION_DURATION, COLLECTION_AGE, COLLECTIONS, SCHEMA_INFO, SCHEMA_BEHIND,
+    UP, COLLECTION_DURATION, COLLECTION_AGE, COLLECTIONS, REPLICA_UP, REPLICA_LAG,
+    SCHEMA_INFO, SCHEMA_BEHIND,
     QUEUE_READY, QUEUE_DELAYED, QUEUE_CLAIMED, QUEUE_RUNNING, QUEUE_AGE, QUEUE_PAUSED, QUEUE_WORKERS, QUEUE_CAPPED,
     QUEUE_GROUPED, QUEUE_THROTTLED, GROUP_WAITING, LIMIT_RUNNING, LIMIT_MAX, LIMIT_TOKENS,
     WORKERS, SLOTS, STALE,
@@ -166,6 +174,13 @@ def schema_samples(revision: str) -> Iterator[Sample]:
     """Also served when the database cannot be used because of its revision."""
     yield SCHEMA_INFO, (revision, HEAD_REVISION), 1
     yield SCHEMA_BEHIND, (), is_behind(revision)
+
+
+def replica_samples(state: ReplicaState) -> Iterator[Sample]:
+    """Where the figures came from."""
+    yield REPLICA_UP, (), state.away is None
+    if state.lag is not None:
+        yield REPLICA_LAG, (), _seconds(state.lag)
 
 
 def cluster_samples(figures: ClusterFigures, top_groups: int = 0) -> Iterator[Sample]:

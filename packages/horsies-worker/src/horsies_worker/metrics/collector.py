@@ -23,6 +23,7 @@ from horsies_worker.metrics.cluster import Sample
 
 if TYPE_CHECKING:
     from horsies.operate.cluster import ClusterFigures
+    from horsies.operate.views import ReplicaState
 
 _log = logging.getLogger("horsies.exporter")
 
@@ -44,6 +45,7 @@ class _Last:
     """The end of the last successful collection."""
     ok: int
     errors: int
+    replica: "ReplicaState | None" = None
 
 
 class ClusterCollector(Collector):
@@ -55,11 +57,12 @@ class ClusterCollector(Collector):
         self._began = time.monotonic()
         self._max_age_s = 2 * interval_s + COLLECTION_S
 
-    def succeeded(self, figures: "ClusterFigures", duration_s: float) -> None:
+    def succeeded(self, figures: "ClusterFigures", duration_s: float, replica: "ReplicaState | None" = None) -> None:
+        """`replica`: where the figures came from, with a `replica_url`."""
         last, now = self._last, time.monotonic()
         self._last = _Last(
             ended_at=now, duration_s=duration_s, figures=figures, reason=None, revision=figures.revision,
-            succeeded_at=now, ok=(last.ok if last else 0) + 1, errors=last.errors if last else 0,
+            succeeded_at=now, ok=(last.ok if last else 0) + 1, errors=last.errors if last else 0, replica=replica,
         )  # fmt: skip
 
     def failed(self, reason: str, duration_s: float, revision: str | None = None) -> None:
@@ -100,6 +103,8 @@ class ClusterCollector(Collector):
             yield cluster.COLLECTION_AGE, (), time.monotonic() - last.succeeded_at
         if has_figures and last.figures is not None:
             yield from cluster.cluster_samples(last.figures, self._top_groups)
+            if last.replica is not None:
+                yield from cluster.replica_samples(last.replica)
         elif last.revision is not None:
             yield from cluster.schema_samples(last.revision)
 
@@ -122,6 +127,7 @@ class CollectionLoop:
         self._top_groups = top_groups
         self._redact = redact
         self._failing_since: float | None = None
+        self._replica_is_away = False
 
     async def run(self) -> None:
         while True:
@@ -143,9 +149,16 @@ class CollectionLoop:
             self._note_failure(reason, began)
         else:
             duration_s = time.monotonic() - began
-            self._collector.succeeded(figures, duration_s)
+            self._collector.succeeded(figures, duration_s, self._broker.replica_state)
             self._note_success()
+            self._note_replica(self._broker.replica_state)
         return duration_s
+
+    def _note_replica(self, state: "ReplicaState | None") -> None:
+        is_away = state is not None and state.away is not None
+        if is_away != self._replica_is_away and state is not None:
+            _log.warning("%s", state.told if is_away else "the replica answers again")
+        self._replica_is_away = is_away
 
     async def _revision(self) -> str | None:
         try:

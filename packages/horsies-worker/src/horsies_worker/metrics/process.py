@@ -64,7 +64,7 @@ async def _serve(
     _banner(app, options, server)
     async with app:
         loop = CollectionLoop(
-            app.get_broker(), collector, interval_s=options.interval_s, count_limit=options.count_limit,
+            app.get_broker().for_reading(), collector, interval_s=options.interval_s, count_limit=options.count_limit,
             top_groups=options.top_groups,
             redact=app.config.broker.redact,
         )  # fmt: skip

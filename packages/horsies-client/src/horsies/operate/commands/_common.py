@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from horsies._command_line import Parser
 from horsies._text import short
-from horsies.config.postgres import DATABASE_URL_VARIABLE
+from horsies.config.postgres import DATABASE_URL_VARIABLE, REPLICA_URL_VARIABLE
 from horsies.errors import HorsiesError
 from horsies.ids import is_storable_id
 from horsies.operate.commands._examples import EXAMPLES
@@ -62,6 +62,12 @@ class Desk:
     options: argparse.Namespace
     broker: "PostgresBroker"
     given_app: "Horsies | None"
+
+    @property
+    def reader(self) -> "PostgresBroker":
+        """For verbs that list and count: the replica, when one is given. Verbs that name one thing ask the primary: a
+        lagging replica would say that there is no such task."""
+        return self.broker.for_reading()
 
     def decodes(self) -> bool:
         """Whether to decode what the app's payload codec has encoded. Raises when there is no codec to do it with."""
@@ -149,6 +155,11 @@ def add_database_options(to: argparse.ArgumentParser, app: str | None = None) ->
         where.add_argument("--app", metavar="MODULE:APP", help="the database of this app, with its settings")
     else:
         to.add_argument("app", metavar=app, help="module:attribute, such as shop.tasks:app")
+    group.add_argument(
+        "--replica-url", metavar="URL",
+        help="list and show from this streaming replica; actions go to the primary (default: the app's, or the "
+        f"environment's {REPLICA_URL_VARIABLE} where the database is that of {DATABASE_URL_VARIABLE})",
+    )  # fmt: skip
     group.add_argument("--schema", help="the PostgreSQL schema that horsies lives in (default: by search_path)")
 
 
@@ -208,7 +219,11 @@ def _run(options: argparse.Namespace) -> int:
 
     async def at_work() -> int:
         async with app:
-            return await options.work(Desk(options, app.get_broker(), given))
+            code = await options.work(Desk(options, app.get_broker(), given))
+            state = app.get_broker().for_reading().replica_state
+            if state is not None and state.is_worth_telling:
+                complain(state.told)
+            return code
 
     try:
         return asyncio.run(at_work())
@@ -248,8 +263,13 @@ def chosen_app(
             raise Refused(
                 f"no database: give --database-url, set {DATABASE_URL_VARIABLE}, or name an app with --app module:app"
             )
-        broker = PostgresConfig(url, application_name=application_name, pool_max_size=2)
+        replica = None if options.database_url else os.environ.get(REPLICA_URL_VARIABLE)
+        broker = PostgresConfig(
+            url, application_name=application_name, pool_max_size=2, replica_url=options.replica_url or replica or None
+        )
         config = AppConfig(broker)
+    if options.replica_url and broker.replica_url != options.replica_url:
+        broker = replace(broker, replica_url=options.replica_url)
     if options.schema is not None:
         broker = replace(broker, schema=options.schema)
     return Horsies(replace(config, broker=broker)), given

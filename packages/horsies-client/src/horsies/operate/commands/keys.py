@@ -24,7 +24,7 @@ async def _list(desk: Desk) -> int:
     options = desk.options
     limit = min(options.limit, MOST)
     # One more than is shown tells whether there are more; at the most that a list can have, a full one may be cut.
-    found = await desk.broker.unique_keys.list(options.task, options.key, min(limit + 1, MOST))
+    found = await desk.reader.unique_keys.list(options.task, options.key, min(limit + 1, MOST))
     has_more = len(found) > limit or len(found) == MOST
     found = found[:limit]
     if not desk.has_said({"keys": found, "has_more": has_more}, found, "no unique key is taken"):

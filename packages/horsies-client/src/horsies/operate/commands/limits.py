@@ -31,7 +31,7 @@ def build() -> Command:
 
 
 async def _list(desk: Desk) -> int:
-    found = await desk.broker.policies.limits()
+    found = await desk.reader.policies.limits()
     if not desk.has_said({"limits": [_json(one) for one in found]}, found, "no worker has declared a limit"):
         _say(found)
     return OK

@@ -63,7 +63,7 @@ def build() -> Command:
 
 async def _list(desk: Desk) -> int:
     options, filter = desk.options, filter_of(desk.options)
-    page = await desk.broker.quarantine.list(filter, options.limit or PAGE, options.after)
+    page = await desk.reader.quarantine.list(filter, options.limit or PAGE, options.after)
     document = {"tasks": page.tasks, "next": str(page.next) if page.next else None, "ended_within": filter.window}
     if not desk.has_said(document, page.tasks, "no task is in quarantine"):
         say_tasks(page.tasks)

@@ -73,7 +73,7 @@ def _add_overriding(command: Command) -> None:
 
 
 async def _list(desk: Desk) -> int:
-    queues = await desk.broker.get_queues()
+    queues = await desk.reader.get_queues()
     if desk.has_said({"queues": queues}, queues, "no queue has a task, a worker or a mark"):
         return OK
     say_table(
@@ -133,7 +133,7 @@ async def _show(desk: Desk) -> int:
     name: str | None = desk.options.name
     policies = desk.broker.policies
     if name is None:
-        found = await policies.queues()
+        found = await desk.reader.policies.queues()
         if not desk.has_said({"queues": [_policy_json(one) for one in found]}, found, "no queue has a policy"):
             say_table(
                 ["QUEUE", "PER GROUP", "RATE PER GROUP", "FAIR", "LIMITS", "WEIGHT", "AGEING", "OVERRIDDEN"],
@@ -221,7 +221,7 @@ async def _unset(desk: Desk) -> int:
 
 async def _groups(desk: Desk) -> int:
     name, top = desk.options.name, min(desk.options.top, LOOKED)
-    found = await desk.broker.policies.groups(name, top)
+    found = await desk.reader.policies.groups(name, top)
     if desk.options.json:
         say_json(found)
         return OK
@@ -239,7 +239,7 @@ async def _groups(desk: Desk) -> int:
     # a shared limit or a pause holds back all of them, also those that are not shown
     shown = sum(bool(one.throttled_by) for one in found.groups)
     throttled = f"{plural(max(found.throttled, shown), 'group')} of {found.looked:,} throttled"
-    if any(one.name == name and one.paused_for is not None for one in await desk.broker.get_queues(bound=1)):
+    if any(one.name == name and one.paused_for is not None for one in await desk.reader.get_queues(bound=1)):
         throttled += "; the queue is paused"
     if not found.is_complete:
         throttled += "; there are more: looked at were those of the oldest, the newest and the running tasks"

@@ -76,7 +76,7 @@ def build() -> Command:
 async def _list(desk: Desk) -> int:
     options = desk.options
     limit = min(options.limit, MAX_PAGE)
-    found = await desk.broker.schedules.list(limit, options.after, options.kind)
+    found = await desk.reader.schedules.list(limit, options.after, options.kind)
     last = found[-1].schedule_name if len(found) == limit else None
     if not options.all:
         found = [one for one in found if one.state is not _REMOVED or one.unlisted_for <= FORGOTTEN_AFTER]

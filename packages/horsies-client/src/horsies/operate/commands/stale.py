@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
+from horsies.operate.broker import PostgresBroker
 from horsies.operate.commands._common import (
     INTERRUPTED,
     OK,
@@ -50,7 +51,7 @@ def build() -> Command:
 
 
 async def _list(desk: Desk) -> int:
-    found = [task for task, _ in await _stale(desk)]
+    found = [task for task, _ in await _stale(desk, desk.reader)]
     if not desk.has_said({"tasks": found}, found, "no stale tasks"):
         _say_stale(found)
     return OK
@@ -59,7 +60,7 @@ async def _list(desk: Desk) -> int:
 async def _act(desk: Desk) -> int:
     options = desk.options
     status = TaskStatus.RUNNING if options.verb == "fail" else TaskStatus.CLAIMED
-    stale = {task.id: (task, guard) for task, guard in await _stale(desk) if task.status is status}
+    stale = {task.id: (task, guard) for task, guard in await _stale(desk, desk.broker) if task.status is status}
     wanted = list(dict.fromkeys(options.ids)) or list(stale)
     meant = [stale[task_id] for task_id in wanted if task_id in stale]
     threshold = options.older_than or (await desk.broker.stale_rules()).threshold(StaleKind(status.lower()), None)
@@ -135,11 +136,11 @@ def _say_stale(tasks: Sequence[StaleTask]) -> None:
     )  # fmt: skip
 
 
-async def _stale(desk: Desk) -> list[tuple[StaleTask, timedelta]]:
+async def _stale(desk: Desk, broker: PostgresBroker) -> list[tuple[StaleTask, timedelta]]:
     """The stale tasks, the longest silent first, each with the silence that an action requires."""
     if (least := desk.options.older_than) is not None:
-        return [(task, least) for task in await desk.broker.get_stale_tasks(least.total_seconds() / 60)]
-    return [(task, _rounded(verdict.guard)) for task, verdict in await desk.broker.find_stale()]
+        return [(task, least) for task in await broker.get_stale_tasks(least.total_seconds() / 60)]
+    return [(task, _rounded(verdict.guard)) for task, verdict in await broker.find_stale()]
 
 
 def _rounded(guard: timedelta) -> timedelta:

@@ -80,7 +80,7 @@ def cursor(text: str) -> TaskCursor:
 
 async def _list(desk: Desk) -> int:
     options, filter = desk.options, filter_of(desk.options)
-    page = await desk.broker.list_tasks(filter, options.limit or PAGE, options.after)
+    page = await desk.reader.list_tasks(filter, options.limit or PAGE, options.after)
     document = {"tasks": page.tasks, "next": str(page.next) if page.next else None, "ended_within": filter.window}
     if not desk.has_said(document, page.tasks, "no tasks"):
         say_tasks(page.tasks)
@@ -93,7 +93,7 @@ async def _list(desk: Desk) -> int:
 
 async def _count(desk: Desk) -> int:
     filter, bound = filter_of(desk.options), desk.options.limit or COUNT_BOUND
-    count = await desk.broker.count_tasks(filter, bound)
+    count = await desk.reader.count_tasks(filter, bound)
     if desk.options.json:
         say_json({"count": count, "is_lower_bound": count >= bound, "ended_within": filter.window})
         return OK

@@ -99,7 +99,7 @@ def _asked_by() -> str:
 
 
 async def _list(desk: Desk) -> int:
-    workers, wants_all = await desk.broker.get_workers(None), desk.options.all
+    workers, wants_all = await desk.reader.get_workers(None), desk.options.all
     if not wants_all:
         workers = [one for one in workers if is_recent(one)]
     empty = "no worker was ever seen" if wants_all else "no worker was seen lately"

@@ -82,7 +82,7 @@ def _status(text: str) -> str:
 
 async def _list(desk: Desk) -> int:
     status = None if desk.options.status is None else WorkflowStatus(desk.options.status)
-    runs = await desk.broker.workflows.list(status, desk.options.limit)
+    runs = await desk.reader.workflows.list(status, desk.options.limit)
     empty = "no run matches" if status is not None else "no workflow was ever started"
     if desk.has_said({"workflows": runs}, runs, empty):
         return OK
@@ -129,7 +129,7 @@ async def _show(desk: Desk) -> int:
 
 async def _waiting(desk: Desk) -> int:
     name = desk.options.signal
-    nodes = await desk.broker.workflows.waiting(name, desk.options.limit)
+    nodes = await desk.reader.workflows.waiting(name, desk.options.limit)
     empty = "no node waits for a signal" if name is None else f"no node waits for the signal {name!r}"
     if desk.has_said({"waiting": nodes}, nodes, empty):
         return OK

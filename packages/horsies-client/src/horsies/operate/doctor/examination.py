@@ -22,7 +22,7 @@ from horsies._pg.refusals import is_undeclared_pooler, remedy, worded
 from horsies._pg.schema_guard import places_values
 from horsies._pg.statements import qualify
 from horsies.errors import HorsiesError
-from horsies.operate.doctor import guards, policies, server, work
+from horsies.operate.doctor import guards, policies, replica, server, work
 from horsies.operate.doctor.expected import TABLES
 from horsies.operate.doctor.finding import (
     AppPolicies,
@@ -30,6 +30,7 @@ from horsies.operate.doctor.finding import (
     Finding,
     Limits,
     Pooler,
+    ReplicaFacts,
     Row,
     Severity,
     Unavailable,
@@ -60,6 +61,7 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Iterable[Finding]]]] = {
     "objects": server.objects,
     "rights": server.rights,
     "pooler": server.pooler,
+    "replica": replica.replica,
     "notify": server.notifications,
     "clock": server.clock,
     "connections": server.connections,
@@ -187,6 +189,7 @@ async def _gather(
         clock_ahead=await _clock_ahead(connection),
         pooler=await _pooler(connection, direct, connect, declared=config.broker.pooler),
         elsewhere=await _elsewhere(connection, direct, config.broker),
+        replica=await _replica(connection, config.broker),
         notify_ms=await _notify_ms(connection, direct, limits.notification_ms),
         workers=_workers(found),
         names=frozenset(names) if names is not None else None,
@@ -275,10 +278,38 @@ async def _elsewhere(connection: Any, direct: Any, config: "PostgresConfig") -> 
         return None
 
 
-async def _connect(config: "PostgresConfig", *, direct: bool = False) -> Any:
+async def _replica(connection: Any, config: "PostgresConfig") -> ReplicaFacts | None:
+    """One look at the server of `replica_url`, on a connection of its own."""
+    if config.replica_url is None:
+        return None
+    try:
+        other = await _connect(config, replica=True)
+    except Exception as error:
+        return ReplicaFacts(away=config.redact(worded(error)))
+    try:
+        async with other.transaction(readonly=True):
+            row = await other.fetchrow(statements(config.schema, "replica.sql")["replica_lag"].sql, timeout=5)
+        return ReplicaFacts(
+            is_standby=row["is_standby"], is_connected=row["is_connected"], lag=row["lag"],
+            is_other=await _cluster_of(other) != await _cluster_of(connection),
+        )  # fmt: skip
+    except Exception as error:
+        return ReplicaFacts(away=config.redact(worded(error)))
+    finally:
+        await close(other)
+
+
+async def _cluster_of(connection: Any) -> tuple[Any, ...]:
+    """What a server and its replicas have in common, and the database."""
+    identity = "SELECT system_identifier, current_database() FROM pg_control_system()"
+    async with connection.transaction():
+        return tuple(await connection.fetchrow(identity, timeout=5))
+
+
+async def _connect(config: "PostgresConfig", *, direct: bool = False, replica: bool = False) -> Any:
     """Connect without named statements: behind an undeclared pooler they would clash with those of other clients."""
     from horsies._pg.driver import connect
 
-    arguments = connect_arguments(config, direct=direct)
+    arguments = connect_arguments(config, direct=direct, replica=replica)
     arguments["statement_cache_size"] = 0
     return await connect(arguments)

@@ -103,6 +103,19 @@ class AppPolicies:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """What one look at the replica found."""
+
+    away: str | None = None
+    """Why it could not be looked at."""
+    is_standby: bool = True
+    is_connected: bool = True
+    lag: timedelta = timedelta()
+    is_other: bool = False
+    """It is a copy of another server."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that was read. Asking for a fact that could not be read raises `Unavailable`."""
 
@@ -121,6 +134,8 @@ class Facts:
     """What the user's app declares; None without an app."""
     groups: "Sequence[QueueGroups] | Unavailable" = ()
     """The groups of the queues in which a task of a group has been ready for long."""
+    replica: ReplicaFacts | None = None
+    """None without a `replica_url`."""
     schema: str | None = None
     application_name: str = "horsies"
 
