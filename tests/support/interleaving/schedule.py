@@ -211,7 +211,8 @@ class Schedules:
             other.has_to_wait, other.now = False, len(trace.choices)
         if actor.state is State.READY:
             trace.steps.append(f"{chosen}: {_short(actor.next_step)}")
-            actor.began_at = len(trace.choices)
+            if actor.next_step not in ("COMMIT", "ROLLBACK"):
+                actor.began_at = len(trace.choices)
             actor.go()
         else:
             trace.steps.append(f"{chosen}: ... goes on")
