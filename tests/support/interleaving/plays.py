@@ -16,6 +16,7 @@ from horsies_worker.identity import Identity
 from horsies_worker.liveness.recovery import Recovery
 from tests.support.apps import UNREACHABLE, add_task, make_app
 from tests.support.hands import Hands, end_of
+from tests.support.postgres import Database
 
 OWNER = "w1"
 OLD = "statement_timestamp() - interval '1 hour'"
@@ -59,9 +60,9 @@ class Wrong(AssertionError):
     """A program saw what must not be."""
 
 
-def app() -> Horsies:
+def app(where: Database | str = UNREACHABLE) -> Horsies:
     """Its task `add` is retried after errors and crashes."""
-    made = make_app(UNREACHABLE)
+    made = make_app(where)
     policy = RetryPolicy.fixed(0, 3, auto_retry_for=["SMTP_DOWN", "WORKER_CRASHED"])
     add_task(made, retry_policy=policy)
     return made

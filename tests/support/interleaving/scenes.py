@@ -122,6 +122,8 @@ class Stage:
     @asynccontextmanager
     async def on(cls, db: Database) -> AsyncIterator["Stage"]:
         judge = await asyncpg.connect(db.url)
+        # a schedule has to go the same way each time that it is played
+        await judge.execute("ALTER TABLE horsies_tasks SET (autovacuum_enabled = false)")
         try:
             async with Schedules.on(db, 4) as schedules:
                 yield cls(db, schedules, judge)
@@ -134,10 +136,16 @@ class Stage:
         count = 0
         latest: list[Play] = []
 
+        before = Trace()
+
         async def once(choices: Sequence[int]) -> Trace:
-            trace, play = await self.once(scene, choices)
+            nonlocal before
+            try:
+                before, play = await self.once(scene, choices)
+            except AssertionError as error:
+                raise AssertionError(f"{error}\nThe schedule before it: {before.name} {before.steps}") from error
             latest[:] = [play]
-            return trace
+            return before
 
         await once(())  # the statements are planned now, so that no gate stops the planner
         async for trace in explore(once, preemptions=scene.preemptions):

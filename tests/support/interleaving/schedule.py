@@ -243,12 +243,12 @@ class Schedules:
                 "SELECT pid, pg_blocking_pids(pid) AS blockers FROM unnest($1::int[]) AS p (pid)",
                 [actor.pid for actor in active],
             )
-            for actor, row in zip(active, found, strict=True):
-                # a lock of another process, such as autovacuum, is waited for
-                if actor.state is not State.ACTIVE or not own.intersection(row["blockers"]):
-                    continue
-                is_gate = row["blockers"] == [self._controller_pid]
-                actor.state = State.AT_GATE if is_gate else State.BLOCKED
+            # a lock of another process, such as autovacuum, is waited for
+            blockers = [own.intersection(row["blockers"]) for row in found]
+            if any(actor.state is not State.ACTIVE or not pids for actor, pids in zip(active, blockers, strict=True)):
+                continue  # one of them is still running, and may be about to let go of a lock
+            for actor, pids in zip(active, blockers, strict=True):
+                actor.state = State.AT_GATE if pids == {self._controller_pid} else State.BLOCKED
 
 
 async def explore(
