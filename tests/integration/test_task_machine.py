@@ -1,4 +1,4 @@
-"""Hypothesis plays workers, a reaper, operators and the clock on real rows, and a pure model says what they must become."""
+"""Hypothesis plays workers, a reaper, operators and the clock on real rows; a pure model says what they become."""
 
 import asyncio
 import os
@@ -98,7 +98,7 @@ class TaskMachine(RuleBasedStateMachine):
                 retries,
                 timedelta(seconds=delay),
                 None if ttl is None else timedelta(seconds=ttl),
-            )  # fmt: skip
+            )
         )
         due, until = self.model.now + delay, None if ttl is None else self.model.now + ttl
         self.model.tasks[task_id] = Task(task_id, retries, due, until)
@@ -217,7 +217,7 @@ class TaskMachine(RuleBasedStateMachine):
             ground.connection.fetch(
                 "SELECT t.id, t.status, t.claim_generation, t.retry_count,"
                 " CASE WHEN t.status IN ('CLAIMED', 'RUNNING') THEN t.claimed_by_worker_id END AS owner,"
-                " ARRAY(SELECT a.outcome FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt) AS tried"
+                " ARRAY(SELECT a.outcome FROM horsies_task_attempts a WHERE a.task_id = t.id ORDER BY a.attempt)"
                 " FROM horsies_tasks t WHERE t.queue_name = $1",
                 self.queue,
             )

@@ -484,8 +484,8 @@ def close_descriptors(path: str) -> Result:
 def write_garbage(path: str) -> Result:
     """Write what is no report to every socket of the child."""
     note(path, str(os.getpid()))
-    for entry in os.listdir("/proc/self/fd"):
-        number = int(entry)
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        number = int(entry.name)
         try:
             if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode):
                 os.write(number, b"\xff" * 64)
