@@ -49,6 +49,13 @@ def test_every_fault_is_mapped_to_a_test_or_has_a_reason() -> None:
     assert problems((TESTS / "README.md").read_text()) == []
 
 
+def test_the_page_of_security_names_tests_that_exist() -> None:
+    page = (TESTS.parent / "docs/operations/security.md").read_text()
+    named = list(_TEST.finditer(page))
+    assert len(named) > 20
+    assert [test[0] for test in named if test["name"] not in _names(test["file"])] == []
+
+
 def test_that_check_can_fail() -> None:
     text = (TESTS / "README.md").read_text()
     assert problems(text.replace("| F01 |", "| F999 |")) == ["F01 is missing", "F999 is not in the catalogue"]

@@ -22,9 +22,9 @@ TABLES = (
 )  # fmt: skip
 TEXTS = (
     "", "x", "os.system", "add", "fail", "PENDING", "CLAIMED", "RUNNING", "FAILED", "CANCELLED", "EXPIRED", "COMPLETED",
-    "{}", "[]", "null", "NaN", '{"a":1}', '{"a":1,"b":2}', '{"a":' * 500, '{"__class__":"os.system"}', "'; DROP TABLE x;--",
-    "\x1b[2J", "\u202e", "default", "no such queue", "%s{}", "a" * 5_000, '{"retry_policy":{"strategy":"fixed"}}',
-    '{"err":{"error_code":"WORKER_CRASHED","message":"m","data":null}}', '{"timeout_ms":1}', '{"enc":"x"}',
+    "{}", "[]", "null", "NaN", '{"a":1}', '{"a":1,"b":2}', '{"a":' * 500, '{"__class__":"os.system"}', "default",
+    "'; DROP TABLE x;--", "\x1b[2J", "\u202e", "no such queue", "%s{}", "a" * 5_000, '{"timeout_ms":1}', '{"enc":"x"}',
+    '{"retry_policy":{"strategy":"fixed"}}', '{"err":{"error_code":"WORKER_CRASHED","message":"m","data":null}}',
 )  # fmt: skip
 NUMBERS = (-(2**31), -1, 0, 1, 2, 100, 101, 32_767, 32_768, 2**31 - 1, 2**40)
 TIMES = ("-infinity", "infinity", "1970-01-01", "2000-01-01", "9999-12-31", "now", "tomorrow", "yesterday")
