@@ -1,4 +1,4 @@
-"""Random values in the columns of live rows, while a worker works: it lives, nothing hangs, nothing unregistered runs."""
+"""Random values in the columns of live rows, while a worker works: it lives, nothing hangs, nothing forged runs."""
 
 import os
 import random
