@@ -68,6 +68,18 @@ test-e2e *args: setup
 model seeds="40" *args: setup
     HORSIES_TEST_MODEL_SEEDS={{seeds}} {{run}} pytest -n 2 tests/integration/test_workflow_model_waits.py tests/integration/test_workflow_model.py {{args}}
 
+# all orders in which statements of the hot path can meet, also in the middle of a statement: half an hour on two cores
+interleavings *args: setup
+    HORSIES_TEST_INTERLEAVINGS=all {{run}} pytest -n 2 -rA tests/integration/test_interleavings.py {{args}}
+
+# statements against a pure model, so many random examples: just fuzz 5000
+fuzz examples="500" *args: setup
+    HORSIES_TEST_FUZZ={{examples}} {{run}} pytest -n 2 tests/integration/test_task_machine.py tests/integration/test_client_machine.py {{args}}
+
+# random values in the columns of live rows, while a worker works; the second number is the seed: just fuzz-rows 10000 7
+fuzz-rows mutations="10000" seed="1" *args: setup
+    HORSIES_TEST_ROW_MUTATIONS={{mutations}} HORSIES_TEST_ROW_SEED={{seed}} {{run}} pytest -n 0 tests/e2e/test_hostile_rows.py {{args}}
+
 # SIGKILL while tasks complete themselves, at every named moment and 500 times at random, or more: just completion-kills 2000
 completion-kills kills="500" *args: setup
     HORSIES_TEST_COMPLETION_KILLS={{kills}} {{run}} pytest -n 1 -rA -m "" tests/e2e/test_completing_kills.py {{args}}

@@ -131,6 +131,17 @@ async def test_user_code_that_closes_the_childs_descriptors_crashes(tmp_path: Pa
         assert ok(await harness.run("add", a=1, b=1)) == 2
 
 
+async def test_a_child_that_sends_garbage_is_killed(tmp_path: Path) -> None:
+    """Without that, the parent would wait for the rest of a frame of four gigabytes, and the task for its end."""
+    async with PoolHarness(processes=1) as harness:
+        trace = tmp_path / "trace"
+        job = harness.send(harness.job("write_garbage", path=str(trace)))
+        pid = await running_pid(trace)
+        assert (await harness.outcome(job)).kind is OutcomeKind.CRASHED
+        await eventually_async(lambda: not is_running(pid))
+        assert ok(await harness.run("add", a=1, b=1)) == 2
+
+
 async def test_programs_of_a_dead_child_end_with_it(tmp_path: Path) -> None:
     async with PoolHarness(processes=1) as harness:
         trace = tmp_path / "trace"

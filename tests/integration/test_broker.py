@@ -25,10 +25,13 @@ from horsies import (
     UsageError,
 )
 from horsies.ids import new_id
+from horsies.operate.views import RetryResult
 from tests.support import factories, invariants
 from tests.support.apps import UNREACHABLE, add_task, app_on, async_app_on
 from tests.support.factories import ago, ahead
-from tests.support.postgres import Database
+from tests.support.hands import Hands
+from tests.support.postgres import Database, waits_for_a_lock
+from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.shared_database
 
@@ -278,6 +281,27 @@ async def test_an_operators_retry(db: Database, conn: asyncpg.Connection, broker
     assert await heard.now() == [("task_new", task_id)]
     assert invariants.check(db) == []
     assert not await broker.retry(task_id)  # it is live again
+
+
+async def test_a_retry_of_many_leaves_a_task_that_failed_again_meanwhile(
+    db: Database, broker: PostgresBroker, conn: asyncpg.Connection
+) -> None:
+    """It waits for the lock of the first task. Its snapshot has not the attempt that the second one made since: with
+    that number of attempts, the next one could never be written."""
+    held, other = sorted(factories.task(db, "FAILED") for _ in range(2))
+    async with Hands.on(db) as hands:
+        transaction = conn.transaction()
+        await transaction.start()
+        await conn.execute("SELECT FROM horsies_tasks WHERE id = $1 FOR UPDATE", held)
+        waiting = asyncio.create_task(broker.retry_tasks([held, other]))
+        await eventually_async(lambda: waits_for_a_lock(db))
+        assert await broker.retry_tasks([other]) == {other: RetryResult.RETRIED}
+        await hands.end(await hands.claim(), status=TaskStatus.FAILED)
+        await transaction.rollback()
+        assert await waiting == {held: RetryResult.RETRIED, other: RetryResult.CHANGED}
+        assert await broker.retry_tasks([other]) == {other: RetryResult.RETRIED}
+        rows = await hands.claim()
+        assert await hands.end(rows) == {held: "COMPLETED", other: "COMPLETED"}
 
 
 @pytest.mark.parametrize("status", [*LIVE, "COMPLETED"])

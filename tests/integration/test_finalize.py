@@ -9,7 +9,7 @@ import pytest
 from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.database.queries import UNRETRIED_RESULT
 from tests.support import factories
-from tests.support.factories import NOW, ahead
+from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands, attempts, end_of, moment, running
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
@@ -251,3 +251,12 @@ async def test_attempts_are_written_once_and_stay(db: Database, hands: Hands) ->
     await hands.end(rows)
     assert attempts(db, row["id"])[:1] == first
     assert len(attempts(db, row["id"])) == 2
+
+
+async def test_a_result_is_staged_although_user_code_began_after_the_deadline(db: Database, hands: Hands) -> None:
+    """The claim was in time, and the job waited in its child. A row that starts after its deadline is refused."""
+    row = running(db, started_at=ago(seconds=9), claimed_at=ago(seconds=9), enqueued_at=ago(seconds=9),
+                  created_at=ago(seconds=9), good_until=ago(seconds=5))  # fmt: skip
+    assert await hands.queries.stage(hands.connection, [end_of(row)]) == {row["id"]}
+    stored = factories.read(db, row["id"])
+    assert stored["started_at"] < stored["good_until"] < stored["finalizing_at"]

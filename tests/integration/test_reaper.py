@@ -1,6 +1,7 @@
 """The sweep over what other workers left behind: who is judged, when, and what becomes of their tasks."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
+import psutil
 import psycopg
 import pytest
 
@@ -161,6 +163,24 @@ async def test_a_crash_fails_the_task(db: Database) -> None:
     assert attempts(db, task) == [(1, "WORKER_FAILURE", "WORKER_CRASHED", False, "worker-1", 4711)]
     span = db.execute("SELECT started_at, finished_at FROM horsies_task_attempts")[0]
     assert span == (stored["started_at"], stored["failed_at"])
+
+
+async def test_the_process_that_a_row_names_is_never_signalled(db: Database) -> None:
+    """Process ids are reused, and rows are written by others: only a live child of the worker itself is signalled."""
+    stranger = await asyncio.create_subprocess_exec("sleep", "60")
+    try:
+        tasks = [
+            factories.task(db, "RUNNING", **STALE, worker_pid=stranger.pid, worker_hostname=socket.gethostname()),
+            factories.task(db, "RUNNING", **STALE, worker_pid=stranger.pid, cancel_requested_at=NOW),
+        ]
+        async with reaping(db) as reaper:
+            await reaper.run_once()
+        assert [status(db, task) for task in tasks] == ["PENDING", "CANCELLED"]
+        assert stranger.returncode is None
+        assert psutil.pid_exists(stranger.pid)
+    finally:
+        stranger.kill()
+        await stranger.wait()
 
 
 async def test_a_crash_is_retried_by_the_policy_and_counted(db: Database) -> None:

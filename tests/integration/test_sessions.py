@@ -11,6 +11,7 @@ from horsies import PostgresConfig
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
+from tests.support.apps import add_task, async_app_on
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
 
@@ -142,3 +143,18 @@ async def test_who_made_the_owner_wait_opens_a_connection_of_its_own(db: Databas
         assert await purpose_of(finalize) == "finalize"
         await eventually_async(lambda: opened(db) == {"claim"})
         assert await purpose_of(finalize) == "claim", "all is quiet again"
+
+
+@pytest.mark.parametrize("level", ["serializable", "repeatable read"])
+async def test_the_isolation_level_of_the_database_is_not_used(db: Database, level: str) -> None:
+    """Statements look at a row again after they waited for its lock, which a stricter level would refuse."""
+    db.execute(f"ALTER DATABASE {db.name} SET default_transaction_isolation = '{level}'")
+    try:
+        assert db.value("SHOW transaction_isolation") == level
+        async with session_on(db, "claim") as session:
+            shown = await session.run(lambda connection: connection.fetchval("SHOW transaction_isolation"))
+            assert shown == "read committed"
+        async with async_app_on(db) as app:
+            assert (await add_task(app).send_async(1)).task_id
+    finally:
+        db.execute(f"ALTER DATABASE {db.name} RESET default_transaction_isolation")

@@ -13,6 +13,7 @@ import gc
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -475,5 +476,20 @@ def close_descriptors(path: str) -> Result:
     """Close all descriptors, including the lifeline and the sockets of the child."""
     note(path, str(os.getpid()))
     os.closerange(3, 256)
+    time.sleep(30)
+    return TaskResult(ok=1)
+
+
+@app.task
+def write_garbage(path: str) -> Result:
+    """Write what is no report to every socket of the child."""
+    note(path, str(os.getpid()))
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        number = int(entry.name)
+        try:
+            if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.write(number, b"\xff" * 64)
+        except OSError:
+            continue
     time.sleep(30)
     return TaskResult(ok=1)

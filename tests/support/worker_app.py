@@ -263,6 +263,13 @@ def register(app: Horsies) -> SimpleNamespace:
             print(text, file=sys.stderr)  # noqa: T201
         return TaskResult(ok=len(text) * times)
 
+    @app.task("vault", **queue)
+    def vault(secret: str, fails: bool = False) -> Text:
+        local = f"local-{secret}"
+        if fails:
+            raise LookupError("no such order")
+        return TaskResult(ok=local.replace("local", "result"))
+
     @app.task("log", **queue)
     def log(text: str) -> Number:
         import logging

@@ -1,9 +1,10 @@
 """Decoding returns what was encoded, also when the stream arrives in pieces."""
 
+import pytest
 from hypothesis import given, strategies as st
 
 from horsies_worker.child import frames
-from horsies_worker.child.frames import FrameReader, FrameType, StopCode
+from horsies_worker.child.frames import BadFrame, FrameReader, FrameType, StopCode
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.outcome import Outcome, OutcomeKind
 
@@ -54,3 +55,38 @@ def test_a_stream_that_arrives_in_pieces(sizes: list[int], chance: object) -> No
         found += reader.feed(stream[at : at + step])
         at += step
     assert found == [(FrameType.PROGRESS, frame) for frame in sent]
+
+
+DECODERS = {
+    FrameType.JOB: frames.decode_job, FrameType.CALL: frames.decode_call, FrameType.STOP: frames.decode_stop,
+    FrameType.READY: frames.decode_ready, FrameType.START_FAILED: frames.decode_start_failed,
+    FrameType.RESULT: frames.decode_result, FrameType.PROGRESS: frames.decode_progress,
+    FrameType.LATE: frames.decode_late, FrameType.COMPLETING: frames.decode_completing,
+    FrameType.CLAIMANT: frames.decode_claimant, FrameType.STACKS: frames.decode_stacks,
+}  # fmt: skip
+
+
+def test_every_type_of_frame_has_a_decoder_here() -> None:
+    assert DECODERS.keys() == set(FrameType)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from(FrameType), st.integers(0, 80))
+def test_garbage_is_a_frame_or_one_of_the_errors_that_readers_expect(
+    parts: list[bytes], kind: FrameType, size: int
+) -> None:
+    """Both sides end on these errors (frames.BROKEN), and on no other: nothing of a broken stream is run."""
+    body = b"".join(parts)[:size]
+    streams = [b"".join(parts), len(body).to_bytes(4, "little") + bytes([kind]) + body]
+    for stream in streams:
+        reader = FrameReader()
+        try:
+            for found, frame in reader.feed(stream):
+                DECODERS[FrameType(found)](frame)
+        except frames.BROKEN:
+            continue
+
+
+def test_a_reader_does_not_wait_for_the_rest_of_garbage() -> None:
+    for head in (b"\xff\xff\xff\xff\x05", b"\x00\x00\x00\x00\x63"):
+        with pytest.raises(BadFrame):
+            FrameReader().feed(head)

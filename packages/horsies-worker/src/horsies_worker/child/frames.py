@@ -35,6 +35,10 @@ class FrameType(IntEnum):
     """A call of a batch task: the JOB frames of its members, numbered from the call's own number on."""
 
 
+class BadFrame(ValueError):
+    """What arrived is no frame: user code has written to the socket, or the process is broken."""
+
+
 class StopCode(IntEnum):
     """Why the parent stops an attempt."""
 
@@ -45,6 +49,11 @@ class StopCode(IntEnum):
 
 
 TOKEN_BYTES: Final = 8
+MAX_FRAME: Final = 1 << 30
+"""Far above the largest payload: a longer frame is garbage, and a reader would wait for the rest of it for ever."""
+BROKEN: Final = (struct.error, ValueError, TypeError, IndexError)
+"""What reading garbage raises."""
+_FRAME_TYPES: Final = frozenset(map(int, FrameType))
 _NONE: Final = 0xFFFF_FFFF
 _NO_GROUP: Final = 0xFFFF
 
@@ -76,7 +85,8 @@ class FrameReader:
         self._need = 0
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Return the frames that are complete now, each as (type, whole frame including its head)."""
+        """Return the frames that are complete now, each as (type, whole frame including its head). Raises BadFrame when
+        what arrives cannot be one; after that, nothing in the stream can be trusted."""
         if self._partial:
             self._partial += data
             # An 8 MB frame arrives in some 40 pieces; copy it once, when it is complete.
@@ -89,6 +99,8 @@ class FrameReader:
         head_size, unpack = _HEAD.size, _HEAD.unpack_from
         while size - offset >= head_size:
             length, kind = unpack(data, offset)
+            if length > MAX_FRAME or kind not in _FRAME_TYPES:
+                raise BadFrame(f"a frame of type {kind} with {length:,} bytes")
             end = offset + head_size + length
             if end > size:
                 self._need = end - offset

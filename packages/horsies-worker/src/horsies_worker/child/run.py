@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 from horsies.app import Horsies
 from horsies.completing import Claimant, TransactionCompleter
@@ -48,6 +48,8 @@ _RECEIVE_BYTES: Final = 256 * 1024
 _MEASURE_EVERY: Final = 32
 _LONG_S: Final = 0.002
 _JOB: Final = int(FrameType.JOB)
+_BROKEN_STREAM_EXIT: Final = 70
+"""EX_SOFTWARE of sysexits.h."""
 _REPORT_BYTES: Final = 1_000_000
 """The results of a call go to the parent in pieces of about this size."""
 _CLAIMANT_S: Final = 10.0
@@ -142,10 +144,13 @@ class Runner:
             data = self._jobs.recv(_RECEIVE_BYTES)
             if not data:
                 os._exit(0)  # the parent is gone, or has closed this child
-            payloads.extend(
-                frames.decode_job(frame) if kind == _JOB else frames.decode_call(frame)
-                for kind, frame in self._frames.feed(data)
-            )
+            try:
+                payloads.extend(
+                    frames.decode_job(frame) if kind == _JOB else frames.decode_call(frame)
+                    for kind, frame in self._frames.feed(data)
+                )
+            except frames.BROKEN as error:
+                _leave(error)
 
     def _run_sync(self, seq: int, job: Job) -> None:
         if job.start_by is not None and time.monotonic() > job.start_by:
@@ -246,7 +251,13 @@ class Runner:
         if not data:
             self.loop.remove_reader(self._commands)
             return
-        for kind, frame in self._command_frames.feed(data):
+        try:
+            self._obey(self._command_frames.feed(data))
+        except frames.BROKEN as error:
+            _leave(error)
+
+    def _obey(self, commands: Sequence[tuple[int, bytes]]) -> None:
+        for kind, frame in commands:
             if kind in (FrameType.JOB, FrameType.CALL):
                 run = _Run(*(frames.decode_job if kind == FrameType.JOB else frames.decode_call)(frame))
                 self._async_runs[run.seq] = run
@@ -418,6 +429,12 @@ class Runner:
         # turn finished work into a crash.
         with self._reporting:
             self._jobs.sendall(frame)
+
+
+def _leave(error: Exception) -> NoReturn:
+    """The parent's stream cannot be read any more: run nothing of it. The parent reports the death of this process."""
+    _log.critical("what the worker sent is no job, the child leaves: %s", error)
+    os._exit(_BROKEN_STREAM_EXIT)
 
 
 def _deadline(timeout_ms: int) -> datetime:

@@ -211,8 +211,16 @@ class ChildProcess:
         """Read once and handle all reports that have arrived; False when there was nothing to read."""
         if self.state is State.DEAD:
             return False
-        if (arrived := self._channel.receive()) is None:
+        try:
+            arrived = self._channel.receive()
+            return arrived is not None and self._handle(arrived)
+        except frames.BROKEN as error:
+            if not self.process.killed:
+                _log.error("%s sent what is no report, and is killed: %s", self.name, error, exc_info=error)
+                self.process.kill()
             return False
+
+    def _handle(self, arrived: Sequence[tuple[int, bytes]]) -> bool:
         jobs = self.jobs
         current_done = False
         for kind, frame in arrived:

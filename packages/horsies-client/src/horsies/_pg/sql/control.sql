@@ -23,14 +23,16 @@ SELECT t.id, a.pid, a.usename::text AS role, a.application_name, statement_times
 -- params: ids, ended_before
 -- The task runs again under the same id and keeps its attempts; its crashes and snoozes are counted anew. A workflow's node is retried through its workflow, and
 -- the former task of a retried node never runs again. `ended_before` leaves out a task that another operator retried,
--- and that failed again, after the caller looked.
+-- and that failed again, after the caller looked. So does the ctid, while this statement waits for the lock of another
+-- task: its snapshot has not the attempts that were made since, and a number that is taken already would keep the task
+-- from ever being ended.
 WITH target AS MATERIALIZED (
-    SELECT id FROM horsies_tasks
+    SELECT id, ctid AS tid FROM horsies_tasks
      WHERE id = ANY ($1::text[]) AND status IN ('FAILED', 'CANCELLED', 'EXPIRED') AND NOT is_workflow_task
        AND former_node_id IS NULL AND ($2::timestamptz IS NULL OR terminal_at < $2::timestamptz)
      ORDER BY id FOR UPDATE
 ), history AS MATERIALIZED (
-    SELECT target.id, (SELECT count(*)::int FROM horsies_task_attempts a WHERE a.task_id = target.id) AS attempts FROM target
+    SELECT target.*, (SELECT count(*)::int FROM horsies_task_attempts a WHERE a.task_id = target.id) AS attempts FROM target
 )
 UPDATE horsies_tasks t
    SET status = 'PENDING', retry_count = h.attempts, max_retries = greatest(t.max_retries, h.attempts),
@@ -41,7 +43,7 @@ UPDATE horsies_tasks t
        finalizing_by_worker_id = NULL, worker_pid = NULL, worker_hostname = NULL, worker_process_name = NULL,
        crash_count = 0, snoozes = 0, updated_at = statement_timestamp()
   FROM history h
- WHERE t.id = h.id AND t.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+ WHERE t.id = h.id AND t.ctid = h.tid AND t.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
 RETURNING t.id;
 
 -- name: requeue_claimed_batch :many

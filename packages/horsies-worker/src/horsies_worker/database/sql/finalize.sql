@@ -175,7 +175,8 @@ SELECT id, claim_generation FROM horsies_tasks
 -- params: worker_id, ids, generations, results, started_us, finished_us, pids, process_names
 -- Stores a result that could not be written at once, so that the reaper can finish the task if this worker dies now.
 -- The row also gets the real times and the real process: the attempt that the reaper writes must not seem to overlap
--- with the child's next job. SKIP LOCKED: a locked row must not delay the heartbeats, which follow on the same
+-- with the child's next job. (A row that was claimed in time and whose user code began after good_until keeps its start: a
+-- row that started too late is refused, and its result would not be staged.) SKIP LOCKED: a locked row must not delay the heartbeats, which follow on the same
 -- connection; the next call tries it again.
 WITH mine AS MATERIALIZED (
     SELECT t.tid, x.result, x.pid, x.process_name,
@@ -190,7 +191,8 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE horsies_tasks t
    SET finalizing_at = coalesce(t.finalizing_at, mine.finished), finalizing_by_worker_id = $1, result = mine.result,
-       started_at = least(mine.started, mine.finished), worker_pid = mine.pid,
+       started_at = CASE WHEN t.good_until <= least(mine.started, mine.finished) THEN t.started_at
+                         ELSE least(mine.started, mine.finished) END, worker_pid = mine.pid,
        worker_process_name = mine.process_name, updated_at = statement_timestamp()
   FROM mine
  WHERE t.ctid = mine.tid
