@@ -22,7 +22,7 @@ GENERATED = "<!-- Written by `just reference`"
 example; what counts there are the Python blocks of their prose."""
 OPERATOR = {
     "check", "doctor", "tasks", "quarantine", "stale", "workers", "queues", "limits", "keys", "schedules", "workflows",
-    "version", "init",
+    "version", "init", "capacity",
 }  # fmt: skip
 """Commands that end by themselves and need a database at most."""
 _BLOCK = re.compile(
