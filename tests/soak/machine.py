@@ -83,23 +83,31 @@ def namespace() -> Iterator[Namespace | None]:
 
 
 def older_release(folder: Path) -> list[Path] | None:
-    """The sources of the oldest of the last 30 commits with the same schema, for a deploy of another release: folders
-    for PYTHONPATH. None outside of a git repository, or where the schema has just changed."""
-    log = _run("git", "-C", str(ROOT), "log", "--first-parent", "-30", "--format=%H")
-    found: str | None = None
-    for commit in log.stdout.split()[1:]:
-        if _run("git", "-C", str(ROOT), "diff", "--quiet", commit, "HEAD", "--", _MIGRATIONS).returncode:
-            break
-        found = commit
-    if found is None:
+    """The sources of an older commit with the same schema, for a deploy of another release: folders for PYTHONPATH. The
+    oldest of some that can import the app; None outside of a git repository, or where none can."""
+    log = _run("git", "-C", str(ROOT), "log", "--first-parent", "-40", "--format=%H").stdout.split()
+    for back in (39, 20, 10, 5, 2, 1):
+        if back < len(log) and (sources := _unpacked(log[back], folder / str(back))) is not None:
+            variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, sources), str(ROOT)])}
+            tried = subprocess.run(
+                [sys.executable, "-c", "import tests.soak.app as a; a.build_all('postgresql:///none')"], env=variables,
+                capture_output=True, check=False,
+            )  # fmt: skip
+            if tried.returncode == 0:
+                return sources
+    return None
+
+
+def _unpacked(commit: str, folder: Path) -> list[Path] | None:
+    if _run("git", "-C", str(ROOT), "diff", "--quiet", commit, "HEAD", "--", _MIGRATIONS).returncode:
         return None
-    folder.mkdir()
+    folder.mkdir(parents=True)
     packed = folder / "packages.tar"
-    if _run("git", "-C", str(ROOT), "archive", f"--output={packed}", found, "packages").returncode:
+    if _run("git", "-C", str(ROOT), "archive", f"--output={packed}", commit, "packages").returncode:
         return None
     shutil.unpack_archive(packed, folder, filter="data")
     packed.unlink()
-    (folder / "COMMIT").write_text(found)
+    (folder / "COMMIT").write_text(commit)
     return sorted(folder.glob("packages/*/src"))
 
 

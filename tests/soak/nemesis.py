@@ -87,7 +87,8 @@ class Nemesis(threading.Thread):
         except (AssertionError, OSError, psutil.Error, ValueError, RuntimeError) as error:
             struck.error = f"{type(error).__name__}: {str(error)[:500]}"
         finally:
-            struck.ended = time.time()
+            # what was killed is started again as part of the fault; the fault itself was over before
+            struck.ended = struck.detail.pop("ended", time.time())
             lock.release()
         return self._note(struck)
 

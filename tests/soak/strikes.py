@@ -25,12 +25,7 @@ WITHOUT_TARGET: Final = frozenset({"kill_scheduler", "pause_queue", "pause_workf
 """These may come while the server is struck."""
 ORPHANS_S: Final = 5.0
 """Children are gone this long after their parent, on a busy machine; the promise is two seconds."""
-WRITES: Final = (
-    r"INSERT INTO horsies_task_attempts",
-    r"COMMIT",
-    r"UPDATE horsies_workflow",
-    r"INSERT INTO horsies_heartbeats",
-)
+WRITES: Final = (r"INSERT INTO horsies_task_attempts", r"UPDATE horsies_tasks", r"^COMMIT")
 SENDS: Final = (r"CALL|horsies_send|INSERT INTO horsies_tasks", r"INSERT INTO horsies_workflows|COMMIT")
 STORM: Final = 30
 
@@ -64,14 +59,17 @@ def kill_parent(field: Field, fault: Fault, slot: WorkerSlot) -> dict[str, Any]:
     """Its children must go too."""
     left = slot.process.offspring()
     slot.process.kill()
+    ended = time.time()
     took = gone_after(left, ORPHANS_S)
     _again(slot)
-    return {"children_gone_s": took}
+    return {"children_gone_s": took, "ended": ended}
 
 
-def kill_worker(field: Field, fault: Fault, slot: WorkerSlot) -> None:
+def kill_worker(field: Field, fault: Fault, slot: WorkerSlot) -> dict[str, Any]:
     slot.process.kill_all()
+    ended = time.time()
     _again(slot)
+    return {"ended": ended}
 
 
 def freeze(field: Field, fault: Fault, slot: WorkerSlot) -> None:
@@ -190,15 +188,14 @@ def clock(field: Field, fault: Fault, slot: None) -> None:
     field.server.set_clock(0)
 
 
-def kill_scheduler(field: Field, fault: Fault, slot: None) -> None:
+def kill_scheduler(field: Field, fault: Fault, slot: None) -> dict[str, Any]:
     victim = random.Random(fault.at).choice(field.fleet.schedulers)
-    if victim.lock.acquire(blocking=False):
-        try:
-            victim.process.signal(signal.SIGKILL)
-            victim.process.wait(10)
-            _again(victim)
-        finally:
-            victim.lock.release()
+    with victim.lock:
+        victim.process.signal(signal.SIGKILL)
+        victim.process.wait(10)
+        ended = time.time()
+        _again(victim)
+    return {"ended": ended}
 
 
 def pause_queue(field: Field, fault: Fault, slot: None) -> dict[str, Any]:
