@@ -4,7 +4,7 @@ import json
 import random
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.soak import logs, recovery, settings
 from tests.soak.app import BUSINESS, f
+from tests.soak.clock_steps import unexplained
 from tests.soak.ledger import Line
 from tests.soak.nemesis import Struck
 from tests.soak.plan import WEIGHTS, make_plan
@@ -207,6 +208,19 @@ def test_an_end_without_its_transaction(world: World) -> None:
     world.task(9, kind="completes")
     world.ran(9, 0.0, 0.1)
     assert world.rules() == {"C1"}
+
+
+@pytest.mark.breaks("T5")
+def test_times_out_of_order_near_a_step_of_the_clock(world: World) -> None:
+    world.db.execute(
+        "UPDATE horsies_tasks SET updated_at = created_at - interval '1 second' WHERE task_name = 'steady'"
+    )
+    found = world.judge()
+    assert {finding.rule for finding in found} == {"T5"}
+    step = Struck("clock", "server", time.time() - 1, time.time())
+    assert unexplained(world.db, found, [step]) == []
+    assert unexplained(world.db, found, [replace(step, began=START, ended=START + 4)]) == found
+    assert unexplained(world.db, found, []) == found
 
 
 class TestLogs:

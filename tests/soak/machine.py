@@ -83,25 +83,20 @@ def namespace() -> Iterator[Namespace | None]:
 
 
 def older_release(folder: Path) -> list[Path] | None:
-    """The sources of an older commit with the same schema, for a deploy of another release: folders for PYTHONPATH. The
-    oldest of some that can import the app; None outside of a git repository, or where none can."""
-    log = _run("git", "-C", str(ROOT), "log", "--first-parent", "-40", "--format=%H").stdout.split()
-    for back in (39, 20, 10, 5, 2, 1):
-        if back < len(log) and (sources := _unpacked(log[back], folder / str(back))) is not None:
-            variables = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, sources), str(ROOT)])}
-            tried = subprocess.run(
-                [sys.executable, "-c", "import tests.soak.app as a; a.build_all('postgresql:///none')"], env=variables,
-                capture_output=True, check=False,
-            )  # fmt: skip
-            if tried.returncode == 0:
-                return sources
-    return None
-
-
-def _unpacked(commit: str, folder: Path) -> list[Path] | None:
-    if _run("git", "-C", str(ROOT), "diff", "--quiet", commit, "HEAD", "--", _MIGRATIONS).returncode:
+    """The sources before the last change of the packages, for a deploy of another release: folders for PYTHONPATH. The
+    variable HORSIES_SOAK_OLDER names another commit. None where the schema was another one, and outside of git."""
+    commit = os.environ.get("HORSIES_SOAK_OLDER") or next(
+        (
+            each
+            for each in _run("git", "-C", str(ROOT), "log", "--first-parent", "-40", "--format=%H").stdout.split()
+            if _run("git", "-C", str(ROOT), "diff", "--quiet", each, "HEAD", "--", "packages").returncode
+        ),
+        None,
+    )
+    same = ("git", "-C", str(ROOT), "diff", "--quiet", str(commit), "HEAD", "--", _MIGRATIONS)
+    if commit is None or _run(*same).returncode:
         return None
-    folder.mkdir(parents=True)
+    folder.mkdir()
     packed = folder / "packages.tar"
     if _run("git", "-C", str(ROOT), "archive", f"--output={packed}", commit, "packages").returncode:
         return None

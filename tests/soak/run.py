@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.soak import app as soak_app, logs, recovery, report, settings
+from tests.soak.clock_steps import unexplained
 from tests.soak.fleet import Fleet
 from tests.soak.ledger import FOLDER_VARIABLE, read_lines, read_sends
 from tests.soak.machine import FAKETIME, namespace, older_release, orphans, small_disk
@@ -133,7 +134,7 @@ def _judge(
     verdict.rates = recovery.rates_after(tasks, verdict.struck)
     verdict.counts = report.count(server.db, sends, lines, overlaps)
     verdict.counts["snapshots judged"] = f"{snapshots.count} (no answer to {snapshots.unanswered})"
-    verdict.findings = found
+    verdict.findings = unexplained(server.db, found, verdict.struck)
 
 
 def _processes(verdict: report.Verdict, fleet: Fleet, mark: str) -> list[Finding]:
