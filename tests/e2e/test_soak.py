@@ -8,8 +8,9 @@ import pytest
 from tests.soak.run import soak
 
 SEED = int(os.environ.get("HORSIES_SOAK_SEED", "4"))
-BY_TIME = {"B1"}
-"""Bounds of recoveries are reported here, and judged by `just soak`: the suite shares its cores with this test."""
+BY_TIME = {"B1", "Z1"}
+"""Bounds of recoveries, and workers that could not say in time that they live, are reported here and judged by `just
+soak`: the suite shares its cores with this test."""
 
 
 @pytest.mark.long

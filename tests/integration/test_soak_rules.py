@@ -113,6 +113,16 @@ def test_a_success_without_a_run(world: World) -> None:
     assert world.rules() == {"L3"}
 
 
+def test_a_task_that_was_taken_from_a_worker_that_lived(world: World) -> None:
+    world.db.execute(
+        "UPDATE horsies_task_attempts SET outcome = 'WORKER_FAILURE', error_code = 'WORKER_CRASHED',"
+        " failed_reason = 'no sign of life' WHERE will_retry"
+    )
+    assert world.rules() == {"Z1"}
+    world.struck.append(Struck("freeze", "worker-0", START, START + 1, worker_id="worker-1"))
+    assert world.judge() == []
+
+
 class TestOverlaps:
     """Two runs of one task at the same time: allowed only if the first one's worker was frozen or cut off."""
 

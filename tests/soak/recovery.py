@@ -11,7 +11,16 @@ from tests.soak.plan import QUIET_S
 from tests.soak.settings import BOUND_S, STALE_S
 from tests.soak.workload import STEADY
 
-OUTAGES: Final = {"server_crash", "disk_full", "lock", "hold_connections", "terminate", "clock", "stall"}
+OUTAGES: Final = {
+    "server_crash",
+    "freeze_server",
+    "disk_full",
+    "lock",
+    "hold_connections",
+    "terminate",
+    "clock",
+    "stall",
+}
 """While one of these goes on no process can recover a task, and afterwards the reaper waits for one threshold."""
 LATE_S: Final = 1.0
 SHORTEST_S: Final = 3.0

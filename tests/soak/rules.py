@@ -113,7 +113,8 @@ def judge(
     ]  # fmt: skip
     for rule, statement in SQL.items():
         found += [Finding(rule, str(key), str(text)) for key, text in db.execute(statement)]
-    found += missing_slots(db) + ends_of_tasks(db) + ends_of_workflows(db, sends) + pauses(db, struck) + rate(runs)
+    found += missing_slots(db) + ends_of_tasks(db) + ends_of_workflows(db, sends) + pauses(db, struck)
+    found += rate(runs) + false_crashes(db, struck)
     overlaps = overlapping(runs)
     allowed = [pair for pair in overlaps if is_documented(*pair, struck)]
     found += [
@@ -237,6 +238,20 @@ def pauses(db: Database, struck: Sequence[Struck]) -> list[Finding]:
                 Finding("P1", task_id, f"started at {at}, in the pause of {fault.detail}") for task_id, at in rows
             ]
     return found
+
+
+def false_crashes(db: Database, struck: Sequence[Struck]) -> list[Finding]:
+    """Tasks that were taken from a worker that lived, and that no fault had kept from saying so."""
+    hit = {fault.worker_id for fault in struck if fault.kind in ("kill_parent", "kill_worker", "freeze", "blackhole")}
+    rows = db.execute(
+        "SELECT task_id, worker_id, failed_reason, created_at::text FROM horsies_task_attempts"
+        " WHERE outcome = 'WORKER_FAILURE' AND failed_reason ~ 'no sign of life|its worker died'"
+    )
+    return [
+        Finding("Z1", task_id, f"of worker {worker_id} at {at}: {reason}")
+        for task_id, worker_id, reason, at in rows
+        if worker_id not in hit
+    ]
 
 
 def rate(runs: Sequence[Run]) -> list[Finding]:

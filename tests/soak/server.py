@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
@@ -70,6 +71,25 @@ class Server:
     def crash(self) -> None:
         """Immediate: as after a power cut."""
         self.end(signal.SIGQUIT)
+
+    def _all(self) -> list[psutil.Process]:
+        assert self._process is not None
+        postmaster = psutil.Process(self._process.pid)
+        return [postmaster, *postmaster.children()]
+
+    def freeze(self) -> None:
+        for process in self._all():
+            try:
+                process.suspend()
+            except psutil.NoSuchProcess:
+                pass
+
+    def thaw(self) -> None:
+        for process in reversed(self._all()):
+            try:
+                process.resume()
+            except psutil.NoSuchProcess:
+                pass
 
     def is_up(self) -> bool:
         try:

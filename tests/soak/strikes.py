@@ -19,7 +19,7 @@ from tests.support.chaosproxy import Mode, When
 
 OF_WORKER: Final = frozenset(
     {"kill_child", "kill_parent", "kill_worker", "freeze", "restart", "cut_commit", "delay", "freeze_listen",
-     "blackhole", "deploy"}
+     "blackhole", "deploy", "freeze_child"}
 )  # fmt: skip
 WITHOUT_TARGET: Final = frozenset({"kill_scheduler", "pause_queue", "pause_workflows", "cancel_storm", "terminate"})
 """These may come while the server is struck."""
@@ -50,6 +50,21 @@ def kill_child(field: Field, fault: Fault, slot: WorkerSlot) -> dict[str, Any]:
     victim = random.Random(fault.at).choice(sorted(children, key=lambda process: process.pid))
     try:
         victim.kill()
+    except psutil.NoSuchProcess:
+        pass
+    return {"pid": victim.pid}
+
+
+def freeze_child(field: Field, fault: Fault, slot: WorkerSlot) -> dict[str, Any]:
+    """Alone, for longer than the threshold: its parent vouches for it, so its task must not be taken for lost."""
+    children = slot.process.children()
+    if not children:
+        return {"pid": None}
+    victim = random.Random(fault.at).choice(sorted(children, key=lambda process: process.pid))
+    try:
+        victim.suspend()
+        time.sleep(fault.seconds)
+        victim.resume()
     except psutil.NoSuchProcess:
         pass
     return {"pid": victim.pid}
@@ -154,6 +169,15 @@ def server_crash(field: Field, fault: Fault, slot: None) -> None:
     field.server.wait_up()
 
 
+def freeze_server(field: Field, fault: Fault, slot: None) -> None:
+    """The whole server stands still for longer than the threshold, and no connection ends: a stalled machine."""
+    field.server.freeze()
+    try:
+        time.sleep(fault.seconds)
+    finally:
+        field.server.thaw()
+
+
 def hold_connections(field: Field, fault: Fault, slot: None) -> dict[str, Any]:
     """All that the server has left, as a client that leaks them would."""
     held: list[psycopg.Connection[Any]] = []
@@ -256,8 +280,8 @@ async def _insist(work: Callable[[], Any]) -> Any:
 STRIKES: Final[Mapping[str, Callable[[Field, Fault, Any], dict[str, Any] | None]]] = {
     each.__name__: each
     for each in (
-        kill_child, kill_parent, kill_worker, freeze, restart, deploy, cut_commit, delay, freeze_listen, blackhole,
-        terminate, server_crash, hold_connections, lock, disk_full, clock, kill_scheduler, pause_queue, pause_workflows,
-        cancel_storm,
+        kill_child, freeze_child, kill_parent, kill_worker, freeze, restart, deploy, cut_commit, delay, freeze_listen,
+        blackhole, terminate, server_crash, freeze_server, hold_connections, lock, disk_full, clock, kill_scheduler,
+        pause_queue, pause_workflows, cancel_storm,
     )
 }  # fmt: skip
