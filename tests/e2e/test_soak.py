@@ -15,9 +15,8 @@ soak`: the suite shares its cores with this test."""
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_ninety_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        verdict = soak(SEED, 1.5, tmp_path, tell=lambda text: None)
+def test_ninety_seconds(tmp_path: Path) -> None:
+    verdict = soak(SEED, 1.5, tmp_path, tell=lambda text: None)
     report = "\n".join([*verdict.plan.lines(), *verdict.lines()])
     print(report)  # noqa: T201
     assert not [finding for finding in verdict.findings if finding.rule not in BY_TIME], report

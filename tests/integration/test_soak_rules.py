@@ -93,6 +93,13 @@ def test_a_send_without_an_answer_may_be_lost(world: World) -> None:
     assert world.judge() == []
 
 
+def test_a_task_of_a_transaction_that_was_rolled_back(world: World) -> None:
+    world.sent(9, "00000000-0000-0000-0000-000000000009", "transactional", phase="rolled_back")
+    assert world.judge() == []
+    world.sent(10, factories.task(world.db, "CANCELLED"), "transactional", phase="rolled_back")
+    assert world.rules() == {"N1"}
+
+
 @pytest.mark.breaks("L4")
 def test_a_run_that_no_attempt_knows_of(world: World) -> None:
     world.ran(2, 8.0, 8.1)

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER_VARIABLE = "HORSIES_TEST_LEDGER"
-_open: dict[tuple[int, str], int] = {}
+_open: dict[tuple[int, str, str], int] = {}
 
 
 def _append(prefix: str, text: str) -> None:
     """By process: a child that was forked opens a file of its own."""
-    key = (os.getpid(), prefix)
+    folder = os.environ[FOLDER_VARIABLE]
+    key = (os.getpid(), prefix, folder)
     if key not in _open:
-        path = Path(os.environ[FOLDER_VARIABLE]) / f"{prefix}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        path = Path(folder) / f"{prefix}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         _open[key] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(_open[key], (text + "\n").encode())
 

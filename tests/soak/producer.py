@@ -16,6 +16,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import asyncpg
+
 from horsies import BrokerError, ConfigurationError, TaskSendError, UsageError
 from tests.soak import flows, workload
 from tests.soak.app import build_all
@@ -52,6 +54,7 @@ class Producer:
         self._chance = random.Random(self._seed)
         self._seconds: float = given["seconds"]
         self._every_s = 1 / given["rate"]
+        self._url: str = given["url"]
         self._app, self._tasks, self._flow_tasks = build_all(given["url"])
         self._work: set[asyncio.Task[None]] = set()
         self._next = self.number * KEYS
@@ -99,6 +102,9 @@ class Producer:
         if k % 2:  # an id of our own, or one that horsies makes
             sender = sender.with_options(task_id=str(uuid.uuid5(NAMESPACE, f"{self._seed}-{k}")))
         note_send(k=k, kind=call.kind, phase="try")
+        if call.commits is not None:
+            await self._send_in_transaction(k, call, sender)
+            return
         try:
             handle = await insist(lambda: sender.send_async(*call.arguments))
         except TaskSendError as error:
@@ -111,6 +117,28 @@ class Producer:
         if call.cancel_after_s is not None:
             await asyncio.sleep(call.cancel_after_s)
             await self._verb(k, "cancel", handle.cancel_async)
+
+    async def _send_in_transaction(self, k: int, call: workload.Call, sender: Any) -> None:
+        """The task must exist exactly if the transaction has committed; a COMMIT without an answer leaves it open."""
+        task_id = str(uuid.uuid5(NAMESPACE, f"{self._seed}-{k}"))
+        phase = "rolled_back"
+        try:
+            connection = await asyncpg.connect(self._url, timeout=5, command_timeout=10)
+            try:
+                transaction = connection.transaction()
+                await transaction.start()
+                await sender.with_options(connection=connection, task_id=task_id).send_async(*call.arguments)
+                if call.commits:
+                    phase = "unknown"
+                    await transaction.commit()
+                    phase = "ok"
+                else:
+                    await transaction.rollback()
+            finally:
+                await connection.close(timeout=5)
+        except (TaskSendError, BrokerError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+            pass
+        note_send(k=k, kind=call.kind, phase=phase, id=task_id, duplicate=False)
 
     async def _verb(self, k: int, verb: str, work: Callable[[], Awaitable[Any]]) -> None:
         try:

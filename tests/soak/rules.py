@@ -114,7 +114,7 @@ def judge(
     for rule, statement in SQL.items():
         found += [Finding(rule, str(key), str(text)) for key, text in db.execute(statement)]
     found += missing_slots(db) + ends_of_tasks(db) + ends_of_workflows(db, sends) + pauses(db, struck)
-    found += rate(runs) + false_crashes(db, struck)
+    found += rate(runs) + false_crashes(db, struck) + rolled_back(db, sends)
     overlaps = overlapping(runs)
     allowed = [pair for pair in overlaps if is_documented(*pair, struck)]
     found += [
@@ -148,6 +148,13 @@ def is_documented(old: Run, new: Run, struck: Sequence[Struck]) -> bool:
         and fault.began <= new.started <= fault.ended + settings.STALE_S
         for fault in struck
     )
+
+
+def rolled_back(db: Database, sends: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Tasks whose sender has rolled back."""
+    ids = [entry["id"] for entry in sends if entry["phase"] == "rolled_back"]
+    found = db.execute("SELECT id, status FROM horsies_tasks WHERE id = ANY(%s)", ids)
+    return [Finding("N1", task_id, f"{status}, and its sender has rolled back") for task_id, status in found]
 
 
 def missing_slots(db: Database) -> list[Finding]:

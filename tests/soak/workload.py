@@ -13,7 +13,7 @@ from tests.soak.app import Item
 SHARES: Final[Mapping[str, int]] = {
     "steady": 46, "long": 4, "nap": 5, "burn": 3, "in_c": 1, "flaky": 6, "once": 6, "dies_once": 2, "poison": 1,
     "expiring": 3, "cancelled": 3, "snoozes": 3, "delayed": 3, "capped": 3, "in_group": 4, "rated": 4, "unique": 3,
-    "bulk": 4, "completes": 4,
+    "bulk": 4, "completes": 4, "transactional": 3,
 }  # fmt: skip
 """Per cent, more or less."""
 
@@ -32,6 +32,8 @@ class Call:
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     cancel_after_s: float | None = None
+    commits: bool | None = None
+    """Sent in a transaction of the producer's own, which is committed or rolled back."""
 
     def sender(self, tasks: SimpleNamespace) -> Any:
         task = getattr(tasks, self.task)
@@ -68,6 +70,8 @@ def make(kind: str, k: int, chance: random.Random) -> Call:
             return Call(kind, "in_group", (k, f"g{chance.randrange(4)}", 0.1))
         case "unique":
             return Call(kind, "steady", (k, 0.2), {"unique_key": f"u{chance.randrange(3)}"})
+        case "transactional":
+            return Call(kind, "steady", (k, short), commits=chance.random() < 0.7)
         case "bulk":
             return Call(kind, "bulk", (Item(k=k),))
         case "completes":
