@@ -1,7 +1,7 @@
 """Carries out the plan: each fault at its time, in a thread of its own, so that faults overlap.
 
 A fault strikes one place of the fleet, or the server, at a time: one that comes while its target is struck moves to
-another worker, or is left out. What was really done, and when, is the fault log.
+another worker, or waits for a while, and is left out if that was in vain. What was really done, and when, is the fault log.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -19,6 +19,9 @@ from tests.soak.fleet import Fleet, Slot, WorkerSlot
 from tests.soak.plan import Fault, Plan
 from tests.soak.server import Server
 from tests.soak.strikes import Field
+
+
+PATIENCE_S: Final = 8.0
 
 
 @dataclass
@@ -75,7 +78,7 @@ class Nemesis(threading.Thread):
         elif fault.kind in strikes.WITHOUT_TARGET:
             lock = threading.Lock()
             lock.acquire()
-        elif not lock.acquire(blocking=False):
+        elif not lock.acquire(timeout=PATIENCE_S):
             return self._note(Struck(fault.kind, "server", time.time(), time.time(), error="the server is struck"))
         struck = Struck(fault.kind, target.name if target else "server", time.time(), solo=fault.solo)
         try:
@@ -100,7 +103,7 @@ class Nemesis(threading.Thread):
             slot = workers[(first + step) % len(workers)]
             if slot.lock.acquire(blocking=False):
                 return slot
-        return None
+        return workers[first] if workers[first].lock.acquire(timeout=PATIENCE_S) else None
 
     def _note(self, struck: Struck) -> None:
         with self._write:
