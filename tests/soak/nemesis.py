@@ -1,7 +1,8 @@
 """Carries out the plan: each fault at its time, in a thread of its own, so that faults overlap.
 
 A fault strikes one place of the fleet, or the server, at a time: one that comes while its target is struck moves to
-another worker, or waits for a while, and is left out if that was in vain. What was really done, and when, is the fault log.
+another worker, or waits for a while, and is left out if that was in vain. What was really done, and when, is the fault
+log.
 """
 
 import json
@@ -19,7 +20,6 @@ from tests.soak.fleet import Fleet, Slot, WorkerSlot
 from tests.soak.plan import Fault, Plan
 from tests.soak.server import Server
 from tests.soak.strikes import Field
-
 
 PATIENCE_S: Final = 8.0
 
