@@ -100,6 +100,15 @@ def test_a_task_of_a_transaction_that_was_rolled_back(world: World) -> None:
     assert world.rules() == {"N1"}
 
 
+def test_the_last_of_sends_that_replace_each_other(world: World) -> None:
+    for k in (30, 31):
+        world.sent(k, "00000000-0000-0000-0000-000000000009", "replaced", key="r0")
+    world.ran(31, 0.0, 0.1)
+    assert world.judge() == []
+    world.sent(32, "00000000-0000-0000-0000-000000000009", "replaced", key="r0")
+    assert world.rules() == {"V1"}
+
+
 @pytest.mark.breaks("L4")
 def test_a_run_that_no_attempt_knows_of(world: World) -> None:
     world.ran(2, 8.0, 8.1)

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from horsies import (
+    BatchSummary,
+    Continue,
     Horsies,
     RetryPolicy,
     SuccessCase,
@@ -23,8 +25,19 @@ Number = TaskResult[int, TaskError]
 AGAIN = RetryPolicy.fixed(0.1, 50, auto_retry_for=["WORKER_CRASHED"])
 
 
+class Batch(NamedTuple):
+    """A batch of calls, which is started like a workflow."""
+
+    app: Horsies
+    calls: list[Any]
+    then: Any
+
+    async def start_async(self, *, workflow_id: str) -> Any:
+        return await self.app.batch_async(self.calls, then=self.then, batch_id=workflow_id)
+
+
 class Flow(NamedTuple):
-    spec: WorkflowSpec[Any]
+    spec: WorkflowSpec[Any] | Batch
     status: str
     """How a run must end; a run that is cancelled may also have ended before."""
     value: int | None = None
@@ -72,6 +85,17 @@ def register(app: Horsies) -> SimpleNamespace:
     @app.task("unbook", **common)
     def unbook(booking: int) -> TaskResult[None, TaskError]:
         return TaskResult(ok=None)
+
+    @app.task("tally", **common)
+    def tally(summary: BatchSummary) -> Number:
+        return TaskResult(ok=summary.completed)
+
+    @app.task("countdown", **common)
+    def countdown(n: int, value: int) -> Number:
+        if not n:
+            return TaskResult(ok=value)
+        again = countdown.node(node_id="again")(n - 1, value)
+        return Continue(app.workflow("looping", [again], output=again))
 
     tasks = SimpleNamespace(**{name: task for name, task in locals().items() if name not in ("app", "common")})
     tasks.app = app
@@ -151,7 +175,18 @@ def dated(t: SimpleNamespace, k: int) -> Flow:
     return Flow(t.app.workflow("dated", [first, answer, end], output=end), "FAILED")
 
 
+def batched(t: SimpleNamespace, k: int) -> Flow:
+    n = 2 + k % 6
+    return Flow(Batch(t.app, [t.square.call(x) for x in range(n)], t.tally), "COMPLETED", n)
+
+
+def looping(t: SimpleNamespace, k: int) -> Flow:
+    first = t.countdown.node(node_id="again")(3, k)
+    return Flow(t.app.workflow("looping", [first], output=first), "COMPLETED", k)
+
+
 FLOWS: Mapping[str, Callable[[SimpleNamespace, int], Flow]] = {
     "diamond": diamond, "first_of": first_of, "quorum": quorum, "nested": nested, "mapped": mapped,
     "signalled": signalled, "sleeping": sleeping, "saga": saga, "cancelled": cancelled, "dated": dated,
+    "batched": batched, "looping": looping,
 }  # fmt: skip

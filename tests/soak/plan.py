@@ -16,7 +16,7 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "kill_child": 16, "freeze_child": 4, "kill_parent": 12, "kill_worker": 6, "freeze": 6, "restart": 6,
     "terminate": 14, "server_crash": 6, "cut_commit": 8, "delay": 4, "freeze_listen": 6, "blackhole": 5,
     "hold_connections": 4, "lock": 4, "disk_full": 3, "clock": 3, "deploy": 3, "pause_queue": 4, "pause_workflows": 4,
-    "cancel_storm": 4, "kill_scheduler": 4, "freeze_server": 4,
+    "cancel_storm": 4, "kill_scheduler": 4, "freeze_server": 4, "drain_worker": 4,
 }  # fmt: skip
 NEEDS: Final[Mapping[str, str]] = {
     "blackhole": "namespace", "disk_full": "small_disk", "clock": "faketime", "deploy": "older_release",
@@ -27,11 +27,12 @@ _SECONDS: Final[Mapping[str, tuple[float, float]]] = {
     "freeze": (FREEZE_S, FREEZE_S), "blackhole": (FREEZE_S, FREEZE_S), "server_crash": (0.0, 4.0), "delay": (3.0, 3.0),
     "freeze_listen": (5.0, 5.0), "hold_connections": (3.0, 3.0), "lock": (2.0, 1.5 * STALE_S), "disk_full": (5.0, 5.0),
     "clock": (4.0, 4.0), "pause_queue": (3.0, 3.0), "pause_workflows": (2.0, 2.0), "terminate": (1.0, 1.0),
-    "cut_commit": (2.0, 2.0), "freeze_child": (FREEZE_S, FREEZE_S), "freeze_server": (1.5 * STALE_S, 1.5 * STALE_S),
+    "cut_commit": (2.0, 2.0), "drain_worker": (2.0, 2.0), "freeze_child": (FREEZE_S, FREEZE_S),
+    "freeze_server": (1.5 * STALE_S, 1.5 * STALE_S),
 }  # fmt: skip
 _OF_WORKER: Final = {
     "kill_child", "kill_parent", "kill_worker", "freeze", "restart", "cut_commit", "delay", "freeze_listen", "deploy",
-    "freeze_child",
+    "freeze_child", "drain_worker",
 }  # fmt: skip
 QUIET_S: Final = 6.0
 """The window after a solo fault in which the rate is measured; it begins when the fleet has caught up."""

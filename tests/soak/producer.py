@@ -59,6 +59,8 @@ class Producer:
         self._work: set[asyncio.Task[None]] = set()
         self._next = self.number * KEYS
         self._is_over = asyncio.Event()
+        self._replacing = asyncio.Lock()
+        """Sends that replace each other go one after the other, so that their order is known."""
 
     async def run(self) -> None:
         async with self._app:
@@ -97,26 +99,40 @@ class Producer:
 
     async def _send(self) -> None:
         k = self._key()
-        call = workload.draw(self._chance, k)
+        call = workload.draw(self._chance, k, self.number)
         sender = call.sender(self._tasks)
         if k % 2:  # an id of our own, or one that horsies makes
             sender = sender.with_options(task_id=str(uuid.uuid5(NAMESPACE, f"{self._seed}-{k}")))
         note_send(k=k, kind=call.kind, phase="try")
+        if "on_conflict" in call.options:
+            async with self._replacing:
+                await self._send_noted(k, call, sender)
+            return
         if call.commits is not None:
             await self._send_in_transaction(k, call, sender)
             return
+        await self._send_noted(k, call, sender)
+
+    async def _send_noted(self, k: int, call: workload.Call, sender: Any) -> None:
         try:
             handle = await insist(lambda: sender.send_async(*call.arguments))
         except TaskSendError as error:
-            note_send(k=k, kind=call.kind, phase="unknown", id=error.task_id, code=str(error.code))
+            note_send(
+                k=k, kind=call.kind, phase="unknown", id=error.task_id, code=str(error.code), **self._key_of(call)
+            )
             return
         except Exception as error:
             note_send(k=k, kind=call.kind, phase="unexpected", error=repr(error)[:300])
             return
-        note_send(k=k, kind=call.kind, phase="ok", id=handle.task_id, duplicate=handle.is_duplicate)
+        note_send(
+            k=k, kind=call.kind, phase="ok", id=handle.task_id, duplicate=handle.is_duplicate, **self._key_of(call)
+        )
         if call.cancel_after_s is not None:
             await asyncio.sleep(call.cancel_after_s)
             await self._verb(k, "cancel", handle.cancel_async)
+
+    def _key_of(self, call: workload.Call) -> dict[str, str]:
+        return {"key": call.options["unique_key"]} if "on_conflict" in call.options else {}
 
     async def _send_in_transaction(self, k: int, call: workload.Call, sender: Any) -> None:
         """The task must exist exactly if the transaction has committed; a COMMIT without an answer leaves it open."""
@@ -167,7 +183,13 @@ class Producer:
             note_send(k=k, kind=kind, phase="unexpected", error=repr(error)[:300])
             return
         note_send(
-            k=k, kind=kind, phase="ok", id=handle.workflow_id, status=flow.status, value=flow.value, undone=flow.undone
+            k=k,
+            kind=kind,
+            phase="ok",
+            id=options["workflow_id"],
+            status=flow.status,
+            value=flow.value,
+            undone=flow.undone,
         )
         await self._steer(k, name, handle)
 

@@ -72,10 +72,12 @@ SELECT a.id, 'beside ' || b.id || ' of key ' || a.unique_key FROM horsies_tasks 
 
 
 def load(db: Database, sends: Sequence[Mapping[str, Any]], lines: Sequence[Line]) -> None:
-    """Make the tables that the L rules read. A duplicate of a unique key is no task of its own."""
+    """Make the tables that the L rules read. A duplicate of a unique key is no task of its own, and one that may be
+    replaced has no key of its own."""
     sent: dict[int, tuple[int, str | None, str, bool, float]] = {}
     for entry in sends:
-        if entry["phase"] in ("ok", "unknown") and not entry["kind"].startswith("wf:") and not entry.get("duplicate"):
+        is_task = not entry["kind"].startswith("wf:") and entry["kind"] != "replaced" and not entry.get("duplicate")
+        if entry["phase"] in ("ok", "unknown") and is_task:
             sent[entry["k"]] = (entry["k"], entry["id"], entry["kind"], entry["phase"] == "ok", entry["at"])
     with psycopg.connect(db.url) as connection:
         connection.execute("DROP TABLE IF EXISTS chaos_sent, chaos_ledger")
@@ -114,7 +116,7 @@ def judge(
     for rule, statement in SQL.items():
         found += [Finding(rule, str(key), str(text)) for key, text in db.execute(statement)]
     found += missing_slots(db) + ends_of_tasks(db) + ends_of_workflows(db, sends) + pauses(db, struck)
-    found += rate(runs) + false_crashes(db, struck) + rolled_back(db, sends)
+    found += rate(runs) + false_crashes(db, struck) + rolled_back(db, sends) + replaced(sends, lines)
     overlaps = overlapping(runs)
     allowed = [pair for pair in overlaps if is_documented(*pair, struck)]
     found += [
@@ -155,6 +157,20 @@ def rolled_back(db: Database, sends: Sequence[Mapping[str, Any]]) -> list[Findin
     ids = [entry["id"] for entry in sends if entry["phase"] == "rolled_back"]
     found = db.execute("SELECT id, status FROM horsies_tasks WHERE id = ANY(%s)", ids)
     return [Finding("N1", task_id, f"{status}, and its sender has rolled back") for task_id, status in found]
+
+
+def replaced(sends: Sequence[Mapping[str, Any]], lines: Sequence[Line]) -> list[Finding]:
+    """Of sends that replace each other the last one has run."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for entry in sends:
+        if "key" in entry:
+            last[entry["key"]] = entry
+    ended = {line.k for line in lines if line.phase == "end"}
+    return [
+        Finding("V1", entry["id"], f"the last send of {key}, k={entry['k']}, has not run")
+        for key, entry in last.items()
+        if entry["phase"] == "ok" and entry["k"] not in ended
+    ]
 
 
 def missing_slots(db: Database) -> list[Finding]:

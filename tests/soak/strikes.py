@@ -19,7 +19,7 @@ from tests.support.chaosproxy import Mode, When
 
 OF_WORKER: Final = frozenset(
     {"kill_child", "kill_parent", "kill_worker", "freeze", "restart", "cut_commit", "delay", "freeze_listen",
-     "blackhole", "deploy", "freeze_child"}
+     "blackhole", "deploy", "freeze_child", "drain_worker"}
 )  # fmt: skip
 WITHOUT_TARGET: Final = frozenset({"kill_scheduler", "pause_queue", "pause_workflows", "cancel_storm", "terminate"})
 """These may come while the server is struck."""
@@ -236,6 +236,21 @@ def pause_queue(field: Field, fault: Fault, slot: None) -> dict[str, Any]:
     return asyncio.run(work())
 
 
+def drain_worker(field: Field, fault: Fault, slot: WorkerSlot) -> dict[str, Any]:
+    """An operator drains a worker, and lets it go on."""
+    worker_id = slot.worker_ids[-1]
+
+    async def work() -> dict[str, Any]:
+        async with soak_app.build(field.server.db.url) as app:
+            workers = app.get_broker().workers
+            asked = await _insist(lambda: workers.drain(worker_id))
+            await asyncio.sleep(fault.seconds)
+            await _insist(lambda: workers.resume(worker_id))
+            return {"asked": len(asked)}
+
+    return asyncio.run(work())
+
+
 def pause_workflows(field: Field, fault: Fault, slot: None) -> dict[str, Any]:
     """Up to five that run now."""
 
@@ -282,6 +297,6 @@ STRIKES: Final[Mapping[str, Callable[[Field, Fault, Any], dict[str, Any] | None]
     for each in (
         kill_child, freeze_child, kill_parent, kill_worker, freeze, restart, deploy, cut_commit, delay, freeze_listen,
         blackhole, terminate, server_crash, freeze_server, hold_connections, lock, disk_full, clock, kill_scheduler,
-        pause_queue, pause_workflows, cancel_storm,
+        pause_queue, pause_workflows, cancel_storm, drain_worker,
     )
 }  # fmt: skip

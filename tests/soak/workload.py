@@ -13,7 +13,7 @@ from tests.soak.app import Item
 SHARES: Final[Mapping[str, int]] = {
     "steady": 46, "long": 4, "nap": 5, "burn": 3, "in_c": 1, "flaky": 6, "once": 6, "dies_once": 2, "poison": 1,
     "expiring": 3, "cancelled": 3, "snoozes": 3, "delayed": 3, "capped": 3, "in_group": 4, "rated": 4, "unique": 3,
-    "bulk": 4, "completes": 4, "transactional": 3,
+    "bulk": 4, "completes": 4, "transactional": 3, "replaced": 3,
 }  # fmt: skip
 """Per cent, more or less."""
 
@@ -40,12 +40,12 @@ class Call:
         return task.with_options(**self.options) if self.options else task
 
 
-def draw(chance: random.Random, k: int) -> Call:
+def draw(chance: random.Random, k: int, producer: int = 0) -> Call:
     kind = chance.choices(list(SHARES), list(SHARES.values()))[0]
-    return make(kind, k, chance)
+    return make(kind, k, chance, producer)
 
 
-def make(kind: str, k: int, chance: random.Random) -> Call:
+def make(kind: str, k: int, chance: random.Random, producer: int = 0) -> Call:
     short = round(chance.uniform(0.01, 0.05), 3)
     match kind:
         case "steady" | "once" | "nap":
@@ -70,6 +70,9 @@ def make(kind: str, k: int, chance: random.Random) -> Call:
             return Call(kind, "in_group", (k, f"g{chance.randrange(4)}", 0.1))
         case "unique":
             return Call(kind, "steady", (k, 0.2), {"unique_key": f"u{chance.randrange(3)}"})
+        case "replaced":
+            key = f"r{producer}-{chance.randrange(2)}"
+            return Call(kind, "steady", (k, short), {"unique_key": key, "on_conflict": "replace", "delay": 0.5})
         case "transactional":
             return Call(kind, "steady", (k, short), commits=chance.random() < 0.7)
         case "bulk":
