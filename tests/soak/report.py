@@ -109,10 +109,10 @@ def keep(
         keys = {entry["k"] for entry in sends if finding.id in (entry.get("id"), str(entry["k"]))}
         told.append(
             {
-                "finding": finding._asdict(),
+                "finding": {"rule": finding.rule, "id": finding.id, "text": finding.text},
                 "rows": _rows(db, finding.id, keys),
                 "sends": [entry for entry in sends if entry["k"] in keys],
-                "ledger": [line._asdict() for line in lines if line.k in keys],
+                "ledger": [list(line) for line in lines if line.k in keys],
             }
         )
     (folder / "violations.json").write_text(json.dumps(told, indent=1, default=str))
