@@ -23,7 +23,9 @@ OUTAGES: Final = {
 }
 """While one of these goes on no process can recover a task, and afterwards the reaper waits for one threshold."""
 LATE_S: Final = 1.0
+FEW: Final = 2
 SHORTEST_S: Final = 3.0
+"""The length of the shortest window in which a rate is measured."""
 
 
 class Task(NamedTuple):
@@ -63,17 +65,18 @@ def rate_in(tasks: Sequence[Task], start: float, end: float) -> Rate:
 
 
 def caught_up_at(tasks: Sequence[Task], after: float, before: float) -> float | None:
-    """The first moment at which every task that was sent a second ago or earlier has ended."""
+    """The first moment at which the tasks that were sent a second ago or earlier have ended, but for a few."""
     at = after
     while at < before:
-        if not any(task.sent < at - LATE_S and (task.ended is None or task.ended > at) for task in tasks):
+        if sum(task.sent < at - LATE_S and (task.ended is None or task.ended > at) for task in tasks) <= FEW:
             return at
         at += 0.1
     return None
 
 
 def rates_after(tasks: Sequence[Task], struck: Sequence[Struck]) -> dict[str, Rate]:
-    """Of each kind that came alone: the window after it, up to the next fault."""
+    """Of each kind that came alone: the window after it, up to the next fault. It begins when the fleet has caught up;
+    where that takes too long, the end of the window says how far it got."""
     found: dict[str, Rate] = {}
     begins = sorted(fault.began for fault in struck)
     for fault in struck:
@@ -81,11 +84,8 @@ def rates_after(tasks: Sequence[Task], struck: Sequence[Struck]) -> dict[str, Ra
             continue
         at = bisect_left(begins, fault.began + 0.01)
         limit = min(begins[at] if at < len(begins) else fault.ended + QUIET_S, fault.ended + 2 * QUIET_S)
-        start = caught_up_at(tasks, fault.ended, limit)
-        if start is not None and limit - start >= SHORTEST_S:
-            found[fault.kind] = rate_in(tasks, start, limit)
-        else:
-            found[fault.kind] = Rate(0, 0, 0.0)
+        start = caught_up_at(tasks, fault.ended, limit) or limit
+        found[fault.kind] = rate_in(tasks, min(start, limit - SHORTEST_S - LATE_S), limit)
     return found
 
 

@@ -114,13 +114,14 @@ class Server:
         draft.replace(self._clock)
 
     def fill_disk(self) -> None:
-        with (self._folder.parent / "filler").open("wb") as file:
-            try:
-                while True:
-                    file.write(b"\0" * 65536)
-                    file.flush()
-            except OSError:
-                pass
+        filler = os.open(self._folder.parent / "filler", os.O_WRONLY | os.O_CREAT)
+        try:
+            while True:
+                os.write(filler, b"\0" * 65536)
+        except OSError:
+            pass
+        finally:
+            os.close(filler)
 
     def free_disk(self) -> None:
         (self._folder.parent / "filler").unlink(missing_ok=True)

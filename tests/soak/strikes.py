@@ -199,9 +199,11 @@ def lock(field: Field, fault: Fault, slot: None) -> None:
 
 
 def disk_full(field: Field, fault: Fault, slot: None) -> None:
-    field.server.fill_disk()
-    time.sleep(fault.seconds)
-    field.server.free_disk()
+    try:
+        field.server.fill_disk()
+        time.sleep(fault.seconds)
+    finally:
+        field.server.free_disk()
     field.server.wait_up()
 
 
