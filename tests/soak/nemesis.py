@@ -40,7 +40,7 @@ class Struck:
 
 class Nemesis(threading.Thread):
     def __init__(self, plan: Plan, fleet: Fleet, server: Server, folder: Path, older: Sequence[Path]) -> None:
-        super().__init__(name="nemesis")
+        super().__init__(name="nemesis", daemon=True)
         self._plan, self._fleet = plan, fleet
         self._field = Field(fleet, server, older)
         self._server_lock = threading.Lock()
@@ -56,7 +56,7 @@ class Nemesis(threading.Thread):
         for fault in self._plan.faults:
             if self._over.wait(max(0.0, self.began + fault.at - time.time())):
                 break
-            thread = threading.Thread(target=self._strike, args=(fault,))
+            thread = threading.Thread(target=self._strike, args=(fault,), daemon=True)
             thread.start()
             threads.append(thread)
         for thread in threads:
