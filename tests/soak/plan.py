@@ -37,6 +37,10 @@ _OF_WORKER: Final = {
 QUIET_S: Final = 6.0
 """The window after a solo fault in which the rate is measured; it begins when the fleet has caught up."""
 SETTLE_S: Final = 2.0
+_AFTERWARDS: Final[Mapping[str, float]] = {
+    "restart": 7.0, "deploy": 7.0, "disk_full": 6.0, "kill_parent": 3.0, "kill_worker": 3.0, "server_crash": 1.0,
+}  # fmt: skip
+"""How long it takes until what a fault has stopped is up again, about."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,11 @@ def make_plan(seed: int, minutes: float, abilities: Sequence[str]) -> Plan:
     chance = random.Random(seed)
     skipped = {kind: what for kind, what in NEEDS.items() if what not in abilities}
     kinds = [kind for kind in WEIGHTS if kind not in skipped]
-    produce_s = 50 * minutes
+    produce_s = 54 * minutes
     baseline_s = min(60.0, 0.15 * produce_s)
     solo_s = _solo_seconds(kinds) if minutes >= 8 else 0.0
     compound_at = produce_s - 12.0
-    faults = _mixed(chance, kinds, baseline_s, compound_at - 12.0 - solo_s)
+    faults = _mixed(chance, kinds, baseline_s, compound_at - 20.0 - solo_s)
     if solo_s:
         faults += _solo(chance, kinds, compound_at - solo_s)
     faults += [
@@ -114,12 +118,12 @@ def _solo(chance: random.Random, kinds: Sequence[str], start: float) -> list[Fau
     for kind in chance.sample(kinds, len(kinds)):
         fault = _fault(chance, start, kind, solo=True)
         faults.append(fault)
-        start += max(_SECONDS.get(kind, (0.0, 0.0))) + SETTLE_S + QUIET_S
+        start += _solo_seconds([kind])
     return faults
 
 
 def _solo_seconds(kinds: Sequence[str]) -> float:
-    return sum(max(_SECONDS.get(kind, (0.0, 0.0))) + SETTLE_S + QUIET_S for kind in kinds)
+    return sum(max(_SECONDS.get(kind, (0.0, 0.0))) + _AFTERWARDS.get(kind, 0.0) + SETTLE_S + QUIET_S for kind in kinds)
 
 
 def _fault(chance: random.Random, at: float, kind: str, *, solo: bool = False) -> Fault:

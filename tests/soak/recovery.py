@@ -76,7 +76,8 @@ def caught_up_at(tasks: Sequence[Task], after: float, before: float) -> float | 
 
 def rates_after(tasks: Sequence[Task], struck: Sequence[Struck]) -> dict[str, Rate]:
     """Of each kind that came alone: the window after it, up to the next fault. It begins when the fleet has caught up;
-    where that takes too long, the end of the window says how far it got."""
+    where that takes too long, the end of the window says how far it got. A fault that took so long itself that no window
+    is left is left out."""
     found: dict[str, Rate] = {}
     begins = sorted(fault.began for fault in struck)
     for fault in struck:
@@ -84,8 +85,9 @@ def rates_after(tasks: Sequence[Task], struck: Sequence[Struck]) -> dict[str, Ra
             continue
         at = bisect_left(begins, fault.began + 0.01)
         limit = min(begins[at] if at < len(begins) else fault.ended + QUIET_S, fault.ended + 2 * QUIET_S)
-        start = caught_up_at(tasks, fault.ended, limit) or limit
-        found[fault.kind] = rate_in(tasks, min(start, limit - SHORTEST_S - LATE_S), limit)
+        latest = limit - SHORTEST_S - LATE_S
+        if latest >= fault.ended:
+            found[fault.kind] = rate_in(tasks, min(caught_up_at(tasks, fault.ended, limit) or limit, latest), limit)
     return found
 
 
