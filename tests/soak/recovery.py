@@ -76,8 +76,8 @@ def caught_up_at(tasks: Sequence[Task], after: float, before: float) -> float | 
 
 def rates_after(tasks: Sequence[Task], struck: Sequence[Struck]) -> dict[str, Rate]:
     """Of each kind that came alone: the window after it, up to the next fault. It begins when the fleet has caught up;
-    where that takes too long, the end of the window says how far it got. A fault that took so long itself that no window
-    is left is left out."""
+    where that takes too long, the end of the window says how far it got. A fault that itself took so long that no
+    window remains is left out."""
     found: dict[str, Rate] = {}
     begins = sorted(fault.began for fault in struck)
     for fault in struck:
