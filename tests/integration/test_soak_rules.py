@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.soak import logs, recovery, settings
@@ -20,6 +21,7 @@ from tests.soak.report import Verdict
 from tests.soak.rules import Finding, judge
 from tests.soak.workload import Call, draw
 from tests.support import factories
+from tests.support.chaosproxy import ChaosProxy
 from tests.support.factories import NOW, ago
 from tests.support.postgres import Database
 
@@ -313,3 +315,14 @@ class TestPlan:
 
         assert first(1) == first(1)
         assert first(1) != first(2)
+
+
+def test_the_proxy_holds_only_the_connection_that_listens(db: Database) -> None:
+    with ChaosProxy(db.url) as proxy, psycopg.connect(proxy.url) as plain, psycopg.connect(proxy.url) as listening:
+        plain.autocommit = listening.autocommit = True
+        listening.execute("LISTEN news")
+        proxy.hold("^LISTEN")
+        assert plain.execute("NOTIFY news").statusmessage == "NOTIFY"
+        assert list(listening.notifies(timeout=0.3)) == []
+        proxy.hold(None)
+        assert [note.channel for note in listening.notifies(timeout=20, stop_after=1)] == ["news"]
