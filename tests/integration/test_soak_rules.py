@@ -317,8 +317,12 @@ class TestPlan:
         assert first(1) != first(2)
 
 
-def test_the_proxy_holds_only_the_connection_that_listens(db: Database) -> None:
-    with ChaosProxy(db.url) as proxy, psycopg.connect(proxy.url) as plain, psycopg.connect(proxy.url) as listening:
+def test_the_proxy_holds_only_the_connection_that_listens(empty_db: Database) -> None:
+    with (
+        ChaosProxy(empty_db.url) as proxy,
+        psycopg.connect(proxy.url) as plain,
+        psycopg.connect(proxy.url) as listening,
+    ):
         plain.autocommit = listening.autocommit = True
         listening.execute("LISTEN news")
         proxy.hold("^LISTEN")
