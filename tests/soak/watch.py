@@ -16,6 +16,8 @@ EVERY_S = 5.0
 BY_TIME = {"T7", "T8", "W3"}
 """Rules about how long something lasts: outages prolong it, so a row counts when it is found three times in a row."""
 STALL_S = 1.0
+LONGEST_TRANSACTION_S = 25.0
+"""The server ends statements after 20 s and idle transactions after 5 s."""
 
 
 class Snapshots(threading.Thread):
@@ -48,6 +50,7 @@ class Snapshots(threading.Thread):
             async_tasks=settings.ASYNC_TASKS, settled=False,
         )  # fmt: skip
         self.count += 1
+        self._look_at_transactions()
         now = {(violation.rule, violation.id) for violation in found}
         self._seen = {key: self._seen.get(key, 0) + 1 for key in now}
         for (rule, key), times in self._seen.items():
@@ -58,6 +61,19 @@ class Snapshots(threading.Thread):
                 except psycopg.Error:
                     pass
                 self.findings[rule, key] = Finding(rule, key, text[:2000])
+
+    def _look_at_transactions(self) -> None:
+        """No session of ours keeps a transaction open for long: what it has locked may stop the whole fleet."""
+        rows = self._db.execute(
+            "SELECT a.pid, a.application_name, a.state, a.wait_event_type, a.wait_event, now() - a.xact_start,"
+            " left(a.query, 200), ARRAY(SELECT l.locktype || ' ' || l.mode || ' '"
+            " || coalesce(l.relation::regclass::text, l.objid::text, '') FROM pg_locks l WHERE l.pid = a.pid AND l.granted), pg_blocking_pids(a.pid)"
+            " FROM pg_stat_activity a WHERE a.datname = current_database() AND a.application_name LIKE 'horsies%%'"
+            " AND a.xact_start < now() - make_interval(secs => %s) AND a.query NOT LIKE 'CALL horsies_wait_for_duty%%'",
+            LONGEST_TRANSACTION_S,
+        )
+        for row in rows:
+            self.findings.setdefault(("Y1", str(row[0])), Finding("Y1", str(row[0]), f"{time.time():.1f}: {row}"))
 
 
 class Stalls(threading.Thread):

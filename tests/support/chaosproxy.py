@@ -14,6 +14,7 @@ not spoken.
 
 import asyncio
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -157,6 +158,12 @@ class ChaosProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        # As the server would for a session of a worker: else one whose client vanished behind a partition stays for ever.
+        accepted: socket.socket = writer.get_extra_info("socket")
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
+                accepted.setsockopt(socket.IPPROTO_TCP, option, value)
         if self.mode is Mode.CUT:
             writer.transport.abort()
             return
