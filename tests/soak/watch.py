@@ -67,7 +67,8 @@ class Snapshots(threading.Thread):
         rows = self._db.execute(
             "SELECT a.pid, a.application_name, a.state, a.wait_event_type, a.wait_event, now() - a.xact_start,"
             " left(a.query, 200), ARRAY(SELECT l.locktype || ' ' || l.mode || ' '"
-            " || coalesce(l.relation::regclass::text, l.objid::text, '') FROM pg_locks l WHERE l.pid = a.pid AND l.granted), pg_blocking_pids(a.pid)"
+            " || coalesce(l.relation::regclass::text, l.objid::text, '')"
+            " FROM pg_locks l WHERE l.pid = a.pid AND l.granted), pg_blocking_pids(a.pid)"
             " FROM pg_stat_activity a WHERE a.datname = current_database() AND a.application_name LIKE 'horsies%%'"
             " AND a.xact_start < now() - make_interval(secs => %s) AND a.query NOT LIKE 'CALL horsies_wait_for_duty%%'",
             LONGEST_TRANSACTION_S,

@@ -158,7 +158,7 @@ class ChaosProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        # As the server would for a session of a worker: else one whose client vanished behind a partition stays for ever.
+        # As a server does that probes its clients: else a session whose client vanished in a partition stays for ever.
         accepted: socket.socket = writer.get_extra_info("socket")
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
