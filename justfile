@@ -84,6 +84,10 @@ fuzz-rows mutations="10000" seed="1" *args: setup
 completion-kills kills="500" *args: setup
     HORSIES_TEST_COMPLETION_KILLS={{kills}} {{run}} pytest -n 1 -rA -m "" tests/e2e/test_completing_kills.py {{args}}
 
+# a fleet under load and ~70 faults of every kind from a seed, judged by rows and ledger: just soak --minutes 10 --seed 7
+soak *args: setup
+    @{{run}} python -m tests.soak {{args}}
+
 # 1,000 sends of one debounced key in ten seconds from eight processes run once, with the last arguments
 debounce sends="1000" *args: setup
     HORSIES_TEST_DEBOUNCE_SENDS={{sends}} {{run}} pytest -n 0 -s tests/e2e/test_unique_sends.py {{args}}

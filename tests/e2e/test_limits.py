@@ -128,7 +128,7 @@ def test_limits_hold_when_the_servers_clock_is_set(tmp_path: Path) -> None:
         clock = place / "clock"
         clock.write_text("+0s")
         stack.enter_context(with_clock(place / "server", clock))
-        eventually(lambda: _offset(db) is not None, timeout=20, describe="the server is up")
+        eventually(lambda: _offset(db) is not None, timeout=60, describe="the server is up")
         fill(db, "grouped", GROUPS, int(4 * SECONDS))
         fill(db, "plain", 1, int(100 * SECONDS), grouped=False)
         fleet = Fleet(stack, limits(db.url), tmp_path, 2)

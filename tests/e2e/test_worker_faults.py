@@ -49,6 +49,29 @@ def all_ok(handles: list[TaskHandle[Any]], timeout_ms: int = LONG_MS) -> bool:
 # -- processes ---------------------------------------------------------------------------------------
 
 
+def test_a_worker_that_is_frozen_while_it_holds_the_lock_of_the_caps(db: Database, tmp_path: Path) -> None:
+    """The server takes the lock from it sooner than from other transactions, which may be idle for 5 s."""
+    point, config = tmp_path / "point", {"cluster_wide_cap": 2}
+    with tasks_on(db, **config) as tasks, worker(db, folder=tmp_path, **config), psycopg.connect(db.url) as other:
+        other.execute("SET idle_in_transaction_session_timeout = '4s'")
+        other.commit()
+        with worker(db, folder=tmp_path, wait=False, sync_points={"caps_locked": point}, **config) as frozen:
+            eventually(point.exists, timeout=30, interval=0.01)
+            other.execute("SELECT 1")
+            locked = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND state = 'idle in transaction' AND query LIKE '%pg_advisory_xact_lock%'"
+            )
+            eventually(lambda: db.value(locked) == 0, timeout=20)
+            other.execute("SELECT 1")  # it has not been idle for 4 s
+            assert tasks.add.send(1, 1).get(LONG_MS).ok == 2
+            point.with_name("point.go").touch()
+            frozen.wait_for_log("trying again")
+            frozen.wait_up()
+        other.rollback()
+    check_invariants(db, cap=2)
+
+
 def test_a_frozen_worker_is_replaced_and_writes_nothing(db: Database, tmp_path: Path) -> None:
     """F08: SIGSTOP of parent and children, recovery by another, SIGCONT."""
     chaos = Chaos(db, tmp_path)

@@ -232,6 +232,7 @@ async def test_finished_and_future_tasks_cost_a_claim_nothing(table: Database, c
 
 
 MOMENT = 1_704_067_200.0
+MOMENT_US = 1_704_067_200_000_000
 UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
     # with 300 ready tasks, which an idle worker does not have
     "next_due": ((["default"], ["noop"], DUE_LOOK, timedelta(0)), 45),
@@ -239,7 +240,7 @@ UPKEEP: dict[str, tuple[tuple[Any, ...], int]] = {
     "hand_back_batch": (("w", ["x"], [1], CANCELLED_RESULT), 10),
     "read_owned_batch": (("w", ["x"], [1]), 10),
     "complete_task": (("w", "x", 1, "{}", MOMENT, MOMENT, 1, "p"), 10),
-    "stage_batch": (("w", ["x"], [1], ["{}"], [MOMENT], [MOMENT], [1], ["p"]), 10),
+    "stage_batch": (("w", ["x"], "{1}", ["{}"], f"{{{MOMENT_US}}}", f"{{{MOMENT_US}}}", "{1}", ["p"]), 10),
     "write_progress_batch": (("w", ["x"], [1], ["{}"]), 10),
     "beat_batch": (("w", ["x"], [1], ["runner"], "h", [1], ["p"]), 10),
     "renew_claims": (("w", ["x"], [1], timedelta(minutes=1)), 10),
@@ -278,7 +279,13 @@ def finalize_values(tasks: list[str]) -> tuple[Any, ...]:
 
 def complete_values(tasks: list[str]) -> tuple[Any, ...]:
     n = len(tasks)
-    return "w", tasks, [0] * n, ["{}"] * n, [MOMENT] * n, [MOMENT] * n, [1] * n, ["p"] * n
+    times = numbers(MOMENT_US, n)
+    return "w", tasks, numbers(0, n), ["{}"] * n, times, times, numbers(1, n), ["p"] * n
+
+
+def numbers(value: int, count: int) -> str:
+    """An array that goes to the server as text."""
+    return f"{{{','.join([str(value)] * count)}}}"
 
 
 @pytest.mark.parametrize(

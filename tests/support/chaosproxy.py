@@ -5,13 +5,16 @@
         proxy.set(Mode.FREEZE)                    # nothing passes, nothing is lost
         proxy.cut()                               # every connection ends, now; new ones are served again
         proxy.cut_at(r"INSERT INTO horsies_tasks")  # the next one is executed, its answer never arrives
+        proxy.hold(r"^LISTEN")                    # freezes the connections that have executed such a statement
 
-It listens on loopback, in a thread of its own, and speaks to a TCP server or to a unix socket. It reads
-enough of the protocol to know which statement a message executes, prepared ones included; TLS is not spoken.
+It listens on loopback or on the address that it is given, in a thread of its own, and speaks to a TCP server or to a
+unix socket. It reads enough of the protocol to know which statement a message executes, prepared ones included; TLS is
+not spoken.
 """
 
 import asyncio
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -52,7 +55,8 @@ class _Trap:
 class ChaosProxy:
     """Use as a context manager; every method may be called from any thread."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, host: str = "127.0.0.1") -> None:
+        self._listens_on = host
         target = conninfo_to_dict(url)
         self._host, self._port = str(target.get("host") or "localhost"), int(target.get("port") or 5432)
         user, password = quote(str(target["user"]), safe=""), target.get("password")
@@ -71,6 +75,7 @@ class ChaosProxy:
         self.notifications = 0
         """Notifications that were passed on to clients so far."""
         self.trap: _Trap | None = None
+        self.held: re.Pattern[str] | None = None
         self.bytes_left: int | None = None
         self.url = ""
 
@@ -101,6 +106,17 @@ class ChaosProxy:
         """Cut the one connection that executes the next statement that matches."""
         self.trap = _Trap(re.compile(pattern, re.IGNORECASE), when)
 
+    def hold(self, pattern: str | None) -> None:
+        """Freeze every connection that has executed, or will execute, a statement that matches by its first 40
+        characters; None lets everything through again."""
+
+        async def change() -> None:
+            self.held = None if pattern is None else re.compile(pattern, re.IGNORECASE)
+            for link in list(self._links):
+                link.changed.set()
+
+        self._do(change)
+
     def cut_after_bytes(self, count: int) -> None:
         """Cut all connections once this many more bytes, of all of them together, have gone to the server."""
         self.bytes_left = count
@@ -126,9 +142,9 @@ class ChaosProxy:
         asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, self._listens_on, 0)
         port = self._server.sockets[0].getsockname()[1]
-        self.url = f"postgresql://{self._account}@127.0.0.1:{port}/{self._database}"
+        self.url = f"postgresql://{self._account}@{self._listens_on}:{port}/{self._database}"
 
     async def _close(self) -> None:
         assert self._server is not None
@@ -142,6 +158,12 @@ class ChaosProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        # As a server does that probes its clients: else a session whose client vanished in a partition stays for ever.
+        accepted: socket.socket = writer.get_extra_info("socket")
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
+                accepted.setsockopt(socket.IPPROTO_TCP, option, value)
         if self.mode is Mode.CUT:
             writer.transport.abort()
             return
@@ -176,6 +198,8 @@ class _Link:
     server: asyncio.StreamReader
     server_writer: asyncio.StreamWriter
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    executed: set[str] = field(default_factory=set[str])
+    """The first words of its statements, which tell a connection that listens from the others."""
     is_muted: bool = False
     """A trap has closed: the server's answer is read up to its end, and not passed on."""
     is_over: bool = False
@@ -190,6 +214,8 @@ class _Link:
         statements = _Statements()
         while chunk := await self.client.read(65_536):
             for message in statements.feed(chunk):
+                if message.executes is not None:
+                    self.executed.add(message.executes[:40])
                 trap = self.proxy.trap
                 if trap is not None and message.executes is not None and trap.pattern.search(message.executes):
                     self.proxy.trap = None
@@ -219,12 +245,16 @@ class _Link:
         return self.client_writer.close()
 
     async def _may_pass(self) -> bool:
-        while self.proxy.mode is Mode.FREEZE and not self.is_over:
+        while (self.proxy.mode is Mode.FREEZE or self._is_held()) and not self.is_over:
             self.changed.clear()
             await self.changed.wait()
         if self.proxy.mode is Mode.DELAY:
             await asyncio.sleep(self.proxy.delay_s)
         return self.proxy.mode is not Mode.DROP
+
+    def _is_held(self) -> bool:
+        held = self.proxy.held
+        return held is not None and any(map(held.search, self.executed))
 
     def _is_used_up(self, count: int) -> bool:
         if self.proxy.bytes_left is None:

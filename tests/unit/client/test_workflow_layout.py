@@ -131,9 +131,9 @@ def test_two_thousand_nodes_are_laid_out_about_as_fast_as_ten_times_two_hundred(
         nodes = shapes(count)[name]
         best = float("inf")
         for _ in range(3):
-            begin = time.perf_counter()
+            begin = time.thread_time()  # other processes of a busy machine do not count
             picture(lay_out(nodes))
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best
 
     assert seconds(2_000) < 60 * seconds(200)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 NAMES: Final = (
-    "before_duty", "on_duty",
+    "before_duty", "on_duty", "caps_locked",
     "before_claim", "after_claim", "before_start", "before_finalize", "after_finalize", "before_stage", "after_stage",
     "before_hand_back", "before_completing", "completing", "before_explain", "completed_found",
     "in_sweep", "before_declared_dead", "after_declared_dead", "before_fire", "after_enqueue",

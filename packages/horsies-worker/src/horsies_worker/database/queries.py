@@ -1,6 +1,7 @@
 """Typed functions over `sql/`: each takes a connection and keyword arguments and runs one statement."""
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,10 +15,11 @@ from horsies.errors import OutcomeCode
 from horsies.result import TaskError
 from horsies.status import AttemptOutcome
 from horsies_worker.database.grouped_claim import GroupedRequest, GroupedResult, grouped_values, read_report
-from horsies_worker.database.settings import SET_LOCAL
+from horsies_worker.database.settings import SET_LOCAL, idle_limit_ms
 from horsies_worker.database.transition import Transition
 from horsies_worker.identity import Identity
 from horsies_worker.output.log_context import log
+from horsies_worker.syncpoints import reached
 
 EXPIRED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_EXPIRED, "its good_until passed before it could start"))
 CANCELLED_RESULT: Final = encode_error(TaskError(OutcomeCode.TASK_CANCELLED, "cancelled before it started"))
@@ -200,12 +202,17 @@ class Queries:
         )  # fmt: skip
         if not queue_caps and cluster_cap is None:
             return ClaimResult(await self.fetch(connection, "claim_batch", *values, pooled=pooled))
+        began = time.monotonic()
         async with connection.transaction(isolation="read_committed"):
+            idle_ms = idle_limit_ms(time.monotonic() - began)
             if pooled:
                 await connection.execute(SET_LOCAL)
-            # a frozen claimer must not stop the fleet: give up after a second and try again
-            await connection.execute("SET LOCAL lock_timeout = '1s'")
+            # a frozen claimer must not stop the fleet: the server ends its transaction, and the others try again
+            await connection.execute(
+                f"SET LOCAL lock_timeout = '1s'; SET LOCAL idle_in_transaction_session_timeout = {idle_ms}"
+            )
             await connection.fetchval(self.sql("lock_caps"), CAPS_LOCK)
+            await reached("caps_locked")
             rows = await connection.fetch(self.sql("claim_batch"), *values)
             if rows:
                 return ClaimResult(rows)
@@ -372,4 +379,4 @@ def _array(numbers: Iterable[int | None]) -> str:
 
 def _microseconds(times: Iterable[float | None]) -> str:
     """The same for times in seconds: whole microseconds are written and read in a third of the time of a float."""
-    return _array([None if time is None else int(time * 1e6) for time in times])
+    return _array([None if time is None else int(time * 1e6 + 0.5) for time in times])

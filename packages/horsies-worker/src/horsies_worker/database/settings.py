@@ -15,7 +15,16 @@ CLAIM_SETTINGS: Final = {
 }
 # Enforced by the server: a statement whose client has given up must not run minutes later, and a worker that is frozen
 # inside a transaction must not block the locks of caps and sweep for all other workers.
-_LIMITS: Final = {"statement_timeout": "20s", "idle_in_transaction_session_timeout": "5s"}
+_MAX_IDLE_S: Final = 5.0
+_MIN_IDLE_S: Final = 1.0
+_LIMITS: Final = {"statement_timeout": "20s", "idle_in_transaction_session_timeout": f"{_MAX_IDLE_S:.0f}s"}
 SETTINGS: Final = {**_LIMITS, **CLAIM_SETTINGS}
 SET_LOCAL: Final = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
 """The settings for one transaction: through a pooler, sessions are shared."""
+
+
+def idle_limit_ms(round_trip_s: float) -> int:
+    """`idle_in_transaction_session_timeout` while a transaction holds the lock of the caps. All claims wait for that
+    lock, also those of a worker that is frozen then: in a soak, three of six freezes and partitions stopped the whole
+    fleet for 4 to 5 s. Ten round trips, so that a slow line, or a busy machine, is not taken for a frozen worker."""
+    return int(1000 * min(max(_MIN_IDLE_S, 10 * round_trip_s), _MAX_IDLE_S))
