@@ -331,6 +331,22 @@ async def test_a_full_queue_does_not_keep_others_waiting(db: Database, hands: Ha
     assert ids(await hands.claim(5, discover=["mail", "default"], queue_caps=caps)) == ["other"]
 
 
+async def test_a_claim_under_a_cap_prepares_its_statements_before_it_takes_the_lock(db: Database) -> None:
+    """The first call of a statement is two round trips. A worker that is frozen between them would keep the lock of the
+    caps, and with it every claim, for as long as it is frozen: neither statement_timeout nor
+    idle_in_transaction_session_timeout ends such a session."""
+    factories.task(db)
+    async with Hands.on(db, "capped") as hands:
+        assert len(await hands.claim(1, cluster_cap=2)) == 1
+        assert await hands.claim(1, cluster_cap=1) == []
+        rows = await hands.connection.fetch("SELECT statement FROM pg_prepared_statements ORDER BY prepare_time, name")
+    prepared = [" ".join(row["statement"].split()) for row in rows]
+    lock = next(at for at, text in enumerate(prepared) if "pg_advisory_xact_lock" in text)
+    under_it = [text for text in prepared[lock + 1 :] if "horsies_tasks" in text]
+    assert under_it == []
+    assert sum("UPDATE horsies_tasks" in text for text in prepared[:lock]) == 1
+
+
 async def test_the_cluster_cap_counts_everything_in_flight(db: Database) -> None:
     fill(db, 300)
     cap = 7

@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
+import psycopg
 import pytest
 
 from horsies import PostgresConfig
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
+from horsies_worker.database.settings import LIMIT_TRANSACTIONS
 from horsies_worker.identity import Identity
 from tests.support.apps import add_task, async_app_on
 from tests.support.postgres import Database
@@ -158,3 +160,27 @@ async def test_the_isolation_level_of_the_database_is_not_used(db: Database, lev
             assert (await add_task(app).send_async(1)).task_id
     finally:
         db.execute(f"ALTER DATABASE {db.name} RESET default_transaction_isolation")
+
+
+# -- limits ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_server_ends_a_transaction_whose_client_is_frozen_between_parse_and_bind(db: Database) -> None:
+    """Such a session is active and waits for its client. PostgreSQL 17 and later have a limit for it."""
+    if db.value("SELECT current_setting('server_version_num')::int") < 170_000:
+        pytest.skip("transaction_timeout came with PostgreSQL 17")
+    async with session_on(db, "claim") as session:
+        limit = await session.run(lambda connection: connection.fetchval("SHOW transaction_timeout"))
+    assert limit == "1min"
+    with closing(psycopg.connect(db.url, autocommit=True)) as frozen:
+        frozen.execute(LIMIT_TRANSACTIONS.replace("60s", "1s"))
+        frozen.execute("SET statement_timeout = '200ms'; SET idle_in_transaction_session_timeout = '200ms'")
+        frozen.execute("BEGIN")
+        frozen.execute("SELECT pg_advisory_xact_lock(1)")
+        frozen.pgconn.enter_pipeline_mode()
+        frozen.pgconn.send_prepare(b"parsed", b"SELECT 1")
+        frozen.pgconn.send_flush_request()
+        frozen.pgconn.flush()
+        state = f"SELECT state, wait_event FROM pg_stat_activity WHERE pid = {frozen.info.backend_pid}"
+        await eventually_async(lambda: db.execute(state) == [("active", "ClientRead")])
+        await eventually_async(lambda: db.execute(state) == [])

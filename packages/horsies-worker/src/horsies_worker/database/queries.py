@@ -2,10 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from horsies._pg.locks import CAPS_LOCK
 from horsies._pg.statements import Statement, load, qualify
@@ -121,6 +123,7 @@ class Queries:
         for file in _FILES:
             self.statements |= load("horsies_worker.database", f"{file}.sql", schema)
         self._tasks_table = qualify("horsies_tasks", schema)
+        self._prepared: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
     def sql(self, name: str) -> str:
         return self.statements[name].sql
@@ -202,6 +205,16 @@ class Queries:
         )  # fmt: skip
         if not queue_caps and cluster_cap is None:
             return ClaimResult(await self.fetch(connection, "claim_batch", *values, pooled=pooled))
+        try:
+            return await self._claim_under_caps(connection, values, caps, pooled)
+        except BaseException:
+            self._prepared.pop(connection, None)  # a migration may have changed what the statements return
+            raise
+
+    async def _claim_under_caps(
+        self, connection: Any, values: tuple[Any, ...], caps: tuple[Any, ...], pooled: bool
+    ) -> ClaimResult:
+        claim, is_capped = await self._statements(connection, "claim_batch", "is_capped", pooled=pooled)
         began = time.monotonic()
         async with connection.transaction(isolation="read_committed"):
             idle_ms = idle_limit_ms(time.monotonic() - began)
@@ -213,14 +226,29 @@ class Queries:
             )
             await connection.fetchval(self.sql("lock_caps"), CAPS_LOCK)
             await reached("caps_locked")
-            rows = await connection.fetch(self.sql("claim_batch"), *values)
+            rows = await claim(*values)
             if rows:
                 return ClaimResult(rows)
             # Under the lock the count can only fall: a place that is free now is free for the second claim too. When
             # that finds nothing, no task waits. Without it, an end between the statements would look like that.
-            if await connection.fetchval(self.sql("is_capped"), *caps):
+            if (await is_capped(*caps))[0][0]:
                 return ClaimResult(rows, is_capped=True)
-            return ClaimResult(await connection.fetch(self.sql("claim_batch"), *values))
+            return ClaimResult(await claim(*values))
+
+    async def _statements(
+        self, connection: Any, *names: str, pooled: bool
+    ) -> list[Callable[..., Awaitable[Sequence[Any]]]]:
+        """What fetches the rows of these statements, prepared before a lock is taken. The first call of a statement is
+        two round trips, and no limit but transaction_timeout ends the session of a worker that is frozen or cut off
+        between them: with the lock of the caps it would stop every claim. Not through a pooler, where another client
+        may have prepared the same names."""
+        if pooled:
+            return [partial(connection.fetch, self.sql(name)) for name in names]
+        known = self._prepared.setdefault(connection, {})
+        for name in names:
+            if name not in known:
+                known[name] = await connection.prepare(self.sql(name))
+        return [known[name].fetch for name in names]
 
     async def claim_next(self, connection: Any, request: NextRequest, *, pooled: bool) -> Rows:
         return await self.fetch(

@@ -18,7 +18,7 @@ from horsies._pg.transient import is_transient
 from horsies.config import PostgresConfig
 from horsies.events import DatabaseLost, DatabaseRegained
 from horsies_worker.database.queries import Queries
-from horsies_worker.database.settings import SET_LOCAL, SETTINGS
+from horsies_worker.database.settings import LIMIT_TRANSACTIONS, SET_LOCAL, SETTINGS
 from horsies_worker.events.bus import SILENT, EventBus
 
 R = TypeVar("R")
@@ -236,6 +236,12 @@ class Session:
         connection = await connect(arguments)
         if time.monotonic() - began < usual / 4:
             self.patience = 1  # the line is quick again
+        if not self.pooled:
+            try:
+                await connection.execute(LIMIT_TRANSACTIONS)
+            except BaseException:
+                connection.terminate()
+                raise
         return connection
 
 

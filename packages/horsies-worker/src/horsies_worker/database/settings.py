@@ -18,8 +18,35 @@ CLAIM_SETTINGS: Final = {
 _MAX_IDLE_S: Final = 5.0
 _MIN_IDLE_S: Final = 1.0
 _LIMITS: Final = {"statement_timeout": "20s", "idle_in_transaction_session_timeout": f"{_MAX_IDLE_S:.0f}s"}
-SETTINGS: Final = {**_LIMITS, **CLAIM_SETTINGS}
-SET_LOCAL: Final = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in SETTINGS.items())
+# By default TCP keeps the session of a vanished host, and with it its locks, for hours. Any role may set these; on a
+# unix socket they have no effect and are not needed.
+KEEPALIVE: Final = {
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+SETTINGS: Final = {**_LIMITS, **CLAIM_SETTINGS, **KEEPALIVE}
+# A client that is frozen between the Parse and the Bind of a statement leaves its session active, and the two limits
+# above do not end it: PostgreSQL takes no cancel while it reads. transaction_timeout does, from PostgreSQL 17 on.
+_TRANSACTION_LIMIT_S: Final = 60
+
+
+def _limit_transactions(*, is_local: bool) -> str:
+    return (
+        f"SELECT set_config('transaction_timeout', '{_TRANSACTION_LIMIT_S}s', {str(is_local).lower()})"
+        " WHERE current_setting('server_version_num')::int >= 170000"
+    )
+
+
+LIMIT_TRANSACTIONS: Final = _limit_transactions(is_local=False)
+"""For a session of one's own, after it was opened: as a start parameter an older server would refuse it."""
+SET_LOCAL: Final = "; ".join(
+    [
+        *(f"SET LOCAL {name} = '{value}'" for name, value in {**_LIMITS, **CLAIM_SETTINGS}.items()),
+        _limit_transactions(is_local=True),
+    ]
+)
 """The settings for one transaction: through a pooler, sessions are shared."""
 
 

@@ -12,14 +12,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from horsies_worker.database.queries import Queries
+from horsies_worker.database.settings import KEEPALIVE
 from horsies_worker.output.log_context import log
 
-# By default TCP keeps the session of a vanished host, and with it the lock, for hours. Any role may set these; on a
-# unix socket they have no effect and are not needed.
-_KEEPALIVE: Final = (
-    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; "
-    "SET tcp_user_timeout = 10000"
-)
+# the lock must not outlive a host that has vanished
+_KEEPALIVE: Final = "; ".join(f"SET {name} = {value}" for name, value in KEEPALIVE.items())
 _TRIES: Final = 20
 _TRY_EVERY_S: Final = 0.1
 
