@@ -62,7 +62,7 @@ async def test_only_silent_hosts(silent: str) -> None:
 async def test_a_silent_host_beside_closed_ones(silent: str, closed: str) -> None:
     """It gets its share of the time and not all of it: who leads is asked again soon."""
     url = f"postgresql://nobody@{closed},{silent},{closed}/db"
-    with pytest.raises(TimeoutError, match="Connect call failed .*; 1 host has not answered within 500 ms"):
+    with pytest.raises(TimeoutError, match=r"Connect call failed .*; 1 host has not answered within 500 ms"):
         await connect(connect_arguments(PostgresConfig(url, connect_timeout_ms=1_500)))
 
 

@@ -22,8 +22,8 @@ async def wait_for(db: Database, standby: str) -> None:
 
 
 async def test_a_repeated_send_is_not_acknowledged_before_the_standby_has_it(place: Path) -> None:
-    """The first attempt has committed on the leader alone, and the session that waited for the standby is ended: its row
-    is visible. A send that finds it there and says yes would be lost with this leader."""
+    """The first attempt has committed on the leader alone, and the session that waited for the standby is ended: its
+    row is visible. A send that finds it there and says yes would be lost with this leader."""
     server = await asyncio.to_thread(embedded.start, place, settings={"fsync": "off"})
     try:
         db = Database("postgres", server.url)

@@ -36,7 +36,9 @@ def main() -> int:
             say(line)
     finally:
         if options.keep is not None and not good:
-            shutil.copytree(folder, options.keep, ignore=shutil.ignore_patterns("data", "etcd", ".s.*"), dirs_exist_ok=True)
+            shutil.copytree(
+                folder, options.keep, ignore=shutil.ignore_patterns("data", "etcd", ".s.*"), dirs_exist_ok=True
+            )
             say(f"logs and ledgers: {options.keep}")
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if good else 1

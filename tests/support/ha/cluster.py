@@ -138,9 +138,9 @@ class Cluster:
         for name, place in self.network.places.items():
             if name == besides:
                 continue
-            with suppress(OSError):
-                with urllib.request.urlopen(f"http://{place.host}:{place.rest_port}/primary", timeout=2):
-                    return self.nodes[name]
+            address = f"http://{place.host}:{place.rest_port}/primary"
+            with suppress(OSError), urllib.request.urlopen(address, timeout=2):
+                return self.nodes[name]
         return None
 
     def wait_leader(self, besides: str = "", timeout: float = UP_S) -> Node:

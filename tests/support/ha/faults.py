@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 from tests.support.ha.cluster import Cluster
@@ -75,4 +76,4 @@ def pause_of(fault: Fault, until: float, starts: list[float]) -> float:
     before = [at for at in starts if at <= fault.began][-1:] or [fault.began]
     inside = [at for at in starts if fault.began < at <= until]
     moments = [max(before[0], fault.began), *inside]
-    return max((later - earlier for earlier, later in zip(moments, moments[1:], strict=False)), default=until - fault.began)
+    return max((later - earlier for earlier, later in pairwise(moments)), default=until - fault.began)

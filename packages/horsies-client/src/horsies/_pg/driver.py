@@ -1,13 +1,13 @@
 """Opens all asyncpg connections of client and worker.
 
-It adds five things to asyncpg (read in 0.32): a silent host does not hide the others (`hosts`), transactions end at once
-when their task is cancelled, array types need no look-up on the server, times that Python cannot hold are read (`times`),
-and failures do not carry the password in their traceback.
+It adds five things to asyncpg (read in 0.32): a silent host does not hide the others (`hosts`), transactions end at
+once when their task is cancelled, array types need no look-up on the server, times that Python cannot hold are read
+(`times`), and failures do not carry the password in their traceback.
 """
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,16 +98,17 @@ async def connect(arguments: Mapping[str, Any]) -> Connection:
 
 
 async def _connect(given: Mapping[str, Any]) -> Connection:
-    hosts: Any = given.get("host")
-    if not isinstance(hosts, list) or len(hosts) == 1:  # pyright: ignore[reportUnknownArgumentType]
+    hosts: Sequence[str] = given.get("host", ())
+    if len(hosts) < 2:
         return await asyncpg.connect(**given, connection_class=Connection)
-    ports: list[int] | None = given.get("port")
 
     async def one(at: int) -> Connection:
-        port = {} if ports is None else {"port": ports[at]}
-        return await asyncpg.connect(**{**given, "host": hosts[at], **port}, connection_class=Connection)
+        single: dict[str, Any] = {**given, "host": hosts[at]}
+        if "port" in given:
+            single["port"] = given["port"][at]
+        return await asyncpg.connect(**single, connection_class=Connection)
 
-    return await connect_to_one(range(len(hosts)), one, given["timeout"])  # pyright: ignore[reportUnknownArgumentType]
+    return await connect_to_one(range(len(hosts)), one, given["timeout"])
 
 
 def told_silent(arguments: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ H = TypeVar("H")
 HEAD_START_S: Final = 1.0
 """The next host is asked when the one before has failed, or has said nothing for this long."""
 _NEXT: Final = (OSError, CannotConnectNowError, TargetServerAttributeNotMatched)
-"""Errors of one host: unreachable, starting or stopping, a standby. Any other one, such as a wrong password, is final."""
+"""Errors of one host: unreachable, starting or stopping, a standby. Others, such as a wrong password, are final."""
 
 
 async def connect_to_one(hosts: Sequence[H], connect: Callable[[H], Awaitable[C]], timeout_s: float) -> C:

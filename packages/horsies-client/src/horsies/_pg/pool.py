@@ -73,8 +73,8 @@ class LoopDatabase:
         """Run a write of `enqueue`, again from its start after a transient error.
 
         After a lost answer the rows of the first attempt may be found. With synchronous replication they can be visible
-        although no standby has them: the session that waited for one was ended, or the server was restarted. To see them
-        is no acknowledgement, so a commit of this attempt waits for the standby.
+        although no standby has them: the session that waited for one was ended, or the server was restarted. To see
+        them is no acknowledgement, so a commit of this attempt waits for the standby.
         """
 
         async def confirmed(connection: Connection) -> R:
