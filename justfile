@@ -76,7 +76,7 @@ completion-kills kills="500" *args: setup
 debounce sends="1000" *args: setup
     HORSIES_TEST_DEBOUNCE_SENDS={{sends}} {{run}} pytest -n 0 -s tests/e2e/test_unique_sends.py {{args}}
 
-# three nodes under Patroni and etcd (apt-get install patroni etcd-server): faults of the leader under load, and what they cost
+# three nodes under Patroni and etcd (apt-get install etcd-server postgresql): faults of the leader under load, and what they cost
 failover *args: setup
     {{run}} python -m tests.support.ha {{args}}
 

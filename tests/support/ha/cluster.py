@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg
 
 from horsies_schema.embedded.account import server_account
 from tests.support.ha.network import MEMBERS, Network, Place, cut, join
@@ -21,13 +22,18 @@ from tests.support.ha.patroni import configuration
 from tests.support.waiting import eventually
 
 UP_S = 120.0
+PATRONI = "patroni[etcd3,psycopg3]==4.1.5"
+"""Not the 3.0.2 of Debian 12: there a frozen leader that woke took the leader key back from its successor."""
+_PYTHON = Path("/usr/bin/python3")
+"""One that the account of the server can run: others lie in the home of root."""
 
 
 def missing() -> str | None:
     """Why no cluster can be started here; None when it can."""
-    for program, package in (("patroni", "patroni"), ("etcd", "etcd-server")):
-        if shutil.which(program) is None:
-            return f"{program} is not installed (apt-get install {package})"
+    if shutil.which("etcd") is None:
+        return "etcd is not installed (apt-get install etcd-server)"
+    if shutil.which("uv") is None or not _PYTHON.exists():
+        return f"Patroni cannot be installed: that needs uv and {_PYTHON}"
     if _programs() is None:
         return "PostgreSQL's own programs are not installed (apt-get install postgresql)"
     return None
@@ -61,7 +67,7 @@ class Node:
                         if account
                         else ()
                     ),
-                    shutil.which("patroni") or "patroni", str(self.configuration),
+                    str(self.data.parents[1] / "patroni" / "bin" / "patroni"), str(self.configuration),
                 ],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, cwd=self.data.parent, start_new_session=True,
                 env={
@@ -110,6 +116,20 @@ class Node:
             self.process.wait(20)
 
 
+def _followers(leader: Node) -> int:
+    """The standbys that have nearly all of the leader's log: what Patroni says of them is a few seconds old."""
+    url = f"postgresql://postgres@{leader.place.host}:{leader.place.port}/postgres?connect_timeout=3"
+    try:
+        with psycopg.connect(url) as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+                " AND pg_current_wal_lsn() - replay_lsn < 1000000"
+            ).fetchone()
+    except psycopg.OperationalError:
+        return 0
+    return row[0] if row is not None else 0
+
+
 class Cluster:
     def __init__(self, network: Network, folder: Path, mode: str) -> None:
         self.network = network
@@ -153,14 +173,15 @@ class Cluster:
         members = self.ask()
         roles = [member["role"] for member in members]
         states = {member["state"] for member in members}
+        leader = self.leader()
         return (
             len(members) == len(MEMBERS)
             and roles.count("leader") == 1
             and states <= {"running", "streaming"}
             and (self.mode != "sync" or "sync_standby" in roles)
-            and all(member.get("lag", 0) in (0, *range(1_000_000)) for member in members)
-            and len({member["timeline"] for member in members}) == 1
-            and self.leader() is not None
+            and len({member.get("timeline") for member in members}) == 1
+            and leader is not None
+            and _followers(leader) == len(MEMBERS) - 1
         )
 
     def wait_whole(self, timeout: float = UP_S) -> None:
@@ -217,6 +238,7 @@ def cluster(network: Network, folder: Path, mode: str) -> Iterator[Cluster]:
     assert programs is not None
     account = server_account()
     made = Cluster(network, folder, mode)
+    _install_patroni(folder / "patroni")
     with ExitStack() as stack:
         stack.enter_context(_etcd(network, folder))
         for name, place in network.places.items():
@@ -231,6 +253,16 @@ def cluster(network: Network, folder: Path, mode: str) -> Iterator[Cluster]:
             node.start()
         made.wait_whole()
         yield made
+
+
+def _install_patroni(folder: Path) -> None:
+    for command in (
+        ["uv", "venv", "--quiet", "--no-config", "--python", str(_PYTHON), str(folder)],
+        ["uv", "pip", "install", "--quiet", "--no-config", "--python", str(folder / "bin" / "python"), PATRONI],
+    ):
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 @contextmanager

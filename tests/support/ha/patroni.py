@@ -32,7 +32,6 @@ def configuration(network: Network, name: str, mode: str, data: Path, programs: 
                 "maximum_lag_on_failover": 1_048_576,
                 # a leader whose server has died is replaced at once, and not restarted first
                 "primary_start_timeout": 0,
-                "master_start_timeout": 0,
                 **(SYNC if mode == "sync" else ASYNC),
                 "postgresql": {
                     "use_pg_rewind": True,
