@@ -37,7 +37,10 @@ def main() -> int:
     finally:
         if options.keep is not None and not good:
             shutil.copytree(
-                folder, options.keep, ignore=shutil.ignore_patterns("data", "etcd", "patroni", ".s.*"), dirs_exist_ok=True
+                folder,
+                options.keep,
+                ignore=shutil.ignore_patterns("data", "etcd", "patroni", ".s.*"),
+                dirs_exist_ok=True,
             )
             say(f"logs and ledgers: {options.keep}")
         shutil.rmtree(folder, ignore_errors=True)
