@@ -92,6 +92,10 @@ soak *args: setup
 debounce sends="1000" *args: setup
     HORSIES_TEST_DEBOUNCE_SENDS={{sends}} {{run}} pytest -n 0 -s tests/e2e/test_unique_sends.py {{args}}
 
+# three nodes under Patroni and etcd (apt-get install etcd-server postgresql): faults of the leader under load, and what they cost
+failover *args: setup
+    {{run}} python -m tests.support.ha {{args}}
+
 # kill two schedulers at every named moment, 10 times at each, or more: just schedule-kills 30
 schedule-kills kills="10" *args: setup
     HORSIES_TEST_SCHEDULE_KILLS={{kills}} {{run}} pytest --log-cli-level=WARNING -n 0 -m "" tests/e2e/test_scheduler_kill.py::test_kill_loops_with_schedules_made_at_run_time {{args}}

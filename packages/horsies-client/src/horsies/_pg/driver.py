@@ -1,19 +1,20 @@
 """Opens all asyncpg connections of client and worker.
 
-It adds four things to asyncpg (read in 0.32): transactions that end at once when their task is cancelled, array types
-without a look-up on the server, times that Python cannot hold (`times`), and failures that do not carry the password in
-their traceback.
+It adds five things to asyncpg (read in 0.32): a silent host does not hide the others (`hosts`), transactions end at
+once when their task is cancelled, array types need no look-up on the server, times that Python cannot hold are read
+(`times`), and failures do not carry the password in their traceback.
 """
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 
 from horsies._pg import times
+from horsies._pg.hosts import connect_to_one
 
 if TYPE_CHECKING:  # generic in its stubs only
     _Connection = asyncpg.Connection[asyncpg.Record]
@@ -88,12 +89,26 @@ async def connect(arguments: Mapping[str, Any]) -> Connection:
         # A function, so that no frame of asyncpg has the password among its arguments. It needs a plain str.
         given["password"] = lambda: str(password)
     try:
-        connection: Connection = await asyncpg.connect(**given, connection_class=Connection)
+        connection = await _connect(given)
     except BaseException as error:
         _name_places(error, arguments)
         raise _without_frames(error)  # noqa: B904  (itself, with its own cause)
     _learn_types(connection)
     return connection
+
+
+async def _connect(given: Mapping[str, Any]) -> Connection:
+    hosts: Sequence[str] = given.get("host", ())
+    if len(hosts) < 2:
+        return await asyncpg.connect(**given, connection_class=Connection)
+
+    async def one(at: int) -> Connection:
+        single: dict[str, Any] = {**given, "host": hosts[at]}
+        if "port" in given:
+            single["port"] = given["port"][at]
+        return await asyncpg.connect(**single, connection_class=Connection)
+
+    return await connect_to_one(range(len(hosts)), one, given["timeout"])
 
 
 def told_silent(arguments: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from horsies._pg.embedded import resolve_async
 from horsies._pg.enqueue import Write
 from horsies._pg.listener import Listener
 from horsies._pg.schema_guard import require_schema
+from horsies._pg.statements import load
 from horsies._pg.transient import Doubt, is_transient
 from horsies._pg.waiters import Waiters
 from horsies.config.postgres import PostgresConfig
@@ -70,8 +71,21 @@ class LoopDatabase:
                 await asyncio.sleep(delay)
 
     def write(self, write: Write[R], doubt: Doubt) -> Awaitable[R]:
-        """Run a write of `enqueue`, again from its start after a transient error."""
-        return self.run(lambda connection: write(connection.fetch), doubt)
+        """Run a write of `enqueue`, again from its start after a transient error.
+
+        After a lost answer the rows of the first attempt may be found. With synchronous replication they can be visible
+        although no standby has them: the session that waited for one was ended, or the server was restarted. To see
+        them is no acknowledgement, so a commit of this attempt waits for the standby.
+        """
+
+        async def confirmed(connection: Connection) -> R:
+            in_doubt = doubt.may_be_done
+            written = await write(connection.fetch)
+            if in_doubt:
+                await connection.fetch(load("horsies._pg", "tasks.sql")["await_replication"].sql)
+            return written
+
+        return self.run(confirmed, doubt)
 
     async def run_once(self, action: Action[R], doubt: Doubt | None = None) -> R:
         """Run `action(connection)` on a pooled connection, once."""

@@ -370,6 +370,16 @@ class Queries:
         rows = await connection.fetch(self.sql("read_owned_batch"), *self._own(tasks))
         return {row["id"]: row["status"] for row in rows}
 
+    async def confirm_lost(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> set[str]:
+        """Return the ids of those that this worker no longer owns, when the server has shown that it can commit.
+
+        A leader that was frozen may answer once more before it learns that another one leads, and knows nothing of what
+        was claimed since then. With synchronous replication it cannot commit: its standby follows the other one.
+        """
+        owned = await self.read_owned(connection, tasks)
+        await connection.fetch(self.sql("await_replication"))
+        return {task_id for task_id, _ in tasks if task_id not in owned}
+
     async def list_owned(self, connection: Any) -> list[tuple[str, int]]:
         """Return (id, generation) of every task that this worker owns by the database."""
         rows = await connection.fetch(self.sql("list_owned"), self.identity.worker_id)

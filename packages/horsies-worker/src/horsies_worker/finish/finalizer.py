@@ -218,6 +218,10 @@ class Finalizer(BacklogService):
         completed = await self._find_completed(
             [end for key, end in zip(keys, missing, strict=True) if key not in locked]
         )
+        lost = [key for key in keys if key not in locked | completed and key[0] not in mine]
+        if lost:
+            sure = await self._session.run(lambda connection: self._queries.confirm_lost(connection, lost))
+            locked |= {key for key in lost if key[0] not in sure}
         for key, end in zip(keys, missing, strict=True):
             if key in locked:  # to the end of the line, behind the rows that can be written
                 self._ends[key] = self._ends.pop(key)

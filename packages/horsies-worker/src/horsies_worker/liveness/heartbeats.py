@@ -175,6 +175,9 @@ class Heartbeats(Service):
             await self._drop_lost(jobs)
 
     async def _drop_lost(self, jobs: Sequence[Job]) -> None:
+        keys = [(job.task_id, job.generation) for job in jobs]
+        sure = await self._session.run(lambda connection: self._queries.confirm_lost(connection, keys))
+        jobs = [job for job in jobs if job.task_id in sure]
         # A task that has completed itself may go on until its child reports: it is not lost.
         attempts = [(job.task_id, job.attempt) for job in jobs]
         completed = await self._session.run(lambda connection: self._queries.find_completed(connection, attempts))

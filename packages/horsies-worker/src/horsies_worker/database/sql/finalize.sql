@@ -165,6 +165,11 @@ SELECT x.id, t.status FROM unnest($2::text[], $3::int[]) AS x (id, generation)
                       WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
                         AND t.status || '' IN ('CLAIMED', 'RUNNING') LIMIT 1) AS t;
 
+-- name: await_replication :value
+-- Writes an empty message to the WAL, whose commit waits for synchronous standbys like every other. A transaction that
+-- writes nothing would not wait. For conclusions from what was not found.
+SELECT pg_catalog.pg_logical_emit_message(true, 'horsies', '')::text;
+
 -- name: list_owned :many
 -- params: worker_id
 -- Returns every task that this worker owns. Reads the index of tasks in flight.
