@@ -18,6 +18,16 @@ def test_no_database_at_all() -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["--database-url", "--replica-url"])
+def test_an_empty_url_is_refused(db: Database, option: str) -> None:
+    """An unset variable of a script must not lead to the database of the environment."""
+    task_id = factories.task(db, "COMPLETED")
+    ran = as_process("tasks", "purge", task_id, option, "", url=db.url)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"horsies: {option} is empty: give a URL, or leave the option out\n"
+    assert db.value("SELECT count(*) FROM horsies_tasks") == 1
+
+
 def test_by_the_environment_and_by_an_app(db: Database, tmp_path: Any) -> None:
     task_id = factories.task(db)
     assert task_id in as_process("tasks", "list", url=db.url).out

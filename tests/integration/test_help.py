@@ -116,6 +116,12 @@ def test_a_command_without_a_database_says_how_to_name_one(
     assert "HORSIES_DATABASE_URL" in told
 
 
+def test_an_option_before_its_verb_is_told_where_to_stand(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["tasks", "--json", "list"])
+    assert "unrecognized arguments: --json; write --json behind the verb" in capsys.readouterr().err
+
+
 def test_the_hints_of_the_guide_are_real(capsys: pytest.CaptureFixture[str]) -> None:
     """The block of docs/guides/command-line.md with misspelt commands and their answers."""
     (block,) = [code for code in code_of("docs/guides/command-line.md", "output") if "did you mean" in code]

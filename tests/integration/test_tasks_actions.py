@@ -3,6 +3,7 @@
 import asyncio
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
@@ -296,6 +297,9 @@ def test_a_script_has_to_say_yes(db: Database, operator: Operator) -> None:
     assert operator("tasks", "purge", "--status", "FAILED").out == "purged 1 task\n"  # one needs no question
 
 
+CTRL_C = "\x03"
+
+
 def at_a_terminal(
     db: Database, verb: str, answer: str, meanwhile: Callable[[], object] = lambda: None
 ) -> tuple[int, str]:
@@ -304,13 +308,16 @@ def at_a_terminal(
     command = [sys.executable, "-m", "horsies.cli", "tasks", verb, "--status", "failed", "--database-url", db.url]
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
+    if answer == CTRL_C:
+        meanwhile = lambda: process.send_signal(signal.SIGINT)  # noqa: E731
     said = b""
     deadline = time.monotonic() + 30
     while b"[y/N] " not in said and time.monotonic() < deadline:
         said += os.read(ours, 1024)
     assert f"{verb} 3 tasks? [y/N] ".encode() in said
     meanwhile()
-    os.write(ours, answer.encode() + b"\n")
+    if answer != CTRL_C:
+        os.write(ours, answer.encode() + b"\n")
     rest = b""
     try:
         while chunk := os.read(ours, 1024):
@@ -329,6 +336,14 @@ def test_a_person_is_asked(db: Database, answer: str, left: int) -> None:
     assert code == (1 if left else 0)
     assert ("nothing done" if left else "purged 3 tasks") in said
     assert db.value("SELECT count(*) FROM horsies_tasks") == left
+
+
+def test_ctrl_c_at_the_question_ends_the_command(db: Database) -> None:
+    for _ in range(3):
+        factories.task(db, "FAILED")
+    code, said = at_a_terminal(db, "purge", CTRL_C)
+    assert (code, "nothing done" in said) == (130, True)
+    assert db.value("SELECT count(*) FROM horsies_tasks") == 3
 
 
 def test_what_fails_while_the_question_stands_was_not_asked_about(db: Database, operator: Operator) -> None:

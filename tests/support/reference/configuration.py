@@ -95,8 +95,8 @@ COMMANDS = {
 ENVIRONMENT = {
     "HORSIES_DATABASE_URL": "The database, wherever none is named: `PostgresConfig()`, every command without "
     "`--database-url` and `--app`, `horsies-migrate` without `--url`, and Flask without a setting.",
-    "HORSIES_REPLICA_URL": "The streaming replica that lists and counts are read from, where `HORSIES_DATABASE_URL` "
-    "names the database.",
+    "HORSIES_REPLICA_URL": "The streaming replica that lists and counts are read from, in commands that take the "
+    "database from `HORSIES_DATABASE_URL`: without `--app` and `--database-url`.",
     "HORSIES_HEALTH_FILE": "The health file of a worker in place of the default; a scheduler adds `-scheduler` to it. "
     "`horsies worker --health-file` wins.",
     "HORSIES_EMBEDDED_DIR": "Where `embedded://` keeps its data, in place of the user's data directory.",

@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
             parser = self._chosen(found)
             options = [name for action in actions_of(parser) for name in action.option_strings if name[:2] == "--"]
             first = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]
-            meant = did_you_mean(first, options) if first else ""
+            meant = f"; write {first} behind the verb" if first in options else did_you_mean(first, options)
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return found
 

@@ -81,6 +81,9 @@ def build_parser(prog: str = "horsies tui") -> Parser:
 def _config(options: argparse.Namespace) -> PostgresConfig:
     from horsies_tui.data.postgres import APPLICATION_NAME
 
+    for option in ("database_url", "replica_url", "direct_url"):
+        if getattr(options, option) == "":  # an unset variable of a script must not lead to another database
+            raise UsageError(f"--{option.replace('_', '-')} is empty: give a URL, or leave the option out")
     if not (options.database_url or os.environ.get(DATABASE_URL_VARIABLE)):
         raise UsageError(
             f"no database: give --database-url, or set {DATABASE_URL_VARIABLE}; --demo shows made-up data without one"

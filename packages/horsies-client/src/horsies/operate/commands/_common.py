@@ -7,6 +7,7 @@ traceback and without a secret. The user's code is imported only with `--app`.
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -251,6 +252,9 @@ def chosen_app(
     from horsies.config import AppConfig, PostgresConfig
     from horsies.locate import load_app
 
+    for option in ("database_url", "replica_url"):
+        if getattr(options, option) == "":  # an unset variable of a script must not lead to another database
+            raise Refused(f"--{option.replace('_', '-')} is empty: give a URL, or leave the option out")
     given: Horsies | None = None
     if options.app is not None:
         given = load_app(options.app)
@@ -287,7 +291,15 @@ def confirm(
     many = ("at least " if at_least else "") + plural(count, noun)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(f"this would {verb} {many}: repeat with --yes, or {look}")
-    sys.stdout.write(f"{verb} {many}? [y/N] ")
-    sys.stdout.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    # asyncio's handler would only cancel this task, which waits in readline until the next line
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        sys.stdout.write(f"{verb} {many}? [y/N] ")
+        sys.stdout.flush()
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        raise CommandError("nothing done", INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if answer.strip().lower() not in ("y", "yes"):
         raise CommandError("nothing done")

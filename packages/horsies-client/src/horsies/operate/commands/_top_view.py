@@ -8,7 +8,7 @@ from horsies._colours import Colour, colour_of, painted
 from horsies._text import one_line, plural, short, span
 from horsies.operate.commands._print import text_width
 from horsies.operate.commands._top_reading import TopFigures, waited
-from horsies.operate.views import QueueStatus, TaskSummary, WorkerStatus
+from horsies.operate.views import QueueStatus, TaskSummary, WorkerLiveness, WorkerStatus
 
 _KEYS: Final = "q quit  p pause  s sort  r refresh"
 _ESSENTIAL: Final = 3
@@ -120,8 +120,10 @@ def _footer(look: Look) -> str:
 
 
 def _workers(seen: TopFigures, look: Look) -> list[str]:
+    # what is lost comes first, and what has shut down last: a short terminal shows only the first rows
+    order = [WorkerLiveness.DEAD, WorkerLiveness.LATE, WorkerLiveness.ALIVE, WorkerLiveness.STOPPED]
     workers = sorted(
-        seen.figures.workers, key=lambda one: (not one.liveness.is_there, -one.holds_running, one.hostname)
+        seen.figures.workers, key=lambda one: (order.index(one.liveness), -one.holds_running, one.hostname)
     )
     if not workers:
         return [_painted("no worker was seen lately: nothing is claimed", look, Colour.YELLOW)]

@@ -80,7 +80,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _pairs(load: Load, found: Capacity) -> Iterator[tuple[str, object]]:
     peak = f"{load.tasks_per_second * load.peak:,.4g} tasks/s"
-    yield "processes", f"{found.slots:,} of {found.workers:,} worker(s) with {load.processes}, at a peak of {peak}"
+    processes = f"{found.slots:,} of {found.workers:,} worker(s) with {load.processes}, at a peak of {peak}"
+    yield "processes", f"{processes}; for `def` tasks: a process runs many `async def` ones at once"
     yield (
         "connections",
         f"max_connections {found.connections:,}; behind a pooler {found.direct_connections:,} are direct",

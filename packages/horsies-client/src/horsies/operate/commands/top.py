@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
 
 async def _top(desk: Desk) -> int:
     options = desk.options
-    seen = await read_top(desk.broker)
+    seen = await read_top(desk.reader)
     if options.json:
         say_json({"at": seen.at, "figures": seen.figures, "running": seen.running, "stale": seen.stale})
         return OK
@@ -109,7 +109,7 @@ class _Live:
         is_due = not self.is_paused and now - self.asked_at >= self.interval_s
         if self.reading is None and (is_due or self.wants_read):
             self.wants_read, self.asked_at = False, now
-            self.reading = asyncio.create_task(read_top(self.desk.broker))
+            self.reading = asyncio.create_task(read_top(self.desk.reader))
             self.reading.add_done_callback(lambda _: self.changed.set())
 
     def _take(self) -> None:
