@@ -39,7 +39,7 @@ def test_a_session_at_80x24(db: Database) -> None:
 
 
 def test_without_a_database_it_says_how_to_name_one() -> None:
-    with Terminal([*DASHBOARD], (100, 30), HORSIES_DATABASE_URL="", **PATH) as terminal:
+    with Terminal([*DASHBOARD], (140, 30), HORSIES_DATABASE_URL="", **PATH) as terminal:  # so wide that it is one line
         terminal.shows("HORSIES_DATABASE_URL")
         eventually(lambda: terminal.exit_code is not None, timeout=15)
         assert terminal.exit_code == 2

@@ -54,18 +54,22 @@ class Actor:
         self.progress = asyncio.Event()
 
     async def fetch(self, sql: str, *values: Any) -> Any:
-        return await self._step(sql, lambda: self.real.fetch(sql, *values))
+        return await self.step(sql, lambda: self.real.fetch(sql, *values))
 
     async def fetchrow(self, sql: str, *values: Any) -> Any:
-        return await self._step(sql, lambda: self.real.fetchrow(sql, *values))
+        return await self.step(sql, lambda: self.real.fetchrow(sql, *values))
 
     async def fetchval(self, sql: str, *values: Any) -> Any:
-        return await self._step(sql, lambda: self.real.fetchval(sql, *values))
+        return await self.step(sql, lambda: self.real.fetchval(sql, *values))
+
+    async def prepare(self, sql: str) -> "Prepared":
+        """No step: it takes no snapshot and no lock on rows."""
+        return Prepared(self, sql, await self.real.prepare(sql))
 
     async def execute(self, sql: str, *values: Any) -> Any:
         if sql.startswith("SET LOCAL"):  # no step: it touches no row
             return await self.real.execute(sql, *values)
-        return await self._step(sql, lambda: self.real.execute(sql, *values))
+        return await self.step(sql, lambda: self.real.execute(sql, *values))
 
     @asynccontextmanager
     async def transaction(self, **options: Any) -> AsyncIterator[None]:
@@ -76,15 +80,15 @@ class Actor:
         try:
             yield
         except BaseException:
-            await (self._step("ROLLBACK", transaction.rollback) if is_outer else transaction.rollback())
+            await (self.step("ROLLBACK", transaction.rollback) if is_outer else transaction.rollback())
             raise
-        await (self._step("COMMIT", transaction.commit) if is_outer else transaction.commit())
+        await (self.step("COMMIT", transaction.commit) if is_outer else transaction.commit())
 
     def after_others(self) -> None:
         """The next step makes sense only after one of another actor: a row was locked."""
         self.has_to_wait = True
 
-    async def _step(self, sql: str, action: Callable[[], Awaitable[Any]]) -> Any:
+    async def step(self, sql: str, action: Callable[[], Awaitable[Any]]) -> Any:
         if self.is_given_up:
             return await action()
         self.next_step = sql
@@ -292,3 +296,13 @@ def _options(actors: Sequence[Actor]) -> list[int]:
 def _short(sql: str) -> str:
     words = " ".join(sql.split())
     return words[:70]
+
+
+class Prepared:
+    """A prepared statement of an actor. Each use of it is a step."""
+
+    def __init__(self, actor: Actor, sql: str, statement: Any) -> None:
+        self._actor, self._sql, self._statement = actor, sql, statement
+
+    async def fetch(self, *values: Any) -> Any:
+        return await self._actor.step(self._sql, lambda: self._statement.fetch(*values))
