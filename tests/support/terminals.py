@@ -49,6 +49,10 @@ class Terminal:
     def text(self, *, colours: bool = False) -> str:
         return self._tmux("capture-pane", "-p", *(["-e", "-N"] if colours else []))
 
+    def history(self) -> str:
+        """All that was written, also what has left the screen."""
+        return self._tmux("capture-pane", "-p", "-S", "-")
+
     def shows(self, text: str, *, timeout: float = 30.0) -> None:
         try:
             eventually(lambda: text in self.text(), timeout=timeout, interval=0.1, describe=f"{text!r} in the terminal")
