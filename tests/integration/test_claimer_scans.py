@@ -26,8 +26,8 @@ pytestmark = pytest.mark.shared_database
 async def test_a_backlog_is_worked_off_by_hints_and_everything_else_is_found_within_a_second(db: Database) -> None:
     """An older task, and a more urgent one, that appear behind the hints' back: without any notification."""
     db.execute(
-        "INSERT INTO horsies_tasks (id, task_name, priority, enqueued_at) SELECT to_char(i, 'FM0000'), 'add', 50,"
-        " now() - interval '1 hour' + i * interval '1 ms' FROM generate_series(1, 9000) AS i"
+        "INSERT INTO horsies_tasks (id, task_name, priority, enqueued_at) SELECT to_char(i, 'FM000000'), 'add', 50,"
+        " now() - interval '1 hour' + i * interval '1 ms' FROM generate_series(1, 60000) AS i"
     )
     async with claiming(db, Pool(sync=5)) as yard:
         began = time.monotonic()
