@@ -1,4 +1,4 @@
--- The horsies schema at revision 0029, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0030, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -2364,7 +2364,7 @@ CREATE INDEX ix_horsies_task_names_missing ON public.horsies_task_names USING bt
 
 CREATE INDEX ix_horsies_tasks_claim ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE (((status)::text = 'PENDING'::text) AND (NOT withdrawn) AND (group_key IS NULL));
 
-CREATE INDEX ix_horsies_tasks_error_code ON public.horsies_tasks USING btree (error_code) WHERE (error_code IS NOT NULL);
+CREATE INDEX ix_horsies_tasks_error_code ON public.horsies_tasks USING btree (error_code, terminal_at, id) WHERE (error_code IS NOT NULL);
 
 CREATE INDEX ix_horsies_tasks_good_until ON public.horsies_tasks USING btree (good_until) WHERE ((good_until IS NOT NULL) AND ((status)::text = ANY ((ARRAY['PENDING'::character varying, 'CLAIMED'::character varying])::text[])));
 
@@ -2381,6 +2381,8 @@ CREATE INDEX ix_horsies_tasks_kept ON public.horsies_tasks USING btree (keep_sec
 CREATE INDEX ix_horsies_tasks_next_retry_at ON public.horsies_tasks USING btree (next_retry_at) WHERE ((next_retry_at IS NOT NULL) AND ((status)::text = 'PENDING'::text));
 
 CREATE INDEX ix_horsies_tasks_terminal_at ON public.horsies_tasks USING btree (terminal_at) WHERE (terminal_at IS NOT NULL);
+
+CREATE INDEX ix_horsies_tasks_unsuccessful ON public.horsies_tasks USING btree (status, terminal_at, id) WHERE ((status)::text = ANY ((ARRAY['FAILED'::character varying, 'CANCELLED'::character varying, 'EXPIRED'::character varying])::text[]));
 
 CREATE INDEX ix_horsies_tasks_withdrawn ON public.horsies_tasks USING btree (queue_name, priority, enqueued_at, id) WHERE withdrawn;
 

@@ -8,17 +8,24 @@ from collections.abc import Sequence
 from typing import Final, TextIO
 
 from horsies_schema import __version__
-from horsies_schema.command_line import Parser, Progress
+from horsies_schema.command_line import Parser, Progress, until_flushed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, do one thing, answer with an exit code that a script can act on."""
-    options = build_parser().parse_args(argv)
+    return until_flushed(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    if options.verb == "up" and options.prefix is not None and not options.grants:
+        parser.error("argument --prefix: it names the roles of --grants, which is not given")
     progress = Progress()
     _log_to_stderr(progress)
     from horsies_schema.errors import ExitCode, MigrationError
     from horsies_schema.migrate import apply_grants, check, current, downgrade, head, sql, upgrade
-    from horsies_schema.roles import ROLES, grants
+    from horsies_schema.roles import PREFIX, ROLES, grants
 
     def on_step(revision: str, number: int, total: int | None) -> None:
         progress.show(f"revision {revision}, {number}{f' of {total}' if total else ''}")
@@ -32,8 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                     found = upgrade(_url(options), options.revision, schema=options.schema, on_step=on_step)
                 print(f"at revision {found}")
                 if options.grants:
-                    apply_grants(_url(options), schema=options.schema, prefix=options.prefix)
-                    print(f"granted to {', '.join(options.prefix + name for name in ROLES)}")
+                    prefix = options.prefix or PREFIX
+                    apply_grants(_url(options), schema=options.schema, prefix=prefix)
+                    print(f"granted to {', '.join(prefix + name for name in ROLES)}")
             case "down":
                 if not options.yes:
                     raise MigrationError(
@@ -55,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "sql":
                 print(sql(options.revision, since=options.since, schema=options.schema), end="")
             case _:
-                print(grants(schema=options.schema, prefix=options.prefix), end="")
+                print(grants(schema=options.schema, prefix=options.prefix or PREFIX), end="")
     except MigrationError as error:
         print(f"horsies-migrate: {error}", file=sys.stderr)
         return error.code
@@ -103,6 +111,14 @@ def _given(text: str) -> str:
     """Refuse an empty argument, such as an unset variable of a shell, instead of taking the default."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def _role_prefix(text: str) -> str:
+    from horsies_schema.roles import prefix_problem
+
+    if (problem := prefix_problem(text)) is not None:
+        raise argparse.ArgumentTypeError(problem)
     return text
 
 
@@ -177,7 +193,12 @@ def build_parser(prog: str = "horsies-migrate") -> Parser:
         schema="public",
     )
     for sub in (up, roles):
-        sub.add_argument("--prefix", default="horsies_", help="beginning of the roles' names (default: %(default)s)")
+        sub.add_argument(
+            "--prefix",
+            type=_role_prefix,
+            default=None if sub is up else "horsies_",
+            help=f"beginning of the roles' names{' of --grants' if sub is up else ''} (default: horsies_)",
+        )
     return parser
 
 

@@ -1,12 +1,14 @@
-"""The parser of `horsies-migrate`, and its progress line. The client has the same for its own commands; this package
-does without the client."""
+"""The parser of `horsies-migrate`, its progress line, and its end in a pipe. The client has the same for its own
+commands; this package does without the client."""
 
 import argparse
+import errno
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, cast
@@ -34,6 +36,8 @@ class Parser(argparse.ArgumentParser):
         self.examples = tuple(examples)
         shown = "\n".join(["examples:", *(f"  {one}" for one in self.examples)]) if self.examples else None
         options.setdefault("formatter_class", _HelpFormatter)
+        # An abbreviation in a script would change its meaning, or fail, as soon as a release adds an option.
+        options.setdefault("allow_abbrev", False)
         super().__init__(*args, epilog="\n\n".join(filter(None, (shown, epilog))) or None, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -59,8 +63,47 @@ class Parser(argparse.ArgumentParser):
 
 
 def _did_you_mean(word: str, known: Sequence[str]) -> str:
-    found = get_close_matches(word, known, 1)
+    asked = word.lstrip("-")
+    longer = [one for one in known if len(asked) > 2 and one.lstrip("-").startswith(asked)]  # an abbreviation
+    found = longer or get_close_matches(word, known, 1)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+CLOSED: Final = 141
+"""128 + SIGPIPE: the exit code that a shell shows of a program whose reader has closed the pipe."""
+
+
+def until_flushed(command: Callable[[], int]) -> int:
+    """Run the command and flush what it printed: Python would do that at exit, with a traceback when it fails. Another
+    exit code of the command than 0 stands."""
+    code = CLOSED
+    try:
+        code = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = code or CLOSED
+        _silence()
+    except SystemExit:  # argparse has printed the help or an error
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _silence()
+        raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _silence()
+        sys.stderr.write(f"horsies-migrate: the output cannot be written: {error.strerror}\n")
+        code = code if code not in (0, CLOSED) else 1
+    return code
+
+
+def _silence() -> None:
+    """Lead stdout to nowhere: what it still holds would fail again at exit."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 class Progress:

@@ -139,10 +139,15 @@ async def under_lock(url: str, schema: str | None, work: Callable[[Connection], 
         key = f"{LOCK_KEY}, {_SCHEMA_KEY}"
         connection.exec_driver_sql(f"SET lock_timeout = {LOCK_SLICE_MS}")
         connection.commit()
-        if not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar_one():
+
+        def is_locked() -> bool:
+            return connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({key})").scalar_one()
+
+        if not is_locked():
             told = _tell_holders(connection, _MIGRATION_LOCK_HOLDERS)
-            lock = f"SELECT pg_advisory_lock({key})"
-            in_slices(connection, lambda: connection.exec_driver_sql(lock), _MIGRATION_LOCK_HOLDERS, told)
+            # A session that waits inside a statement has a snapshot, for which CREATE INDEX CONCURRENTLY in the session
+            # that migrates would wait in turn.
+            in_slices(connection, is_locked, _MIGRATION_LOCK_HOLDERS, told, longest_pause_s=0.5)
         connection.commit()
         try:
             # again under the lock: a newer release may have migrated while this process waited
@@ -189,34 +194,42 @@ def _tell_holders(connection: Connection, query: str, told: str = "") -> str:
 
 
 def in_slices(
-    connection: Connection, action: Callable[[], object], holders: str = _TABLE_LOCK_HOLDERS, told: str = ""
+    connection: Connection,
+    action: Callable[[], object],
+    holders: str = _TABLE_LOCK_HOLDERS,
+    told: str = "",
+    *,
+    longest_pause_s: float = 5.0,
 ) -> None:
-    """Retry an action that waits for locks: lock_timeout ends each wait, the pause lets the fleet pass. `holders`: the
-    query for the sessions that may be waited for, which are logged; `told`: what was logged of them already."""
+    """Retry an action that waits for locks (lock_timeout ends each wait) or that returns False when it did not get its
+    lock; the pause lets the fleet pass. `holders`: the query for the sessions that may be waited for, which are logged;
+    `told`: what was logged of them already."""
     began = time.monotonic()
     give_up = began + LOCK_PATIENCE_S
     pause = 0.1
     while True:
+        cause: DBAPIError | None = None
         try:
-            action()
-            if told:
-                _log.info("waited %.1f s for locks, which are free now", time.monotonic() - began)
-            return
+            if action() is not False:
+                if told:
+                    _log.info("waited %.1f s for locks, which are free now", time.monotonic() - began)
+                return
         except DBAPIError as error:
             # lock_not_available, deadlock_detected
             if getattr(error.orig, "sqlstate", None) not in ("55P03", "40P01"):
                 raise
-            connection.rollback()
-            told = _tell_holders(connection, holders, told)
-            if time.monotonic() + pause > give_up:
-                raise MigrationError(
-                    f"could not get the locks for a migration within {LOCK_PATIENCE_S:.0f} s: another migration or a "
-                    f"long transaction holds them{f' ({told})' if told else ''}; see pg_stat_activity, then run it "
-                    "again (nothing was half done)",
-                    ExitCode.LOCKED,
-                ) from error
-            time.sleep(pause)
-            pause = min(pause * 2, 5.0)
+            cause = error
+        connection.rollback()
+        told = _tell_holders(connection, holders, told)
+        if time.monotonic() + pause > give_up:
+            raise MigrationError(
+                f"could not get the locks for a migration within {LOCK_PATIENCE_S:.0f} s: another migration or a "
+                f"long transaction holds them{f' ({told})' if told else ''}; see pg_stat_activity, then run it "
+                "again (nothing was half done)",
+                ExitCode.LOCKED,
+            ) from cause
+        time.sleep(pause)
+        pause = min(pause * 2, longest_pause_s)
 
 
 def require_suitable(connection: Connection, *, for_writing: bool) -> None:

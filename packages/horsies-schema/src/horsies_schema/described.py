@@ -34,7 +34,9 @@ INDEXES: Final = {
     "ix_horsies_tasks_next_retry_at": "Finds tasks that wait for a retry.",
     "ix_horsies_tasks_terminal_at": "Ended tasks by their end: retention, and lists of what ended last.",
     "ix_horsies_tasks_kept": "Ended tasks with a lifetime of their own, for the pruner.",
-    "ix_horsies_tasks_error_code": "Finds tasks by how they ended.",
+    "ix_horsies_tasks_unsuccessful": "Failed, cancelled and expired tasks, the newest of each first: lists of them "
+    "pass over no successes.",
+    "ix_horsies_tasks_error_code": "Tasks by error code, the newest of each first.",
     "uq_horsies_tasks_unique_key": "At most one live task of a name has a key.",
     "ix_horsies_task_attempts_error_code": "Finds attempts by how they ended.",
     "ix_horsies_task_attempts_finished_at": "The last attempts, for figures of the recent past.",

@@ -5,10 +5,14 @@ from typing import Final
 
 from horsies_schema.connection import quote_identifier
 from horsies_schema.environment import VERSION_TABLE
+from horsies_schema.errors import ExitCode, MigrationError
 from horsies_schema.models import Base
 from horsies_schema.revisions import head
 
 ROLES: Final = ("producer", "worker", "viewer", "operator")
+PREFIX: Final = "horsies_"
+"""How the names of the roles begin unless told otherwise."""
+_LONGEST_NAME: Final = 63
 
 # A viewer sees states, counts, codes and names: not what a task was told, what it answered, nor a message that quotes
 # either. A hash of arguments is no secret's cover: few values are tried quickly.
@@ -142,11 +146,29 @@ _CLAIM_SETTINGS: Final = (
 )  # fmt: skip
 
 
+def prefix_problem(prefix: str) -> str | None:
+    """Why the names of the roles cannot begin like this, or None."""
+    if not prefix:
+        return (
+            "it is empty: the roles would be called producer, worker, viewer and operator, for all databases of the "
+            "server; give one such as shop_"
+        )
+    if prefix.startswith("pg_"):
+        return "PostgreSQL keeps names that begin with pg_ for itself"
+    if not prefix.isprintable() or "$$" in prefix:
+        return "it has control characters or $$"
+    if len((prefix + "producer").encode()) > _LONGEST_NAME:
+        return f"{prefix + 'producer'!r} has more than the {_LONGEST_NAME} bytes of a role's name"
+    return None
+
+
 def grants(*, schema: str | None = None, prefix: str = "horsies_") -> str:
     """SQL that creates `<prefix>producer`, `worker`, `viewer` and `operator` and grants each what it needs.
 
     It takes back first what an older release granted, all in one transaction: run it again after every upgrade.
     """
+    if (problem := prefix_problem(prefix)) is not None:
+        raise MigrationError(f"the prefix {prefix!r} cannot be used: {problem}", ExitCode.USAGE)
     place = quote_identifier(schema or "public")
     tables = sorted(Base.metadata.tables)
 

@@ -1,8 +1,26 @@
-"""What revisions need to create a function or a table for all roles that used the older ones."""
+"""What revisions need to create a function or a table for all roles that used the older ones, or an index on a live
+table."""
 
 from importlib.resources import files
 
 from alembic import op
+
+from horsies_schema import connection
+
+
+def build_index(name: str, definition: str) -> None:
+    """Build an index on a live table without keeping its writers waiting.
+
+    It waits for the transactions that began before it. No other session waits for it meanwhile, so a wait may last
+    longer than those for locks of tables. A build that was interrupted leaves an invalid index, which is dropped first.
+    """
+    with op.get_context().autocommit_block():
+        op.execute(f"SET lock_timeout = {connection.LOCK_PATIENCE_S * 1000:.0f}")
+        try:
+            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+            op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {definition}")
+        finally:
+            op.execute(f"SET lock_timeout = {connection.LOCK_SLICE_MS}")
 
 
 def create_function(name: str) -> None:

@@ -173,7 +173,14 @@ class Task(base.Base):
             "terminal_at",
             where="keep_seconds IS NOT NULL AND terminal_at IS NOT NULL",
         ),
-        base.partial("ix_horsies_tasks_error_code", "error_code", where="error_code IS NOT NULL"),
+        base.partial(
+            "ix_horsies_tasks_unsuccessful",
+            "status",
+            "terminal_at",
+            "id",
+            where="status IN ('FAILED', 'CANCELLED', 'EXPIRED')",
+        ),
+        base.partial("ix_horsies_tasks_error_code", "error_code", "terminal_at", "id", where="error_code IS NOT NULL"),
         base.partial(
             "uq_horsies_tasks_unique_key",
             "task_name",
