@@ -18,7 +18,9 @@ _LIKENESS: Final = 0.6
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean ...?` with the closest of the known words; nothing when none is close."""
     plain = {one.lstrip("-").lower(): one for one in sorted(known)}  # two dashes would make short options alike
-    found = get_close_matches(word.lstrip("-").lower(), plain, 1, _LIKENESS)
+    asked = word.lstrip("-").lower()
+    longer = [name for name in plain if len(asked) > 2 and name.startswith(asked)]  # an abbreviation
+    found = longer or get_close_matches(asked, plain, 1, _LIKENESS)
     return f"; did you mean {plain[found[0]]!r}?" if found else ""
 
 
@@ -67,6 +69,8 @@ class Parser(argparse.ArgumentParser):
         """The verb of the command alone."""
         shown = "\n".join(["examples:", *(f"  {one}" for one in self.examples)]) if self.examples else None
         options.setdefault("formatter_class", _HelpFormatter)
+        # An abbreviation in a script would change its meaning, or fail, as soon as a release adds an option.
+        options.setdefault("allow_abbrev", False)
         super().__init__(*args, epilog="\n\n".join(filter(None, (shown, epilog))) or None, **options)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -1,6 +1,6 @@
 """The command `horsies`: built-in commands, and those that other installed packages add by the entry-point group
 `horsies.commands`. The group `horsies.parsers` has the parsers of those, for the completion of shells. Exit codes: 0
-success, 1 problems found, 2 wrong usage."""
+success, 1 problems found, 2 wrong usage, 130 interrupted, 141 the reader has closed the pipe."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ from typing import Any, Final, TextIO
 from horsies import __version__
 from horsies._colours import Colour, painted, uses_colours
 from horsies._command_line import Parser, did_you_mean
+from horsies._output import until_flushed
 from horsies._text import one_line, printable, short
 
 OK: Final = 0
@@ -37,6 +38,10 @@ _EXAMPLES: Final = ("horsies init shop", "horsies doctor", "horsies tasks list -
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the rest of the arguments."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return until_flushed(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
     added = {entry.name: entry for entry in entry_points(group="horsies.commands")}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         _say(_help(added))

@@ -1,14 +1,14 @@
 """`current_task()`: the context of the running task; `current_call()`: that of a call of a batch task.
 
-The worker's child process enters a `TaskContext` or a `BatchCall` around every call of user code, and passes in the
-functions for its I/O.
+The worker's child process enters a `TaskContext` or a `BatchCall` around every call of user code, and passes itself in
+as its `Control`.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from horsies.errors import UsageError
 from horsies.metadata import decode, has_nul
@@ -42,14 +42,38 @@ class Completer(Protocol):
     async def complete_async(self, context: "TaskContext", connection: Any, value: object) -> None: ...
 
 
+class Control(Protocol):
+    """What the process that runs a call does for the call's context."""
+
+    def stop_reason(self) -> StopReason | None:
+        """Why the call must stop, None while it need not."""
+        ...
+
+    def report_progress(self, context: "TaskContext", text: str) -> None:
+        """Pass on the progress of one of its tasks, as JSON."""
+        ...
+
+
+class _NoControl:
+    """Outside of a worker: a call is never stopped, and its progress is not kept."""
+
+    def stop_reason(self) -> StopReason | None:
+        return None
+
+    def report_progress(self, context: "TaskContext", text: str) -> None:
+        pass
+
+
+NO_CONTROL: Final = _NoControl()
+
+
 class _Call:
     """What an attempt and a call of a batch task have in common: middleware's state, and the reason to stop."""
 
-    __slots__ = ("_state", "_stop_asked", "_stop_reason", "started_mono")
+    __slots__ = ("_control", "_state", "started_mono")
 
-    def __init__(self, stop_asked: Callable[[], bool], stop_reason: Callable[[], StopReason | None] | None) -> None:
-        self._stop_asked = stop_asked
-        self._stop_reason = stop_reason
+    def __init__(self, control: Control) -> None:
+        self._control = control
         self._state: dict[Any, Any] | None = None
         self.started_mono = 0.0
         """For the worker: when user code began, on the monotonic clock."""
@@ -65,14 +89,19 @@ class _Call:
     def stop_reason(self) -> StopReason | None:
         """Why this call must stop, None while it need not. `TaskStopped.reason` says the same; the CancelledError of an
         async task says nothing."""
-        return self._stop_reason() if self._stop_reason is not None else None
+        return self._control.stop_reason()
+
+    def is_cancelled(self) -> bool:
+        """True once this call must stop: after a cancellation (of a batch call: of all its tasks), its timeout, or the
+        worker's shutdown."""
+        return self._control.stop_reason() is not None
 
 
 class TaskContext(_Call):
     """The running attempt. Get it with `current_task()`."""
 
     __slots__ = (
-        "_completer", "_emit_progress", "_metadata", "_metadata_json", "attempt", "completion", "deadline",
+        "_completer", "_metadata", "_metadata_json", "attempt", "completion", "deadline",
         "fencing_token", "group", "queue_name", "ready_at", "snoozes", "stores_result", "task_id", "task_name",
     )  # fmt: skip
 
@@ -84,20 +113,17 @@ class TaskContext(_Call):
         attempt: int,
         deadline: datetime | None,
         fencing_token: int,
-        emit_progress: Callable[[str], None],
-        stop_asked: Callable[[], bool],
         queue_name: str = "default",
         ready_at: float = 0.0,
         metadata_json: str | None = None,
         group: str | None = None,
-        stop_reason: Callable[[], StopReason | None] | None = None,
+        control: Control = NO_CONTROL,
         completer: Completer | None = None,
         snoozes: int = 0,
         stores_result: bool = True,
     ) -> None:
         # without super(): this runs once per task, and the call takes a tenth of it
-        self._stop_asked = stop_asked
-        self._stop_reason = stop_reason
+        self._control = control
         self._state = None
         self.started_mono = 0.0
         self.task_id = task_id
@@ -120,7 +146,6 @@ class TaskContext(_Call):
         """Whether the value of the task is stored; see `store_result`."""
         self._metadata_json = metadata_json
         self._metadata: Mapping[str, Any] | None = None
-        self._emit_progress = emit_progress
         self._completer = completer
         self.completion: str | None = None
         """For the worker: the JSON of the result that `complete()` has written in a transaction of user code."""
@@ -141,7 +166,7 @@ class TaskContext(_Call):
             raise UsageError(f"report_progress takes a JSON value: {exc}") from exc
         if has_nul(text):
             raise UsageError("report_progress takes a JSON value without NUL characters")
-        self._emit_progress(text)
+        self._control.report_progress(self, text)
 
     def complete(self, connection: Any, value: T) -> "TaskResult[T, Never]":
         """End this attempt as COMPLETED with this value, inside the transaction that is open on your connection: the
@@ -171,10 +196,6 @@ class TaskContext(_Call):
             )
         return self._completer
 
-    def is_cancelled(self) -> bool:
-        """True once this attempt must stop: after a cancellation, its timeout, or the worker's shutdown."""
-        return self._stop_asked()
-
     def __repr__(self) -> str:
         return f"<TaskContext {self.task_name} {self.task_id} attempt {self.attempt}>"
 
@@ -195,10 +216,9 @@ class BatchCall(_Call):
         tasks: Sequence[TaskContext],
         *,
         deadline: datetime | None,
-        stop_asked: Callable[[], bool],
-        stop_reason: Callable[[], StopReason | None] | None = None,
+        control: Control = NO_CONTROL,
     ) -> None:
-        super().__init__(stop_asked, stop_reason)
+        super().__init__(control)
         self.tasks = tuple(tasks)
         """The tasks of this call, in the order of its items: id, attempt, metadata and group of each."""
         self.deadline = deadline
@@ -207,11 +227,6 @@ class BatchCall(_Call):
     @property
     def task_name(self) -> str:
         return self.tasks[0].task_name
-
-    def is_cancelled(self) -> bool:
-        """True once the whole call must stop: all of its tasks were cancelled, its timeout has come, or the worker
-        shuts down."""
-        return self._stop_asked()
 
     def __repr__(self) -> str:
         return f"<BatchCall {self.task_name}, {len(self.tasks)} tasks>"

@@ -170,7 +170,8 @@ class Send(Generic[H]):
             else:
                 why = f"your connection failed ({told}); it is enqueued only if your transaction was committed"
         elif is_transient(error) or is_from_driver(error):
-            retryable = is_transient(error)
+            # where the outcome is unknown, .retry() with the same ids is the only safe way to go on
+            retryable = is_transient(error) or self.doubt.may_be_done
             known = "may or may not be" if self.doubt.may_be_done else "is not"
             why = f"{self.doubt.describe(told)}; it {known} enqueued{', .retry() is safe' if retryable else ''}"
             why += and_remedy(error)

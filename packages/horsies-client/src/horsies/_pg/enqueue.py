@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from horsies._pg.refusals import worded
 from horsies._pg.statements import Statement, load
-from horsies._pg.transient import sqlstate
+from horsies._pg.transient import NoAnswerError, is_answer, sqlstate
 from horsies._pg.unique_sends import send_unique
 from horsies.errors import SendErrorCode, TaskSendError
 from horsies.new_tasks import NewTasks
@@ -24,8 +25,8 @@ _RACES = 5
 times."""
 
 
-_AFTER_COMMIT = frozenset({"54000", "57014"})
-"""program_limit_exceeded, query_canceled."""
+_OF_THE_INSERT = frozenset({"22", "23", "25", "42"})
+"""Classes of errors that come before the commit: data, constraints, a read-only transaction, rights, missing names."""
 
 
 _MISMATCH = "ZH001"
@@ -154,13 +155,19 @@ async def _call(
     execute: ExecuteAsync, statements: Mapping[str, Statement], name: str, tasks: NewTasks, groups: Any, *columns: Any
 ) -> None:
     """Call a procedure that commits the rows, then notifies. An error may come after the commit: the queue of
-    notifications is full, or the statement was cancelled."""
+    notifications is full, its lock was not granted in time, or the statement was cancelled."""
     try:
         await execute(statements[name].sql, *columns, *_shared_values(tasks), groups)
     except Exception as error:
-        if sqlstate(error) not in _AFTER_COMMIT:
+        code = sqlstate(error)
+        if code is None or code[:2] in _OF_THE_INSERT or not is_answer(error):
             raise
-        rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
+        try:
+            rows = await execute(statements["find_conflict_batch"].sql, tasks.ids)
+        except Exception as unread:
+            if not is_answer(unread):
+                raise  # the connection was lost: that says that the outcome is unknown, and is repeated
+            raise NoAnswerError(worded(error)) from error
         if {row[0]: row[1] for row in rows} != dict(zip(tasks.ids, tasks.shas, strict=True)):
             raise
 

@@ -99,10 +99,10 @@ class Listener:
             connection.add_termination_listener(ended)
             await self._adjust(connection, channels, received)
             self.is_live = True
-            self._backoff.reset()
             told = on_live(connection)
             if told is not None:
                 await told
+            self._backoff.reset()  # not before: a server that accepts the session may refuse what follows
             while True:
                 self._stirred.clear()
                 if lost.is_set():

@@ -20,6 +20,7 @@ from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve_async
 from horsies._pg.enqueue import Write
 from horsies._pg.listener import Listener
+from horsies._pg.refusals import worded
 from horsies._pg.schema_guard import require_schema
 from horsies._pg.statements import load
 from horsies._pg.transient import Doubt, is_transient
@@ -66,7 +67,7 @@ class LoopDatabase:
                 out_of_bounds = attempt >= self._resilience.send_attempts or time.monotonic() + delay > give_up
                 if out_of_bounds or not is_transient(error):
                     raise
-                log.info("database: %s; trying again in %.2f s", self._config.redact(repr(error)), delay)
+                log.info("database: %s; trying again in %.2f s", self._config.redact(worded(error)), delay)
                 attempt += 1
                 await asyncio.sleep(delay)
 

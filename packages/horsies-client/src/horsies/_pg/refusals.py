@@ -27,6 +27,9 @@ def is_undeclared_pooler(error: BaseException) -> bool:
 
 def worded(error: BaseException) -> str:
     """The error as text, also if it has none of its own."""
+    if type(error).__name__ == "InternalClientError" and "cannot switch to state" in str(error):
+        # asyncpg's words for a server that ends the session just as a statement is sent
+        return "ConnectionError: the connection was lost before the server answered"
     silent = "no answer in time" if isinstance(error, TimeoutError) else "no reason was given"
     return f"{type(error).__name__}: {str(error) or silent}"
 

@@ -18,18 +18,27 @@ _NEVER: Final = frozenset(
         "53400",  # configuration_limit_exceeded
     }
 )
-_ENDS_OF_SESSIONS: Final = frozenset({"57P01", "57P02", "57P05"})
-"""admin_shutdown, crash_shutdown, idle_session_timeout."""
+_ENDS_OF_SESSIONS: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "25P04"})
+"""admin_shutdown, crash_shutdown, and the time-outs of idle sessions, idle transactions and transactions."""
+
+
+class NoAnswerError(Exception):
+    """A statement that commits on its way failed with the error that is the cause, and whether it had committed could
+    not be read."""
 
 
 def is_transient(error: BaseException) -> bool:
     """True when the same statement may succeed soon: a lost connection, a restart, a deadlock, a failover."""
     if isinstance(error, OSError | TimeoutError | EOFError):  # includes every ConnectionError and socket time-out
         return True
+    if isinstance(error, NoAnswerError):
+        return error.__cause__ is not None and is_transient(error.__cause__)
     sqlstate = getattr(error, "sqlstate", None)
     if isinstance(sqlstate, str):
         if sqlstate in _NEVER or is_undeclared_pooler(error):
             return False
+        if is_notify_queue_full(error):
+            return True
         return sqlstate[:2] in _SQLSTATE_CLASSES or sqlstate in _SQLSTATES
     from asyncpg import InterfaceError, InternalClientError
     from asyncpg.exceptions import TargetServerAttributeNotMatched
@@ -42,6 +51,15 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
+def is_notify_queue_full(error: BaseException) -> bool:
+    """True when a commit was refused because a session that listens has not read its notifications for long. Its
+    SQLSTATE is also that of values that are too large, and its text depends on the server's language."""
+    return (
+        getattr(error, "sqlstate", None) == "54000"
+        and getattr(error, "server_source_function", None) == "PreCommit_Notify"
+    )
+
+
 def is_refusal(error: BaseException) -> bool:
     """True when the server denies this role the connection or the statement: a changed password, a role without LOGIN,
     a revoked right."""
@@ -50,10 +68,10 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_from_driver(error: BaseException) -> bool:
-    """True for errors of the server and for asyncpg's own."""
+    """True for errors of the server, for asyncpg's own, and for a lost answer."""
     from asyncpg import InterfaceError, InternalClientError, PostgresError
 
-    return isinstance(error, PostgresError | InterfaceError | InternalClientError)
+    return isinstance(error, PostgresError | InterfaceError | InternalClientError | NoAnswerError)
 
 
 class Doubt:
@@ -71,7 +89,7 @@ class Doubt:
 
     def note(self, error: BaseException) -> None:
         """Record the error of a statement that was sent."""
-        if not _is_answer(error):
+        if not is_answer(error):
             self.may_be_done = True
 
     def describe(self, told: str) -> str:
@@ -83,13 +101,13 @@ class Doubt:
         return f"there is no connection to the database ({told})"
 
 
-def _is_answer(error: BaseException) -> bool:
+def is_answer(error: BaseException) -> bool:
     """True if the server refused the statement, and so has rolled it back.
 
     False when it ended the session, which may happen between a commit and its answer, and for asyncpg's own error for a
     lost connection, which has a code of class 08.
     """
-    code = sqlstate(error)
+    code = None if isinstance(error, NoAnswerError) else sqlstate(error)
     return code is not None and not code.startswith("08") and code not in _ENDS_OF_SESSIONS
 
 

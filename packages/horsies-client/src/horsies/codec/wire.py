@@ -31,8 +31,7 @@ class EncodedCall(NamedTuple):
     kwargs_json: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedResult:
+class EncodedResult(NamedTuple):
     """A result for the parent process: the text to store, and its error if it has one."""
 
     json: str

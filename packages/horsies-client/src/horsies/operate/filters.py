@@ -115,8 +115,9 @@ class TaskFilter:
 
     @property
     def ended(self) -> frozenset[TaskStatus]:
-        """The terminal states in which a task can match."""
-        return TASK_TERMINAL_STATES & self._wanted
+        """The terminal states in which a task can match. No success has an error code."""
+        has_codes = self.error_codes is not None or self.code_part is not None
+        return (RETRYABLE_STATES if has_codes else TASK_TERMINAL_STATES) & self._wanted
 
     @property
     def has_code(self) -> bool:
@@ -146,6 +147,14 @@ class TaskFilter:
     def is_empty(self) -> bool:
         """No condition is given."""
         return self == TaskFilter()
+
+
+def walk(filter: TaskFilter) -> str:
+    """Along which index the ended tasks of a filter are found, as in the statement `list_coded_tasks`: that of error
+    codes, that of states without success (`unsuccessful`), or that of all ends (`ended`)."""
+    if filter.error_codes is not None:
+        return "coded"
+    return "ended" if TaskStatus.COMPLETED in filter.ended else "unsuccessful"
 
 
 def statement_for(name: str, metadata: Mapping[str, Any] | None) -> str:

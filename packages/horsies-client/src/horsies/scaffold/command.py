@@ -17,6 +17,7 @@ from horsies.scaffold.writing import ScaffoldError, in_the_way, write
 _OK: Final = 0
 _PROBLEMS: Final = 1
 _USAGE: Final = 2
+_FRAMEWORKS: Final = frozenset(one.value for one in Framework if one is not Framework.NONE)
 
 
 def build_parser() -> Parser:
@@ -95,7 +96,8 @@ def _init(directory: Path, framework: Framework, given_name: str | None, *, dry_
 def _refuse_name(name: str, source: str, problem: str) -> int:
     suggested = suggested_name(name)
     other = suggested if suggested != name and problem_with(suggested) is None else "my_shop"
-    return _complain(f"the name {short(name)!r}, by {source}, {problem}: choose one with --name {other}", _USAGE)
+    meant = f"; for a project with {name}: --framework {name}" if name in _FRAMEWORKS else ""
+    return _complain(f"the name {short(name)!r}, by {source}, {problem}: choose one with --name {other}{meant}", _USAGE)
 
 
 def _installed() -> set[str]:

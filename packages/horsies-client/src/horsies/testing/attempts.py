@@ -110,7 +110,7 @@ def run_call(
 
     call = call_of(jobs)
     contexts = [_context(job, group, None) for job, group in zip(jobs, groups, strict=True)]
-    made = BatchCall(contexts, deadline=contexts[0].deadline, stop_asked=lambda: False)
+    made = BatchCall(contexts, deadline=contexts[0].deadline)
     outcome = _run(app, definition, call, made)
     outcomes = member_outcomes(call, outcome, None)
     for one in outcomes:
@@ -180,8 +180,7 @@ def _context(job: "Job", group: str | None, completer: KitCompleter | None) -> T
         deadline = datetime.now(UTC) + timedelta(milliseconds=job.timeout_ms)
     return TaskContext(
         task_id=job.task_id, task_name=job.task_name, attempt=job.attempt, deadline=deadline,
-        fencing_token=job.generation, emit_progress=lambda _text: None, stop_asked=lambda: False,
-        queue_name=job.queue_name, ready_at=job.ready_at, metadata_json=job.metadata,
+        fencing_token=job.generation, queue_name=job.queue_name, ready_at=job.ready_at, metadata_json=job.metadata,
         group=group, snoozes=job.snoozes, stores_result=job.stores_result, completer=completer,
     )  # fmt: skip
 

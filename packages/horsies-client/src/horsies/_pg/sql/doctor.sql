@@ -72,6 +72,22 @@ SELECT g.tgname AS name, g.tgenabled IN ('O', 'A') AS enabled
  WHERE NOT g.tgisinternal AND t.relname LIKE 'horsies!_%' ESCAPE '!'
    AND t.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1::text));
 
+-- name: foreign_facts :many
+-- params: tasks_table
+-- What was added to the tables from outside: triggers, rules, and row-level security that applies to this role.
+WITH ours AS (
+    SELECT oid, relname FROM pg_class
+     WHERE relkind IN ('r', 'p') AND relname LIKE 'horsies!_%' ESCAPE '!'
+       AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1::text))
+)
+SELECT 'trigger' AS kind, t.relname AS on_table, g.tgname AS name FROM ours t JOIN pg_trigger g ON g.tgrelid = t.oid
+ WHERE NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgname NOT LIKE 'horsies!_%' ESCAPE '!'
+UNION ALL
+SELECT 'rule', t.relname, r.rulename FROM ours t JOIN pg_rewrite r ON r.ev_class = t.oid WHERE r.ev_enabled <> 'D'
+UNION ALL
+SELECT 'security', t.relname, t.relname FROM ours t WHERE row_security_active(t.oid)
+ ORDER BY 1, 2, 3;
+
 -- name: xmin_holders :many
 -- Sessions with a snapshot, prepared transactions and replication slots that keep vacuum from removing dead rows of this
 -- database, the oldest first. A logical slot's catalog_xmin holds back the catalogs only, and is not listed. The age of
@@ -214,6 +230,40 @@ SELECT c.relname AS name, ARRAY(SELECT odd.id FROM odd WHERE odd.name = substr(c
    AND substr(c.relname, 9) <> 'alembic_version' AND substr(c.relname, 9) NOT IN (SELECT rule.name FROM rule)
    AND c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass($1::text))
  ORDER BY 1;
+
+-- name: restore_facts :one
+-- params: instances_table
+-- The last sign of a worker or scheduler, and what is known of how the rows came to be here. Producers and operators are
+-- left out: they may write before the first worker starts. `is_copied`: the server has counted inserts into the table of
+-- workers and no update, although their heartbeats, which are updates, are in the rows: they came by COPY, from pg_restore or
+-- logical replication.
+WITH sign AS MATERIALIZED (
+    SELECT greatest((SELECT max(greatest(i.beat_at, i.stopped_at)) FROM horsies_worker_instances i),
+                    (SELECT max(s.seen_at) FROM horsies_schedulers s)) AS newest
+)
+SELECT sign.newest, statement_timestamp() - sign.newest AS silence,
+       statement_timestamp() - pg_postmaster_start_time() AS up_for,
+       CASE WHEN NOT pg_is_in_recovery()
+            THEN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END AS timeline,
+       EXISTS (SELECT FROM pg_stat_all_tables s
+                WHERE s.relid = to_regclass($1::text) AND s.n_tup_ins > 0 AND s.n_tup_upd = 0)
+           AND EXISTS (SELECT FROM horsies_worker_instances i WHERE i.beats > 0) AS is_copied,
+       (SELECT count(*) FROM (SELECT FROM ({{waiting_front}}) AS t LIMIT 100000) AS front) AS waiting,
+       (SELECT count(*) FROM horsies_schedule_state s
+         WHERE s.paused_at IS NULL AND s.next_run_at > sign.newest AND s.next_run_at <= statement_timestamp()) AS slots,
+       (SELECT count(*) FROM (SELECT FROM horsies_unique_keys k WHERE k.until > sign.newest LIMIT 100000) AS k) AS keys,
+       (SELECT count(*) FROM (SELECT FROM horsies_workflows w WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED')
+                               LIMIT 100000) AS w) AS runs,
+       (SELECT count(*) FROM (SELECT FROM horsies_workflow_tasks n WHERE n.status = 'WAITING' AND n.signal_name IS NOT NULL
+                               LIMIT 100000) AS n) AS waits
+  FROM sign;
+
+-- name: timeline_history :one
+-- How the current timeline of the server began: its last line gives the reason, such as 'before 2026-01-31 12:00:00+00' after
+-- point in time recovery, or 'no recovery target specified' after the promotion of a standby. Superusers may read it.
+SELECT pg_read_file(h.path, 0, 100000, true) AS history,
+       statement_timestamp() - (pg_stat_file(h.path, true)).modification AS age
+  FROM (SELECT 'pg_wal/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '.history' AS path) AS h;
 
 -- name: oldest_ended :value
 -- The age of the oldest task that retention may delete.

@@ -58,7 +58,7 @@ ids, id_start, statuses, queue_names, task_names, name_part, worker_id, worker_p
 
 -- fragment: chosen
 -- The conditions of a TaskFilter that do not depend on the state. `has_code` says that every wanted state has an error
--- code (a CHECK guarantees it), which lets the planner use the index over error codes: failures are few among successes.
+-- code (a CHECK guarantees it), which lets the planner use the index over error codes for a purge.
 ($ids::text[] IS NULL OR t.id = ANY ($ids::text[]))
    AND ($id_start::text IS NULL OR left(t.id, length($id_start::text)) = $id_start::text)
    AND ($queue_names::text[] IS NULL OR t.queue_name = ANY ($queue_names::text[]))
@@ -110,6 +110,33 @@ t.status IN ('CLAIMED', 'RUNNING') AND t.status = ANY ($statuses::text[]) AND {{
 t.terminal_at IS NOT NULL AND t.status = ANY ($statuses::text[]) AND {{chosen}}
    AND ($older_than::interval IS NULL OR t.terminal_at <= statement_timestamp() - $older_than::interval)
    AND ($newer_than::interval IS NULL OR t.terminal_at > statement_timestamp() - $newer_than::interval)
+
+-- fragment: newest_first
+-- The order of lists of ended tasks, which the indexes by state and by error code have.
+ORDER BY t.terminal_at DESC, t.id DESC
+
+-- fragment: of_state
+-- The tasks of the state `s.status`, one of those without success, in the words of their index. A statement asks for each
+-- state apart, because only the tasks of one state are in the order of their ends there. Such a statement must not say
+-- or imply that `terminal_at` is not NULL: where the planner expects many failures it would walk along the index over
+-- all ends instead, and pass over every success. For the same reason it compares rows, with ids of which none is ''.
+t.status = s.status AND t.status IN ('FAILED', 'CANCELLED', 'EXPIRED')
+
+-- fragment: in_span
+-- `older_than` and `newer_than` of a filter, for such statements.
+($older_than::interval IS NULL OR (t.terminal_at, t.id)
+        < (statement_timestamp() - $older_than::interval + interval '1 microsecond', ''::text))
+   AND ($newer_than::interval IS NULL OR (t.terminal_at, t.id)
+        >= (statement_timestamp() - $newer_than::interval + interval '1 microsecond', ''::text))
+
+-- fragment: unsuccessful_tasks
+-- The ended tasks of a filter in the state `s.status`.
+{{of_state}} AND {{chosen}} AND {{in_span}}
+
+-- fragment: coded_tasks
+-- The ended tasks of a filter with the error code `c.code`. No index can be used for the condition on the state: where the
+-- planner expects few failures it would read all of a state.
+t.error_code = c.code AND t.status || '' = ANY ($statuses::text[]) AND {{chosen}} AND {{in_span}}
 
 -- fragment: kept_by_workflow
 -- A workflow that has not ended, at any level, keeps its tasks.

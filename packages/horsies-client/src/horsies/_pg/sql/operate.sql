@@ -21,7 +21,33 @@ SELECT {{task_summary}}
   FROM horsies_tasks t
  WHERE {{ended_tasks}}
    AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
- ORDER BY t.terminal_at DESC, t.id DESC LIMIT $row_limit::int;
+ {{newest_first}} LIMIT $row_limit::int;
+
+-- name: list_unsuccessful_tasks :many
+-- params: {{task_filter}}, after_at, after_id, row_limit
+-- `list_ended_tasks` when no success is wanted: along the index of these states, so that it passes over no success.
+SELECT t.*
+  FROM unnest($statuses::text[]) AS s (status)
+ CROSS JOIN LATERAL (
+       SELECT {{task_summary}}
+         FROM horsies_tasks t
+        WHERE {{unsuccessful_tasks}}
+          AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
+        {{newest_first}} LIMIT $row_limit::int) AS t
+ {{newest_first}} LIMIT $row_limit::int;
+
+-- name: list_coded_tasks :many
+-- params: {{task_filter}}, after_at, after_id, row_limit
+-- The same along the index over error codes.
+SELECT t.*
+  FROM unnest($error_codes::text[]) AS c (code)
+ CROSS JOIN LATERAL (
+       SELECT {{task_summary}}
+         FROM horsies_tasks t
+        WHERE {{coded_tasks}}
+          AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
+        {{newest_first}} LIMIT $row_limit::int) AS t
+ {{newest_first}} LIMIT $row_limit::int;
 
 -- name: list_purgeable_tasks :many
 -- params: {{task_filter}}, row_limit
@@ -46,6 +72,27 @@ SELECT count(*) FROM (
      WHERE {{ended_tasks}} AND (NOT $purgeable::boolean OR NOT {{kept_by_workflow}})
      LIMIT $bound::int) AS found;
 
+-- name: count_unsuccessful_tasks :value
+-- params: {{task_filter}}, purgeable, bound
+-- The order makes the planner walk along the index, also where its statistics favour another plan.
+SELECT count(*) FROM (
+    SELECT 1 FROM unnest($statuses::text[]) AS s (status)
+     CROSS JOIN LATERAL (
+           SELECT 1 FROM horsies_tasks t
+            WHERE {{unsuccessful_tasks}} AND (NOT $purgeable::boolean OR NOT {{kept_by_workflow}})
+            {{newest_first}} LIMIT $bound::int) AS t
+     LIMIT $bound::int) AS found;
+
+-- name: count_coded_tasks :value
+-- params: {{task_filter}}, purgeable, bound
+SELECT count(*) FROM (
+    SELECT 1 FROM unnest($error_codes::text[]) AS c (code)
+     CROSS JOIN LATERAL (
+           SELECT 1 FROM horsies_tasks t
+            WHERE {{coded_tasks}} AND (NOT $purgeable::boolean OR NOT {{kept_by_workflow}})
+            {{newest_first}} LIMIT $bound::int) AS t
+     LIMIT $bound::int) AS found;
+
 -- name: purge_batch :many
 -- params: {{task_filter}}, from_at, row_limit
 -- Deletes the oldest first and skips locked rows. The filter is checked again on the locked row, so a task that was
@@ -60,11 +107,11 @@ SELECT t.id, t.terminal_at FROM horsies_purge_tasks(ARRAY(SELECT id FROM target)
 
 -- name: quarantined :many
 -- Names of tasks that crashed as often as their policy allows, among 1,000 of them; `alone` of them belong to no workflow.
--- A node that was retried has another task since.
+-- A node that was retried has another task since. No index can be used for the condition on the state, as in `coded_tasks`.
 SELECT q.task_name, count(*) AS found, count(*) FILTER (WHERE NOT q.is_workflow_task) AS alone,
        statement_timestamp() - max(q.terminal_at) AS age
   FROM (SELECT t.task_name, t.is_workflow_task, t.terminal_at FROM horsies_tasks t
-         WHERE t.error_code = 'CRASH_LIMIT' AND t.status = 'FAILED' AND t.former_node_id IS NULL LIMIT 1000) AS q
+         WHERE t.error_code = 'CRASH_LIMIT' AND t.status || '' = 'FAILED' AND t.former_node_id IS NULL LIMIT 1000) AS q
  GROUP BY q.task_name ORDER BY 2 DESC, 1 LIMIT 20;
 
 -- name: database_time :value

@@ -68,6 +68,5 @@ SELECT id, CASE WHEN is_workflow_task THEN pg_notify('workflow_step', 't:' || id
   ORDER BY good_until LIMIT $1)
 UNION ALL
 (SELECT id, task_name, queue_name, status, good_until, enqueued_at, terminal_at FROM horsies_tasks
-  WHERE error_code = 'TASK_EXPIRED' AND status = 'EXPIRED'
-  ORDER BY terminal_at DESC LIMIT $1)
+  WHERE status = 'EXPIRED' ORDER BY terminal_at DESC LIMIT $1)
 LIMIT $1;

@@ -1,7 +1,8 @@
 """The common parts of the operators' commands: options, connection, confirmation and exit codes.
 
-Exit codes: 0 success, 1 problems or nothing done, 2 wrong usage. An error is printed as a sentence, without a
-traceback and without a secret. The user's code is imported only with `--app`.
+Exit codes: 0 success, 1 problems or nothing done, 2 wrong usage, 130 interrupted, 141 the reader has closed the pipe.
+An error is printed as a sentence, without a traceback and without a secret. The user's code is imported only with
+`--app`.
 """
 
 import argparse
@@ -10,17 +11,19 @@ import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from horsies._command_line import Parser
+from horsies._output import CLOSED, silence
 from horsies._text import short
 from horsies.config.postgres import DATABASE_URL_VARIABLE, REPLICA_URL_VARIABLE
 from horsies.errors import HorsiesError
 from horsies.ids import is_storable_id
 from horsies.operate.commands._examples import EXAMPLES
 from horsies.operate.commands._print import complain, plural, say, say_json
+from horsies.operate.commands._progress import Progress
 
 if TYPE_CHECKING:
     from horsies.app import Horsies
@@ -63,6 +66,14 @@ class Desk:
     options: argparse.Namespace
     broker: "PostgresBroker"
     given_app: "Horsies | None"
+    begun: list[Progress] = field(default_factory=list[Progress])
+    """The work on many rows that was begun: what was done of it is told also when stdout is closed."""
+
+    def progress(self, past: str, noun: str, total: int, *, is_bounded: bool = False) -> Progress:
+        """The progress of work on many rows, for `with`. When Ctrl-C has stopped it, the command ends with 130."""
+        one = Progress(past, noun, total, is_bounded=is_bounded, is_quiet=self.options.json)
+        self.begun.append(one)
+        return one
 
     @property
     def reader(self) -> "PostgresBroker":
@@ -109,11 +120,14 @@ Work = Callable[[Desk], Awaitable[int]]
 class Command:
     """A command such as `horsies tasks`. It does its work itself, or has verbs such as `list` and `retry`."""
 
-    def __init__(self, name: str, description: str, work: Work | None = None, *, default: str | None = None) -> None:
+    def __init__(
+        self, name: str, description: str, work: Work | None = None, *, default: str | None = None,
+        epilog: str = _EPILOG,
+    ) -> None:  # fmt: skip
         """`default` is the verb of the command alone."""
         self._name = name
         examples = EXAMPLES.get(name, ())
-        self.parser = Parser(prog=f"horsies {name}", description=description, epilog=_EPILOG, examples=examples)
+        self.parser = Parser(prog=f"horsies {name}", description=description, epilog=epilog, examples=examples)
         self.parser.default_verb = default
         if work is None:
             self._verbs = self.parser.add_subparsers(dest="verb", required=True)
@@ -218,16 +232,19 @@ def _run(options: argparse.Namespace) -> int:
         complain(str(error))
         return error.code if isinstance(error, CommandError) else USAGE
 
+    begun: list[Progress] = []
+
     async def at_work() -> int:
         async with app:
-            code = await options.work(Desk(options, app.get_broker(), given))
+            code = await options.work(Desk(options, app.get_broker(), given, begun))
             state = app.get_broker().for_reading().replica_state
             if state is not None and state.is_worth_telling:
                 complain(state.told)
             return code
 
     try:
-        return asyncio.run(at_work())
+        code = asyncio.run(at_work())
+        sys.stdout.flush()
     except CommandError as error:
         complain(str(error))
         return error.code
@@ -235,12 +252,19 @@ def _run(options: argparse.Namespace) -> int:
         complain(app.config.broker.redact(str(error)))
         return PROBLEMS
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`); without this, Python fails again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        # The reader has closed the pipe (`| head`); Ctrl-C ends all programs of a pipe, also the reader.
+        silence(sys.stdout)
+        for one in begun:
+            if not one.is_stopped:
+                complain(one.told())
+        code = CLOSED
     except KeyboardInterrupt:
         complain("interrupted; what was done before stays done")
         return INTERRUPTED
+    stopped = [one for one in begun if one.is_stopped]
+    for one in stopped:
+        complain(one.interrupted())
+    return INTERRUPTED if stopped else code
 
 
 def chosen_app(

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TextIO
 
 from horsies._colours import Colour, colour_of, painted, uses_colours
+from horsies._output import silence
 from horsies._text import one_line, plural, printable, short, span
 
 __all__ = [
@@ -43,8 +44,11 @@ def say(text: str = "") -> None:
 
 
 def complain(text: str) -> None:
-    """Print an error, or the reason why something was not done."""
-    _write(sys.stderr, f"horsies: {printable(text)}")
+    """Print an error, or the reason why something was not done. It must not stop the work when stderr is closed."""
+    try:
+        _write(sys.stderr, f"horsies: {printable(text)}")
+    except BrokenPipeError:
+        silence(sys.stderr)
 
 
 def say_json(value: object) -> None:

@@ -55,8 +55,8 @@ class Progress:
         if self._handles_signal:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
         self.clear()
-        if self._has_batches and kind is not None and issubclass(kind, KeyboardInterrupt | asyncio.CancelledError):
-            complain(f"{self._past} {plural(self.done, self._noun)}; the batch under way may be done as well")
+        if self._has_batches and kind is not None and (self.done or not issubclass(kind, Exception)):
+            complain(f"{self.told()}; the batch under way may be done as well")
 
     def add(self, count: int) -> None:
         """Count what one batch has done."""
@@ -68,12 +68,13 @@ class Progress:
         """What is shown now."""
         elapsed = time.monotonic() - self._began
         speed = self.done / elapsed if elapsed > 0 else 0.0
-        rate = f"  {speed:,.0f}/s" if self.done and elapsed >= 1 else ""
+        is_known = self.done > 0 and elapsed >= 1
+        rate = f"  {speed:,.0f}/s" if is_known and speed >= 1 else ""
         if self._is_bounded or self.done > self._total:
-            return f"{self._past} {plural(self.done, self._noun)}{rate}"
+            return f"{self.told()}{rate}"
         share = self.done / self._total if self._total else 1.0
         bar = "#" * int(share * _BAR)
-        left = f", {(self._total - self.done) / speed:,.0f} s left" if rate and speed else ""
+        left = f", {(self._total - self.done) / speed:,.0f} s left" if is_known else ""
         count = f"{self.done:,} of {plural(self._total, self._noun)}"
         return f"{self._past} {count} [{bar:-<{_BAR}}] {share:4.0%}{rate}{left}"
 
@@ -91,6 +92,10 @@ class Progress:
         """Print a line that stays, such as what is waited for."""
         self.clear()
         complain(text)
+
+    def told(self) -> str:
+        """What was done so far."""
+        return f"{self._past} {plural(self.done, self._noun)}"
 
     def interrupted(self) -> str:
         """What to say when it was stopped."""

@@ -14,9 +14,8 @@ from typing import Final
 
 from horsies.operate import actions
 from horsies.operate.broker import PostgresBroker
-from horsies.operate.commands._common import INTERRUPTED, OK, PROBLEMS, Desk, Refused, confirm
+from horsies.operate.commands._common import OK, PROBLEMS, Desk, Refused, confirm
 from horsies.operate.commands._print import complain, plural, say, say_json
-from horsies.operate.commands._progress import Progress
 from horsies.operate.commands._task_filter import filter_of, narrowed, searched
 from horsies.operate.filters import LIVE_STATES, RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.operate.reading import COUNT_BOUND
@@ -106,13 +105,13 @@ async def act(desk: Desk, how: Act) -> int:
 
 async def _by_ids(desk: Desk, how: Act, ids: list[str]) -> int:
     broker, is_dry = desk.broker, desk.options.dry_run
-    done, left, stopped = 0, Left(), None
+    done, left, is_stopped = 0, Left(), False
     if is_dry:
         states = await broker.get_task_states(ids)
         reasons = {one: how.why_not(states[one]) if one in states else actions.NO_SUCH_TASK for one in ids}
         left = {task_id: why for task_id, why in reasons.items() if why is not None}
     else:
-        with Progress(how.past, "task", len(ids), is_quiet=desk.options.json) as progress:
+        with desk.progress(how.past, "task", len(ids)) as progress:
             how.on_wait = progress.note
             for at in range(0, len(ids), BATCH):
                 if progress.is_stopped:
@@ -121,10 +120,11 @@ async def _by_ids(desk: Desk, how: Act, ids: list[str]) -> int:
                 progress.add(count)
                 left.update(refused)
         done = progress.done
-        stopped = progress.interrupted() if progress.is_stopped else None
+        is_stopped = progress.is_stopped
     others = [one for one in ids if one not in left]
-    _tell(desk.options, how, matched=len(others if is_dry else ids), done=done, ids=others, left=left, stopped=stopped)
-    return INTERRUPTED if stopped else PROBLEMS if left else OK
+    matched = len(others if is_dry else ids)
+    _tell(desk.options, how, matched=matched, done=done, ids=others, left=left, is_stopped=is_stopped)
+    return PROBLEMS if left else OK
 
 
 async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
@@ -137,13 +137,13 @@ async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
         count = options.limit or COUNT_BOUND
     matched = min(count, options.limit or count)
     at_least = count >= COUNT_BOUND and (options.limit is None or options.limit > count)
-    done, left, stopped = 0, Left(), None
+    done, left, is_stopped = 0, Left(), False
     first: Sequence[str] = ()
     if options.dry_run and count:
         first = await how.first(broker, filter, min(FIRST, options.limit or FIRST))
     elif not options.dry_run and count:
         confirm(how.verb, matched, "task", yes=options.yes, at_least=at_least)
-        with Progress(how.past, "task", matched, is_bounded=at_least, is_quiet=options.json) as progress:
+        with desk.progress(how.past, "task", matched, is_bounded=at_least) as progress:
             how.on_wait = progress.note
             batches = how.on_filter(broker, filter, options.limit)
             async with aclosing(batches):
@@ -153,14 +153,12 @@ async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
                     if progress.is_stopped:
                         break
         done = progress.done
-        stopped = progress.interrupted() if progress.is_stopped else None
+        is_stopped = progress.is_stopped
     _tell(
         options, how, matched=matched, done=done, ids=first, left=left, at_least=at_least, within=filter.window,
-        stopped=stopped,
+        is_stopped=is_stopped,
     )  # fmt: skip
-    if stopped:
-        return INTERRUPTED
-    if not options.json:
+    if not options.json and not is_stopped:
         if (window := searched(filter)) is not None:
             say(window)
         if (told := await how.left_out(broker, filter)) is not None:
@@ -170,14 +168,14 @@ async def _by_filter(desk: Desk, how: Act, filter: TaskFilter) -> int:
 
 def _tell(
     options: argparse.Namespace, how: Act, *, matched: int, done: int, ids: Sequence[str], left: Left,
-    at_least: bool = False, within: timedelta | None = None, stopped: str | None = None,
+    at_least: bool = False, within: timedelta | None = None, is_stopped: bool = False,
 ) -> None:  # fmt: skip
     if options.json:
         say_json(
             {
                 "verb": how.verb, "dry_run": options.dry_run, "matched": matched, "matched_is_lower_bound": at_least,
                 "done": done, "ids": list(ids), "not_done": [{"id": key, "why": why} for key, why in left.items()],
-                "ended_within": within, "interrupted": stopped is not None,
+                "ended_within": within, "interrupted": is_stopped,
             }
         )  # fmt: skip
         return
@@ -195,8 +193,6 @@ def _tell(
         complain(f"task {task_id} {'would not be' if options.dry_run else 'was not'} {how.past}: {why}")
     if len(left) > FIRST:
         complain(f"and {len(left) - FIRST:,} more")
-    if stopped:
-        complain(stopped)
 
 
 # -- the verbs -----------------------------------------------------------------------------------

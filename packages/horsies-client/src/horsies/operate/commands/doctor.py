@@ -4,15 +4,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk
-from horsies.operate.commands._print import one_line, plural, say, say_json, say_safe, state
+from horsies.operate.commands._print import complain, one_line, plural, say, say_json, say_safe, state
 from horsies.operate.doctor.finding import Finding, Severity
 
+NOT_MADE: Final = 3
+"""The exit code when no problem was found and some checks could not be made."""
 _ORDER: Final = (Severity.PROBLEM, Severity.WARN, Severity.HIDDEN, Severity.OK)
 
 
 def build() -> Command:
     about = "Say what is wrong with a database and its workers, why it matters, and how to fix it."
-    command = Command("doctor", about, _examine)
+    epilog = (
+        "exit codes: 0 no problem found; 1 problems found; 2 wrong usage; 3 no problem found, but this role may not "
+        "read what some checks need"
+    )
+    command = Command("doctor", about, _examine, epilog=epilog)
     command.parser.add_argument("--quiet", action="store_true", help="leave out what is fine")
     return command
 
@@ -23,10 +29,17 @@ async def _examine(desk: Desk) -> int:
     if desk.options.quiet:
         findings = [one for one in findings if one.severity is not Severity.OK]
     if desk.options.json:
-        say_json({"findings": findings, **_counts(findings)})
+        say_json({"findings": findings, **_counts(findings), "not_made": _not_made(findings)})
     else:
         _say_page(findings)
-    return PROBLEMS if any(one.severity is Severity.PROBLEM for one in findings) else OK
+    if any(one.severity is Severity.PROBLEM for one in findings):
+        return PROBLEMS
+    return NOT_MADE if _not_made(findings) else OK
+
+
+def _not_made(findings: Sequence[Finding]) -> list[str]:
+    """The checks that could not be made for lack of rights."""
+    return [one.check for one in findings if not one.was_made]
 
 
 def _say_page(findings: Sequence[Finding]) -> None:
@@ -41,6 +54,8 @@ def _say_page(findings: Sequence[Finding]) -> None:
     counts = _counts(findings)
     hidden = f", {counts['hidden']} not visible to this role" if counts["hidden"] else ""
     say(f"\n{plural(counts['problem'], 'problem')}, {plural(counts['warn'], 'warning')}{hidden}")
+    if names := _not_made(findings):
+        complain(f"{plural(len(names), 'check')} could not be made for lack of rights: {', '.join(names)}")
 
 
 def _counts(findings: Sequence[Finding]) -> dict[str, int]:

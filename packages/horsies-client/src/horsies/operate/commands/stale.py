@@ -11,7 +11,6 @@ from typing import Final
 
 from horsies.operate.broker import PostgresBroker
 from horsies.operate.commands._common import (
-    INTERRUPTED,
     OK,
     PROBLEMS,
     Command,
@@ -22,7 +21,6 @@ from horsies.operate.commands._common import (
     row_id,
 )
 from horsies.operate.commands._print import complain, plural, say, say_json, say_table, span
-from horsies.operate.commands._progress import Progress
 from horsies.operate.stale import StaleKind
 from horsies.operate.views import StaleTask
 from horsies.status import TaskStatus
@@ -66,22 +64,20 @@ async def _act(desk: Desk) -> int:
     threshold = options.older_than or (await desk.broker.stale_rules()).threshold(StaleKind(status.lower()), None)
     why = f"it is not {status}, or its worker gave a sign of life within {span(threshold)}"
     left = {task_id: why for task_id in wanted if task_id not in stale}
-    done, stopped = 0, None
+    done, is_stopped = 0, False
     if not options.dry_run and meant:
         if not options.ids:
             confirm(options.verb, len(meant), "task", yes=options.yes)
         is_fail, broker = options.verb == "fail", desk.broker
         verb = broker.mark_stale_tasks_as_failed if is_fail else broker.requeue_stale_claimed
-        with Progress(_PAST[options.verb], "task", len(meant), is_quiet=options.json) as progress:
+        with desk.progress(_PAST[options.verb], "task", len(meant)) as progress:
             for guard, ids in _batches(meant):
                 if progress.is_stopped:
                     break
                 progress.add(await verb(int(guard.total_seconds() * 1000), ids))
         done = progress.done
-        stopped = progress.interrupted() if progress.is_stopped else None
-    _tell(options, [task for task, _ in meant], done, left, stopped)
-    if stopped:
-        return INTERRUPTED
+        is_stopped = progress.is_stopped
+    _tell(options, [task for task, _ in meant], done, left, is_stopped=is_stopped)
     return OK if meant and not left and (options.dry_run or done) else PROBLEMS
 
 
@@ -94,7 +90,7 @@ def _batches(meant: Sequence[tuple[StaleTask, timedelta]]) -> Iterator[tuple[tim
 
 
 def _tell(
-    options: argparse.Namespace, meant: Sequence[StaleTask], done: int, left: dict[str, str], stopped: str | None
+    options: argparse.Namespace, meant: Sequence[StaleTask], done: int, left: dict[str, str], *, is_stopped: bool
 ) -> None:
     past = _PAST[options.verb]
     if options.json:
@@ -102,7 +98,7 @@ def _tell(
             {
                 "verb": options.verb, "dry_run": options.dry_run, "matched": len(meant), "done": done,
                 "ids": [task.id for task in meant], "not_done": [{"id": key, "why": why} for key, why in left.items()],
-                "interrupted": stopped is not None,
+                "interrupted": is_stopped,
             }
         )  # fmt: skip
         return
@@ -113,12 +109,10 @@ def _tell(
         _say_stale(meant)
     else:
         say(f"{past} {plural(done, 'task')}")
-        if done < len(meant) and not stopped:
+        if done < len(meant) and not is_stopped:
             say(f"{plural(len(meant) - done, 'task')} gave a sign of life, or moved, in the meantime")
     for task_id, why in left.items():
         complain(f"task {task_id} {'would not be' if options.dry_run else 'was not'} {past}: {why}")
-    if stopped:
-        complain(stopped)
 
 
 def _say_stale(tasks: Sequence[StaleTask]) -> None:

@@ -6,9 +6,8 @@ from typing import Final
 
 from horsies._text import error_in
 from horsies.errors import BrokerError, HorsiesError, UsageError
-from horsies.operate.commands._common import INTERRUPTED, OK, PROBLEMS, Command, Desk, add_decode, at_least_one, row_id
+from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_decode, at_least_one, row_id
 from horsies.operate.commands._print import complain, one_line, say, say_json, say_table
-from horsies.operate.commands._progress import Progress
 from horsies.operate.commands._workflow_check import add_check
 from horsies.operate.encoded import shown_result
 from horsies.operate.session import NEEDS_OPERATOR, is_denied
@@ -232,7 +231,7 @@ async def _act(desk: Desk) -> int:
     done: list[str] = []
     left: dict[str, str] = {}
     ids = list(dict.fromkeys(options.ids))
-    with Progress(past, "workflow", len(ids), is_quiet=options.json) as progress:
+    with desk.progress(past, "workflow", len(ids)) as progress:
         for workflow_id in ids:
             if progress.is_stopped:
                 break
@@ -244,16 +243,12 @@ async def _act(desk: Desk) -> int:
                     left[workflow_id] = await _reason(control, options.verb, workflow_id, *node)
             except HorsiesError as error:
                 left[workflow_id] = str(error)
-    code = desk.report(
+    return desk.report(
         [f"{past} {workflow_id}" for workflow_id in done],
         [f"workflow {workflow_id} was not {past}: {why}" for workflow_id, why in left.items()],
         done=done,
         not_done=[{"id": workflow_id, "why": why} for workflow_id, why in left.items()],
     )
-    if progress.is_stopped:
-        complain(progress.interrupted())
-        return INTERRUPTED
-    return code
 
 
 async def _reason(control: WorkflowControl, verb: str, workflow_id: str, node: str | None = None) -> str:

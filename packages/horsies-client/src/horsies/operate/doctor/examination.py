@@ -19,10 +19,10 @@ from horsies._pg.listener import notify_round_trip
 from horsies._pg.locks import PURPOSES
 from horsies._pg.probes import close, is_pooled, shares_sessions, told_elsewhere, value
 from horsies._pg.refusals import is_undeclared_pooler, remedy, worded
-from horsies._pg.schema_guard import places_values
+from horsies._pg.schema_guard import VERSION_TABLE, places_values
 from horsies._pg.statements import qualify
 from horsies.errors import HorsiesError
-from horsies.operate.doctor import guards, policies, replica, server, work
+from horsies.operate.doctor import guards, policies, replica, restored, server, work
 from horsies.operate.doctor.expected import TABLES
 from horsies.operate.doctor.finding import (
     AppPolicies,
@@ -70,6 +70,7 @@ CHECKS: Final[Mapping[str, Callable[[Facts], Iterable[Finding]]]] = {
     "locks": guards.locks,
     "vacuum": server.vacuum,
     "sizes": server.sizes,
+    "restored": restored.restored,
     "workers": work.workers,
     "dead-workers": work.dead_workers,
     "backlog": work.backlog,
@@ -134,12 +135,13 @@ def findings(facts: Facts) -> list[Finding]:
         try:
             found += check(facts)
         except Unavailable as error:
-            if error.missing:  # one finding for all of them: the check of the schema gives the cause
+            is_hidden = error.hidden or (error.missing and facts.missing_right is not None)
+            if error.missing and not is_hidden:  # one finding for all of them: the check of the schema gives the cause
                 later.append(name)
                 continue
-            severity = Severity.HIDDEN if error.hidden else Severity.WARN
-            what = "not visible to this role" if error.hidden else f"could not be looked at: {error.why}"
-            found.append(Finding(name, severity, what))
+            severity = Severity.HIDDEN if is_hidden else Severity.WARN
+            what = "not visible to this role" if is_hidden else f"could not be looked at: {error.why}"
+            found.append(Finding(name, severity, what, was_made=not is_hidden))
     if later:
         found.append(Finding("schema", Severity.WARN, f"nothing can be said before that of: {', '.join(later)}"))
     return found
@@ -168,10 +170,12 @@ async def _gather(
 
     tasks_table = qualify("horsies_tasks", schema)
     values: dict[str, tuple[Any, ...]] = {
-        "server_facts": (), "places": places_values(schema), "revisions": (),
+        "server_facts": (), "places": places_values(schema), "missing_rights": (schema, VERSION_TABLE), "revisions": (),
         "table_facts": (list(TABLES), tasks_table), "old_grants": (tasks_table,),
         "table_sizes": (list(TABLES), tasks_table), "index_facts": (tasks_table,), "trigger_facts": (tasks_table,),
+        "foreign_facts": (tasks_table,),
         "lock_holders": (list(PURPOSES), tasks_table), "unreadable_times": (tasks_table,),
+        "restore_facts": (qualify("horsies_worker_instances", schema),), "timeline_history": (),
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),
         "own_transactions": (config.broker.application_name,), "oldest_ended": (), "overdue": (), "late_clocks": (),
         "missing_names": (),

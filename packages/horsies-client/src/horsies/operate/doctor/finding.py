@@ -37,6 +37,8 @@ class Finding:
     """Why it matters."""
     fix: str = ""
     """What to do about it."""
+    was_made: bool = True
+    """False when this role may not read what the check needs, so that nothing is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,10 @@ class Limits:
     """Added to two sweep intervals of the reaper."""
     retention: timedelta = timedelta(hours=3)
     """Added to the workers' retention, because they prune hourly."""
+    silence: timedelta = timedelta(seconds=30)
+    """After so long without a sign of any worker or scheduler, the rows may be those of a restored backup."""
+    restored: timedelta = timedelta(days=1)
+    """How long a point in time recovery is told of after workers have started again."""
     question_ms: int = 5_000
     """The time limit of one statement."""
     notification_ms: int = 5_000
@@ -144,6 +150,12 @@ class Facts:
         if isinstance(found, Unavailable):
             raise found
         return found
+
+    @property
+    def missing_right(self) -> Row | None:
+        """The right without which this role sees no table of horsies."""
+        found = self.found.get("missing_rights", ())
+        return None if isinstance(found, Unavailable) or not found else found[0]
 
     def row(self, name: str) -> Row:
         return self.rows(name)[0]

@@ -48,6 +48,14 @@ def server(facts: Facts) -> Iterator[Finding]:
 
 def schema(facts: Facts) -> Iterator[Finding]:
     up = remedy(facts.schema)
+    if (lack := facts.missing_right) is not None:
+        yield Finding(
+            "schema", HIDDEN, f"role {lack['role']} lacks {lack['missing']}",
+            "it sees no table of horsies, nor what is wrong with them",
+            "grant it the viewer, operator or worker role of `horsies-migrate grants`",
+            was_made=False,
+        )  # fmt: skip
+        return
     places = ((row["schema_name"], row["name"]) for row in facts.rows("places"))
     if problem := places_problem(places, facts.schema):
         what, _, fix = problem.partition(": ")
@@ -118,8 +126,27 @@ def objects(facts: Facts) -> Iterator[Finding]:
                 "of milliseconds",
                 f"ALTER TABLE horsies_tasks ENABLE TRIGGER {name}" if name in triggers else remake,
             )  # fmt: skip
+    for row in facts.rows("foreign_facts"):
+        good = False
+        yield _foreign(row["kind"], row["on_table"], row["name"])
     if good:
         yield Finding("objects", OK, f"all {len(TABLES)} tables, {len(INDEXES)} indexes and {len(TRIGGERS)} triggers")
+
+
+def _foreign(kind: str, table: str, name: str) -> Finding:
+    if kind == "security":
+        return Finding(
+            "objects", WARN, f"row-level security of {table} applies to this role",
+            "rows that no policy allows are not seen: workers claim nothing and say nothing, sends are refused, and a "
+            "task that runs already is taken for dead",
+            f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY, or add a policy for the roles of horsies",
+        )  # fmt: skip
+    return Finding(
+        "objects", WARN, f"{kind} {name} on {table} is not one of horsies",
+        "it runs inside of sends and claims: one that raises stops them, a slow one slows them all, and one that drops "
+        "rows (RETURN NULL before an INSERT) loses tasks whose send has returned",
+        f"DROP {kind.upper()} {_quoted(name)} ON {table}; to follow tasks use on_event handlers or middleware",
+    )  # fmt: skip
 
 
 def rights(facts: Facts) -> Iterator[Finding]:
