@@ -32,10 +32,6 @@ _KINDS: Final[dict[OutcomeKind, FailureKind]] = {
     OutcomeKind.CRASHED: "crashed",
     OutcomeKind.INTERRUPTED: "interrupted",
 }
-_EVENTS: Final[dict[OutcomeKind, type[Event]]] = {
-    OutcomeKind.OK: AttemptSucceeded,
-    OutcomeKind.SNOOZED: AttemptSnoozed,
-}
 
 
 class Attempts:
@@ -89,7 +85,7 @@ class Attempts:
             self._finalizer.add(end, settled, may_be_completed=outcome.may_be_completed)
             return
         self._finalizer.add(end)
-        if self._bus.wants(_EVENTS.get(outcome.kind, AttemptFailed)):
+        if self._bus.wants(_event_of(outcome)):
             self._tell(job, end)
 
     def _settled(self, job: Job, end: Transition, settled: Settled) -> None:
@@ -138,6 +134,12 @@ class Attempts:
                 outcome.pid,
             )
         )  # fmt: skip
+
+
+def _event_of(outcome: Outcome) -> type[Event]:
+    if outcome.kind is OutcomeKind.OK:
+        return AttemptSucceeded
+    return AttemptSnoozed if outcome.kind is OutcomeKind.SNOOZED else AttemptFailed
 
 
 def _message(outcome: Outcome, envelopes: Envelopes) -> str | None:

@@ -14,7 +14,8 @@ class ExitCode(IntEnum):
     """The app does not import, its configuration is wrong, or metrics cannot be served. Do not start it again
     unchanged."""
     SCHEMA = 4
-    """The tables are missing or too old and may not, or cannot, be upgraded from here. Run `horsies-migrate up`."""
+    """The tables are missing or too old and may not, or cannot, be upgraded from here: run `horsies-migrate up`. Or
+    they are too new for this release: install the newer one. Found at the start, or within a minute of the change."""
     DATABASE = 5
     """The database refuses this worker (password, missing database), was away for longer than --database-timeout, or
     was away when the worker left, so that results were lost. Start it again, after a while."""

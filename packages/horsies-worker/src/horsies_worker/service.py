@@ -13,12 +13,22 @@ from horsies_worker.database.session import Session
 _log = logging.getLogger("horsies.worker")
 
 
-def tell_trouble(what: str, error: Exception, delay: float) -> None:
-    """Log an error of a service: one line for an outage or a refused role, a traceback for the unexpected."""
-    if is_transient(error) or is_refusal(error):
-        _log.warning("%s: %s; trying again in %.1f s", what, worded(error), delay)
-    else:
-        _log.error("%s failed unexpectedly; trying again in %.1f s", what, delay, exc_info=error)
+class TroubleLog:
+    """Logs the errors of one service. An outage or a refused role takes one line. The unexpected comes with its
+    traceback, which is left out while the same error repeats: a missing table would fill the log."""
+
+    def __init__(self) -> None:
+        self._traced: str | None = None
+
+    def tell(self, what: str, error: Exception, delay: float) -> None:
+        text = worded(error)
+        if is_transient(error) or is_refusal(error):
+            _log.warning("%s: %s; trying again in %.1f s", what, text, delay)
+        elif text == self._traced:
+            _log.error("%s failed unexpectedly once more: %s; trying again in %.1f s", what, text, delay)
+        else:
+            self._traced = text
+            _log.error("%s failed unexpectedly; trying again in %.1f s", what, delay, exc_info=error)
 
 
 class _Loop:
@@ -30,6 +40,7 @@ class _Loop:
         self._session = session
         self._queries = session.queries
         self._backoff = Backoff(resilience)
+        self._trouble = TroubleLog()
         self._wake = asyncio.Event()
 
     async def run_once(self) -> None:
@@ -62,7 +73,7 @@ class Service(_Loop):
                 delay = self.pause_s()
             except Exception as error:
                 delay = min(self._backoff.next(), self._longest_delay_s or float("inf"))
-                tell_trouble(self.name, error, delay)
+                self._trouble.tell(self.name, error, delay)
             try:
                 async with asyncio.timeout(delay):  # wait_for would swallow a cancel at the moment of the wake-up
                     await self._wake.wait()
@@ -101,6 +112,6 @@ class BacklogService(_Loop):
                     self._backoff.reset()
                 except Exception as error:
                     delay = self._backoff.next()
-                    tell_trouble(self.name, error, delay)
+                    self._trouble.tell(self.name, error, delay)
                     await asyncio.sleep(delay)
             self._idle.set()

@@ -1,7 +1,7 @@
 """One worker: builds the services, starts them in order, stops them in order. No SQL, no decisions.
 
 duty ──> claimer ──> pool ──> decide ──> finalizer ──> workflows
-beside: heartbeats, cancel requests, reaper, dead workers, unknown names, reporter, pruner, scheduler
+beside: heartbeats, cancel requests, reaper, dead workers, unknown names, reporter, revision, pruner, scheduler
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from horsies._pg.listener import Listener, OnNotify
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.completing import Claimant
-from horsies.errors import HorsiesError
+from horsies.errors import HorsiesError, SchemaError
 from horsies.events import WorkerStarted, WorkerStopped, WorkerStopping
 from horsies_worker.attempts import Attempts
 from horsies_worker.children.pool import ChildPool
@@ -27,9 +27,9 @@ from horsies_worker.claim.settings import claim_settings
 from horsies_worker.claim.unknown_names import TaskNames
 from horsies_worker.control import Wish, WorkerControl
 from horsies_worker.database.clock import DatabaseClock
-from horsies_worker.database.connect import DatabaseGone, ListenTest, connect_listener, connect_ready, refusals_told
+from horsies_worker.database.connect import DatabaseGone, ListenTest, connect_listener, prepare_database
 from horsies_worker.database.queries import Queries
-from horsies_worker.database.session import Sessions, close
+from horsies_worker.database.session import Sessions
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.finalizer import Finalizer
 from horsies_worker.identity import Identity
@@ -41,6 +41,7 @@ from horsies_worker.liveness.progress import Progress
 from horsies_worker.liveness.reaper import Reaper
 from horsies_worker.liveness.recovery import Recovery
 from horsies_worker.liveness.reporter import Reporter
+from horsies_worker.liveness.revision_watch import RevisionWatch
 from horsies_worker.options import WorkerOptions
 from horsies_worker.output.log_context import log
 from horsies_worker.retention.pruner import Pruner
@@ -84,7 +85,7 @@ class Worker:
         self._listen_test = ListenTest(self.identity.worker_id)
         self._is_up = False
         self.is_declared_dead = False
-        """Other workers have declared this one dead and taken its tasks: the process continues as another worker."""
+        """The database does not have this worker as a live one: the process continues as another worker."""
         self._wish = wish or Wish()
         self._queues = options.queues or app.config.queue_names
         self._shares: str | None = None
@@ -174,7 +175,8 @@ class Worker:
             # a claim without an answer may still take tasks, and a child that cannot be killed may still have one: then
             # the other workers must find this one dead
             has_claimed = services["claimer"].done() and services["grouped claimer"].done()
-            if self._fatal is None and has_claimed and not len(self.owned):
+            could_write = self._fatal is None or isinstance(self._fatal, SchemaError)
+            if could_write and has_claimed and not len(self.owned):
                 await self._leave()
         finally:
             for service in services.values():
@@ -215,7 +217,7 @@ class Worker:
             Listener(partial(connect_listener, broker), config.resilience, redact=broker.redact),
             bus=self.bus, started=self.attempts.started, tasks_ended=tasks_ended,
             on_policy_change=lambda: self.reporter.wake(),  # noqa: PLW0108  (built later)
-            on_contact=self.options.touch_health_file,
+            on_contact=self.options.touch_health_file, breaks=lambda: sessions.breaks,
         )  # fmt: skip
         self.claimers.on_policies(self._shares)
         buffer = self.claimers.buffer
@@ -226,6 +228,7 @@ class Worker:
         self.heartbeats = Heartbeats(
             sessions.heartbeat, config, self.pool, self.owned, buffer, self.finalizer, lease_ms=settings.lease_ms,
             bus=self.bus, afterwards=(partial(self.finalizer.stage_late, sessions.heartbeat), self.progress.run_once),
+            on_missed=self._on_missed_beats,
         )  # fmt: skip
         recovery = Recovery(
             self.queries, self.app.registry, tasks_ended, self.bus, on_recovered=self.claimers.on_recovered
@@ -241,6 +244,9 @@ class Worker:
             on_dead=self.reaper.find_halted_workflows,  # the workflows of a dead worker may have stopped half-way
         )  # fmt: skip
         self.pruner = Pruner(sessions.pruner, config, self.bus)
+        self.revision = RevisionWatch(
+            sessions.reaper, config.resilience, self.app.schema, checks=checks, on_problem=self._on_schema_problem
+        )
         self.reporter = Reporter(
             sessions.heartbeat, config, self.pool, settings, self.instance, on_declared_dead=self._on_declared_dead,
             counts=lambda: (len(self.owned) - len(buffer), len(buffer)), on_written=self._on_reported,
@@ -286,6 +292,7 @@ class Worker:
             "reaper": self.reaper.run(),
             "names": self.names.run(),
             "reporter": self.reporter.run(),
+            "revision": self.revision.run(),
             "control": self.control.run(),
             "pruner": self.pruner.run(),
         }
@@ -346,15 +353,13 @@ class Worker:
     async def _prepare_database(self) -> None:
         """Connect, upgrade the schema, read the clock, write the policies of queues, register this worker. Waits for a
         server that is not up yet."""
-        connection = await connect_ready(self.app, self._broker, timeout_s=self.options.database_timeout_s)
-        try:
-            with refusals_told(self._broker, "worker"):
-                await self.clock.read(connection)
-                await self.queries.declare_policies(connection, self.app.config)
-                await self.instance.register(connection)
-                self._shares = await connection.fetchval(self.queries.sql("read_shares"), list(self._queues))
-        finally:
-            await close(connection)
+        await prepare_database(self.app, self._broker, self._register, timeout_s=self.options.database_timeout_s)
+
+    async def _register(self, connection: Any) -> None:
+        await self.clock.read(connection)
+        await self.queries.declare_policies(connection, self.app.config)
+        await self.instance.register(connection)
+        self._shares = await connection.fetchval(self.queries.sql("read_shares"), list(self._queues))
 
     async def _prepare_duty(self, connection: Any) -> bool:
         """Test that notifications arrive on a new direct connection, and take the lock of this worker."""
@@ -367,6 +372,7 @@ class Worker:
             return False
         await self.instance.take_lock(connection)
         self.reporter.wake()  # publishes the lock, and finds out at once if this worker was declared dead meanwhile
+        self.revision.wake()  # a restored or upgraded database ends its connections
         return True
 
     # -- what other services report --------------------------------------------------------------
@@ -376,10 +382,17 @@ class Worker:
         self.advancer.tasks_ended([task.job.task_id for task in tasks if task.is_workflow_task])
         self.claimers.on_done(tasks, keys)
 
+    def _on_missed_beats(self) -> None:
+        self.reaper.contact.lost()
+
     def _on_declared_dead(self) -> None:
         if self.is_declared_dead or self._stop.has_begun:
             return
-        log.error("another worker declared this one dead and took its tasks: continuing under a new worker id")
+        # A registration is older than every claim under it: a server that has lost it knows none of these claims.
+        log.error(
+            "another worker declared this one dead and took its tasks, or a failover or restore lost its registration: "
+            "continuing under a new worker id"
+        )
         self.is_declared_dead = True
         self._stop.begin()
         self._interrupt()  # it owns none of its running tasks any more
@@ -391,6 +404,13 @@ class Worker:
             self.options.touch_health_file()  # no claim does
         self.dead_workers.wake()
         self.sessions.end_unused_outages(2 * self.app.config.resilience.reconnect_max_ms / 1000)
+
+    def _on_schema_problem(self, problem: str) -> None:
+        if self._stop.has_begun:
+            return
+        log.critical("the schema was changed while this worker ran: %s; stopping", problem)
+        self._fatal = SchemaError(problem)
+        self._stop.begin()
 
     def _on_fatal(self, message: str) -> None:
         self._fatal = ChildrenCannotStart(message)

@@ -64,6 +64,7 @@ class _Run:
 
     seq: int
     job: Job
+    runner: "Runner"
     stop: StopCode | None = None
     raised: bool = False
     shielded: bool = False
@@ -72,11 +73,14 @@ class _Run:
     contexts: Sequence[TaskContext] = ()
     """Of the members of a call."""
 
-    def stop_asked(self) -> bool:
-        return self.stop is not None
+    # -- the control of its context ------------------------------------------------------------------
 
     def stop_reason(self) -> StopReason | None:
         return None if self.stop is None else _REASONS[self.stop]
+
+    def report_progress(self, context: TaskContext, text: str) -> None:
+        seq = self.seq + 1 + self.contexts.index(context) if self.contexts else self.seq
+        self.runner.send_progress(self, seq, text)
 
 
 class Runner:
@@ -87,7 +91,10 @@ class Runner:
         self._jobs = jobs
         self._commands = commands
         self._tokens = tokens
-        self._pid = os.getpid()
+        self._is_copy = False
+        self._loop_thread: int | None = None
+        # Asking for the pid after every task would be a system call.
+        os.register_at_fork(after_in_child=self._forked)
         self._payloads: deque[tuple[int, Job]] = deque()
         self._frames = FrameReader()
         self._command_frames = FrameReader()
@@ -121,6 +128,16 @@ class Runner:
                 return
             seq = int.from_bytes(token, "little")
             self._run_sync(seq, self._payload(seq))
+
+    def _forked(self) -> None:
+        self._is_copy = True
+        if threading.get_ident() == self._loop_thread:
+            # An async task forked. The copy has this event loop and shares its sockets: it would take the original's
+            # jobs, and run the next steps of the other tasks a second time. It ends when it returns to the loop.
+            ready = getattr(self.loop, "_ready", None)  # the callbacks that are due; another kind of loop may have none
+            if ready is not None:
+                ready.clear()
+            self.loop.call_soon(os._exit, 0)
 
     def close(self) -> None:
         """Call the hooks of the last attempts, for a limited time. The report of an async attempt may have made the
@@ -156,7 +173,7 @@ class Runner:
         if job.start_by is not None and time.monotonic() > job.start_by:
             self._send(frames.encode_late(seq))
             return
-        run = _Run(seq, job)
+        run = _Run(seq, job, self)
         context = self._call_context(run) if job.members else self._context(job, run)
         entered = enter_task(context)
         context.started_mono = started = time.monotonic()
@@ -166,7 +183,7 @@ class Runner:
         if self._early_stops:
             for early in [early for early in list(self._early_stops) if early <= seq]:
                 self._early_stops.pop(early, None)
-        if os.getpid() != self._pid:
+        if self._is_copy:
             # User code forked, and both processes returned here: only the original may report or take a token.
             os._exit(0)
         duration = finished - started
@@ -224,7 +241,7 @@ class Runner:
     def _on_terminate(self, _number: int, _frame: object) -> None:
         run = self._running
         asked = (run is not None and run.stop is not None) or any(r.stop is not None for r in self._async_runs.values())
-        if asked and os.getpid() == self._pid:
+        if asked and not self._is_copy:
             # The parent asked for a stop, so this is its SIGTERM and not a supervisor's signal to all processes.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -233,6 +250,7 @@ class Runner:
 
     def _serve_loop(self) -> None:
         asyncio.set_event_loop(self.loop)
+        self._loop_thread = threading.get_ident()
         self._commands.setblocking(False)
         self.loop.add_reader(self._commands, self._on_commands)
         while True:
@@ -259,7 +277,7 @@ class Runner:
     def _obey(self, commands: Sequence[tuple[int, bytes]]) -> None:
         for kind, frame in commands:
             if kind in (FrameType.JOB, FrameType.CALL):
-                run = _Run(*(frames.decode_job if kind == FrameType.JOB else frames.decode_call)(frame))
+                run = _Run(*(frames.decode_job if kind == FrameType.JOB else frames.decode_call)(frame), self)
                 self._async_runs[run.seq] = run
                 run.task = self.loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
             elif kind == FrameType.STOP:
@@ -306,6 +324,8 @@ class Runner:
                 outcome = await self._executor.call_async(run.job, context)
             except BaseException as exc:
                 escaped = exc
+            if self._is_copy:
+                os._exit(0)  # as in `_run_sync`: only the original may report
         # The task's context holds the run. Without this line only the garbage collector could free them: 2.7 µs a task.
         run.task = None
         finished = time.monotonic()
@@ -325,18 +345,15 @@ class Runner:
 
     # -- both ------------------------------------------------------------------------------------------
 
-    def _context(self, job: Job, run: _Run, seq: int | None = None) -> TaskContext:
-        """`seq`: the number of the job as a member of the call that `run` is."""
-        seq = run.seq if seq is None else seq
+    def _context(self, job: Job, run: _Run) -> TaskContext:
+        """`job`: that of the run, or a member of the call that the run is."""
         return TaskContext(
             task_id=job.task_id,
             task_name=job.task_name,
             attempt=job.attempt,
             deadline=None if run.job.timeout_ms is None else _deadline(run.job.timeout_ms),
             fencing_token=job.generation,
-            emit_progress=lambda text: self._progress(run, seq, text),
-            stop_asked=run.stop_asked,
-            stop_reason=run.stop_reason,
+            control=run,
             queue_name=job.queue_name,
             ready_at=job.ready_at,
             metadata_json=job.metadata,
@@ -347,14 +364,9 @@ class Runner:
         )
 
     def _call_context(self, run: _Run) -> BatchCall:
-        run.contexts = [self._context(job, run, run.seq + at) for at, job in enumerate(run.job.members, 1)]
+        run.contexts = [self._context(job, run) for job in run.job.members]
         timeout_ms = run.job.timeout_ms
-        return BatchCall(
-            run.contexts,
-            deadline=None if timeout_ms is None else _deadline(timeout_ms),
-            stop_asked=run.stop_asked,
-            stop_reason=run.stop_reason,
-        )
+        return BatchCall(run.contexts, deadline=None if timeout_ms is None else _deadline(timeout_ms), control=run)
 
     def _require_claimant(self) -> Claimant:
         if not self._is_named.wait(_CLAIMANT_S) or self._claimant is None:
@@ -372,7 +384,8 @@ class Runner:
             self._send_whole(run, frame)
         reached_in_child("completing")
 
-    def _progress(self, run: _Run, seq: int, text: str) -> None:
+    def send_progress(self, run: _Run, seq: int, text: str) -> None:
+        """Tell the parent the progress of the job with this number."""
         stored = self._envelopes.wrap_value(text, "progress", run.job.task_name)
         self._send_whole(run, frames.encode_progress(seq, stored))
 

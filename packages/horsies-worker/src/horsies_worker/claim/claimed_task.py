@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Final, Self
 
 from horsies.options import REGISTERED, TaskOptions
@@ -10,6 +11,10 @@ from horsies.registry import TaskDefinition
 from horsies_worker.child.jobs import Job
 from horsies_worker.output.log_context import log
 
+_columns = itemgetter(
+    "id", "claim_generation", "retry_count", "task_name", "args", "kwargs", "queue_name", "ready_at", "metadata",
+    "snoozes", "max_retries", "task_options", "is_workflow_task",
+)  # fmt: skip
 START_SHARE: Final = 0.6
 """A task with a rate starts within this share of the slack after its claim was sent."""
 
@@ -38,28 +43,20 @@ class ClaimedTask:
 
 def claimed_task(row: Mapping[str, Any], definition: TaskDefinition, *, run_ahead: bool) -> ClaimedTask:
     """Build the job from a claimed row. Arguments stay JSON text."""
-    options, is_registered = options_of(row["task_name"], row["task_options"], definition.options)
-    budget: int = row["max_retries"]
+    (
+        task_id, generation, retry_count, name, args, kwargs, queue_name, ready_at, metadata, snoozes, budget, text,
+        is_workflow_task,
+    ) = _columns(row)  # fmt: skip
+    options, is_registered = options_of(name, text, definition.options)
     if is_registered:
         budget = max(budget, definition.options.max_retries)
+    # By position, except for the last ones: this runs once per task.
     job = Job(
-        task_id=row["id"],
-        generation=row["claim_generation"],
-        attempt=row["retry_count"] + 1,
-        task_name=row["task_name"],
-        args=row["args"],
-        kwargs=row["kwargs"],
-        timeout_ms=options.timeout_ms,
-        is_async=definition.is_async,
-        run_ahead=run_ahead and options.run_ahead,
-        queue_name=row["queue_name"],
-        ready_at=row["ready_at"],
-        metadata=row["metadata"],
-        snoozes=row["snoozes"],
-        stores_result=options.store_result,
-        gather=definition.batch,
-    )
-    return ClaimedTask(job, budget, options, row["is_workflow_task"])
+        task_id, generation, retry_count + 1, name, args, kwargs, options.timeout_ms, definition.is_async,
+        run_ahead and options.run_ahead, queue_name, ready_at, metadata, snoozes=snoozes,
+        stores_result=options.store_result, gather=definition.batch,
+    )  # fmt: skip
+    return ClaimedTask(job, budget, options, is_workflow_task)
 
 
 def options_of(task_name: str, text: str | None, registered: TaskOptions) -> tuple[TaskOptions, bool]:
@@ -101,6 +98,11 @@ class OwnedTasks:
 
     def get(self, task_id: str) -> ClaimedTask | None:
         return self._tasks.get(task_id)
+
+    def known(self, tasks: Iterable[ClaimedTask]) -> list[ClaimedTask]:
+        """Return those of these whose ids are owned, under any claim."""
+        owned = self._tasks
+        return [task for task in tasks if task.job.task_id in owned]
 
     def take(self, keys: Iterable[tuple[str, int]]) -> list[ClaimedTask]:
         """Remove these (id, generation); return the tasks that were owned."""

@@ -18,6 +18,7 @@ from horsies_worker.claim import state
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.dispatch import Dispatcher
 from horsies_worker.claim.duty import Duty
+from horsies_worker.claim.generations import restart_generations
 from horsies_worker.claim.plan import Plan
 from horsies_worker.claim.reconcile import Reconciler
 from horsies_worker.claim.sharing import Shares
@@ -25,7 +26,7 @@ from horsies_worker.database.lock_watch import LockWatch
 from horsies_worker.database.queries import ClaimRequest, NextRequest
 from horsies_worker.database.session import Session
 from horsies_worker.output.log_context import log
-from horsies_worker.service import tell_trouble
+from horsies_worker.service import TroubleLog
 from horsies_worker.syncpoints import reached
 
 
@@ -46,6 +47,7 @@ class Claimer:
         self._queries = self.session.queries
         self._caps_watch = LockWatch("claim", CAPS_LOCK, self.session)
         self._wake = asyncio.Event()
+        self._trouble = TroubleLog()
         self.state = state.State()
 
     # -- wake-ups --------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ class Claimer:
         try:
             await self.reconciler.settle()
         except Exception as error:
-            tell_trouble("claim", error, 0)
+            self._trouble.tell("claim", error, 0)
 
     def _next_move(self, answer: state.Answer) -> state.Move:
         self._wake.clear()
@@ -182,7 +184,8 @@ class Claimer:
             await self._caps_watch.refused()
         else:
             self.reconciler.doubt()
-            tell_trouble("claim", error, delay_s)
+            self._trouble.tell("claim", error, delay_s)
+            await restart_generations(self.session, error, self._trouble)
         return state.Failed(delay_s)
 
     async def _claim(self, move: state.Claim) -> state.Claimed:

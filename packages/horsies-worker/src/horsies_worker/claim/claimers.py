@@ -46,6 +46,7 @@ class Claimers:
         tasks_ended: Callable[[Sequence[str]], None],
         on_policy_change: Callable[[], None],
         on_contact: Callable[[], None],
+        breaks: Callable[[], int] = lambda: 0,
     ) -> None:
         resilience = app.config.resilience
         self.settings = settings
@@ -62,7 +63,7 @@ class Claimers:
         )  # fmt: skip
         kinds = task_kinds(app.registry)
         self.duty = Duty(listener, session.queries, Group(app.schema, settings.queues, kinds.known))
-        reconciler = Reconciler(session, owned, finalizer)
+        reconciler = Reconciler(session, owned, finalizer, tasks_ended, breaks)
         # Batch tasks are claimed like tasks that run ahead, also where no task does.
         has_batches = any(task.batch is not None for task in app.registry)
         planned = replace(settings, run_ahead=True) if has_batches else settings

@@ -70,13 +70,14 @@ class Dispatcher:
         running: list[ClaimedTask] = []
         waiting: list[ClaimedTask] = []
         for row in rows:
-            if row["status"] in ("RUNNING", "CLAIMED"):
+            status = row["status"]
+            if status in ("RUNNING", "CLAIMED"):
                 task = claimed_task(row, self._definitions[row["task_name"]], run_ahead=self.run_ahead)
                 if grouped_at is not None:
                     task.grouped(row, grouped_at)
-                (running if row["status"] == "RUNNING" else waiting).append(task)
+                (running if status == "RUNNING" else waiting).append(task)
                 continue
-            is_expired = row["status"] == "EXPIRED"
+            is_expired = status == "EXPIRED"
             what = (
                 "expired before it could start"
                 if is_expired
@@ -89,6 +90,8 @@ class Dispatcher:
                 self.tasks_ended([row["id"]])
         if running or waiting:
             self.bus.emit(TasksClaimed(len(running) + len(waiting)))
+        running = self._without_rewound(running, are_running=True)
+        waiting = self._without_rewound(waiting, are_running=False)
         if is_stopped:
             self.give_back((*running, *waiting))
             return
@@ -97,6 +100,35 @@ class Dispatcher:
         self.buffer.add(waiting)
         if running:
             self.start([task.job for task in running])
+
+    def _without_rewound(self, tasks: list[ClaimedTask], *, are_running: bool) -> list[ClaimedTask]:
+        """Return these claims without those of tasks that this worker has already, under a claim that is not older.
+
+        Then the database has forgotten the former claim: it was restored to an earlier moment, or a standby took over
+        that had not received it. Under the same generation, the run that goes on ends under the new claim, and a second
+        one would be too many. Otherwise the former run is stopped, and the claim goes back to its queue unused: the
+        next one has a higher generation.
+        """
+        left_out: set[str] = set()
+        for task in self.owned.known(tasks):
+            job = task.job
+            owned = self.owned.get(job.task_id)
+            if owned is None or owned.job.generation < job.generation:
+                continue
+            former = owned.job
+            left_out.add(job.task_id)
+            goes_on = are_running and former.generation == job.generation
+            log.warning(
+                "task %s (%s): the database has lost the claim under which it runs here, as after a failover to an "
+                "asynchronous standby or a restore; it is claimed again, and %s", job.task_id, job.task_name,
+                "goes on" if goes_on else "its former run is stopped", extra=about(job.task_id, job.task_name),
+            )  # fmt: skip
+            if not goes_on:
+                self.pool.abandon(former.task_id, former.generation)
+                self.buffer.drop([former.task_id])
+                self.owned.drop([former])
+                self.give_back([task])
+        return [task for task in tasks if task.job.task_id not in left_out] if left_out else tasks
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Give RUNNING jobs to the pool. Those of batch tasks are gathered into calls; where they come first, a call

@@ -131,10 +131,11 @@ class Hints(NamedTuple):
             repeat=repeat,
         )
 
-    def learn_next(self, row: Mapping[str, Any]) -> Self:
-        """From a repeated claim, whose rows are alike by its own conditions: the first one stands for all."""
+    def learn_next(self, rows: Sequence[Mapping[str, Any]]) -> Self:
+        """From a repeated claim, whose rows are alike by its own conditions: the one with `since` stands for all."""
         if self.repeat is None:  # forgotten meanwhile
             return self
+        row = next(row for row in rows if row["since"] is not None)
         hint = Hint(row["queue_name"], row["priority"], row["since"])
         repeat = Repeat(hint, frozenset((row["task_name"],)), self.repeat.is_async)
         return self._replace(pairs={**self.pairs, hint[:2]: hint}, repeat=repeat)

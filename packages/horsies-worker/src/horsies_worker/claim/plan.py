@@ -253,7 +253,7 @@ class Plan:
             state = self._turns.learn(state, claim, answer, now.time)
             return (state, StayAwake()) if self._should_stay_awake(state) else self._claim(state, now)
         if isinstance(request, NextRequest):
-            hints = state.hints.learn_next(rows[0]) if rows else state.hints
+            hints = state.hints.learn_next(rows) if rows else state.hints
         else:
             hints = state.hints.learn(rows, claim.scan, self.kinds, took_s=answer.took_s, now=now.time)
         if state.sharing.shares.weights or state.sharing.shares.ageing:

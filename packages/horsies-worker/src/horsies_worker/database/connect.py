@@ -6,9 +6,9 @@ Workers and schedulers begin with it. A problem that waiting cannot solve ends t
 import asyncio
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from horsies._pg.backoff import Backoff
 from horsies._pg.driver import connect
@@ -32,9 +32,45 @@ class DatabaseGone(HorsiesError):
     """The database cannot be used: waiting will not help, or the allowed time is over."""
 
 
-async def connect_ready(app: Horsies, broker: PostgresConfig, *, timeout_s: float | None, who: str = "worker") -> Any:
-    """A connection to a database that is ready; the caller closes it. Raises DatabaseGone or SchemaError."""
-    connection = await _connect(app, broker, timeout_s, who)
+Action: TypeAlias = Callable[[Any], Awaitable[None]]
+
+
+async def prepare_database(
+    app: Horsies, broker: PostgresConfig, action: Action | None = None, *, timeout_s: float | None, who: str = "worker"
+) -> None:
+    """Wait for a database that is ready, and run `action` on a connection to it; both begin again when the connection
+    breaks meanwhile. Raises DatabaseGone or SchemaError."""
+    backoff = Backoff(app.config.resilience)
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    arguments = _arguments(broker)
+    longest = MAX_CONNECT_PATIENCE * arguments["timeout"]
+    while True:
+        try:
+            await _prepare_once(app, broker, arguments, action, who)
+        except Exception as error:
+            if isinstance(error, HorsiesError) or not is_transient(error):
+                raise
+            told = broker.redact(worded(error))
+            if isinstance(error, TimeoutError):  # a slow line: the same bound would be too short again
+                arguments["timeout"] = min(2 * arguments["timeout"], longest)
+            delay = backoff.next()
+            if give_up is not None and time.monotonic() + delay > give_up:
+                raise DatabaseGone(f"the database could not be reached: {told}") from error
+            log.warning("database: %s; trying again in %.1f s", told, delay)
+            await asyncio.sleep(delay)
+        else:
+            return
+
+
+async def _prepare_once(
+    app: Horsies, broker: PostgresConfig, arguments: dict[str, Any], action: Action | None, who: str
+) -> None:
+    try:
+        connection = await connect(arguments)
+    except Exception as error:
+        if is_transient(error):
+            raise
+        raise DatabaseGone(told_refused(error, broker, who)) from error
     try:
         with refusals_told(broker, who):
             await _refuse_undeclared_pooler(broker, connection, who)
@@ -43,10 +79,12 @@ async def connect_ready(app: Horsies, broker: PostgresConfig, *, timeout_s: floa
             if refusal is not None:
                 raise DatabaseGone(f"the database refuses this {who}: {refusal}")
             await _require_current(app, broker, connection)
+            if action is not None:
+                await action(connection)
     except BaseException:
         connection.terminate()  # closing politely would wait for a server that may not answer
         raise
-    return connection
+    await close(connection)
 
 
 @contextmanager
@@ -72,27 +110,6 @@ async def connect_listener(broker: PostgresConfig, who: str = "worker") -> Any:
     arguments["server_settings"] = {"application_name": f"{broker.application_name} {who} listen"[:63]}
     arguments["command_timeout"] = min(arguments.get("command_timeout", STATEMENT_TIMEOUT_S), STATEMENT_TIMEOUT_S)
     return await connect(arguments)
-
-
-async def _connect(app: Horsies, broker: PostgresConfig, timeout_s: float | None, who: str) -> Any:
-    backoff = Backoff(app.config.resilience)
-    give_up = None if timeout_s is None else time.monotonic() + timeout_s
-    arguments = _arguments(broker)
-    longest = MAX_CONNECT_PATIENCE * arguments["timeout"]
-    while True:
-        try:
-            return await connect(arguments)
-        except Exception as error:
-            told = broker.redact(worded(error))
-            if not is_transient(error):
-                raise DatabaseGone(told_refused(error, broker, who)) from error
-            if isinstance(error, TimeoutError):  # a slow line: the same bound would be too short again
-                arguments["timeout"] = min(2 * arguments["timeout"], longest)
-            delay = backoff.next()
-            if give_up is not None and time.monotonic() + delay > give_up:
-                raise DatabaseGone(f"the database could not be reached: {told}") from error
-            log.warning("database: %s; trying again in %.1f s", told, delay)
-            await asyncio.sleep(delay)
 
 
 def _arguments(broker: PostgresConfig) -> dict[str, Any]:

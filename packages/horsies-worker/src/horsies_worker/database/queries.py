@@ -15,8 +15,9 @@ from horsies.codec import encode_error
 from horsies.config import AppConfig
 from horsies.errors import OutcomeCode
 from horsies.result import TaskError
-from horsies.status import AttemptOutcome
+from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.database.grouped_claim import GroupedRequest, GroupedResult, grouped_values, read_report
+from horsies_worker.database.leadership import Leadership
 from horsies_worker.database.settings import SET_LOCAL, idle_limit_ms
 from horsies_worker.database.transition import Transition
 from horsies_worker.identity import Identity
@@ -115,10 +116,12 @@ class Queries:
 
     def __init__(self, schema: str | None, identity: Identity) -> None:
         self.identity = identity
+        self.leadership = Leadership()
         self.statements: dict[str, Statement] = {
             **load("horsies._pg", "control.sql", schema),
             **load("horsies._pg", "workflows.sql", schema),
             "lock_holders": load("horsies._pg", "doctor.sql", schema)["lock_holders"],
+            "await_replication": load("horsies._pg", "tasks.sql", schema)["await_replication"],
         }
         for file in _FILES:
             self.statements |= load("horsies_worker.database", f"{file}.sql", schema)
@@ -331,7 +334,7 @@ class Queries:
                 self.sql("complete_task"), self.identity.worker_id, end.task_id, end.generation, end.result,
                 end.started, end.finished, outcome.pid, outcome.process_name,
             )  # fmt: skip
-        return Written({row["id"]: row["status"] for row in rows})
+        return Written(dict.fromkeys([row[0] for row in rows], TaskStatus.COMPLETED.value))
 
     async def stage(self, connection: Any, batch: Sequence[Transition]) -> set[str]:
         """Return the ids of the rows that are staged now."""
@@ -371,14 +374,20 @@ class Queries:
         return {row["id"]: row["status"] for row in rows}
 
     async def confirm_lost(self, connection: Any, tasks: Sequence[tuple[str, int]]) -> set[str]:
-        """Return the ids of those that this worker no longer owns, when the server has shown that it can commit.
+        """Return the ids of those that this worker no longer owns, when the server has shown that it leads.
 
         A leader that was frozen may answer once more before it learns that another one leads, and knows nothing of what
         was claimed since then. With synchronous replication it cannot commit: its standby follows the other one.
+        With asynchronous replication it is told by its timeline, if this worker has claimed from the other one.
         """
         owned = await self.read_owned(connection, tasks)
         await connection.fetch(self.sql("await_replication"))
+        await self.check_leader(connection)
         return {task_id for task_id, _ in tasks if task_id not in owned}
+
+    async def check_leader(self, connection: Any) -> None:
+        """Raise ConnectionError for a server that another one has replaced."""
+        await self.leadership.check(connection, self.sql("read_timeline"))
 
     async def list_owned(self, connection: Any) -> list[tuple[str, int]]:
         """Return (id, generation) of every task that this worker owns by the database."""

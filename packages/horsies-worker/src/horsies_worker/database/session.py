@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from horsies._pg.driver import connect
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.refusals import worded
-from horsies._pg.transient import is_transient
+from horsies._pg.transient import is_notify_queue_full, is_transient
 from horsies.config import PostgresConfig
 from horsies.events import DatabaseLost, DatabaseRegained
 from horsies_worker.database.queries import Queries
@@ -82,6 +82,9 @@ class Session:
         self._was_in_the_way = False
         self._failed_to_open: tuple[int, Exception | None] = (0, None)
         """How often that happened, and with which error the last time."""
+        self._queue_was_full = False
+        self.breaks = 0
+        """How often a connection broke, or may have broken."""
         self.patience = 1
         """Factor on the usual timeouts: on a line with 3 s round trips, a retry with the same one would fail again."""
 
@@ -114,6 +117,7 @@ class Session:
     async def _run(self, action: Callable[[Any], Awaitable[R]]) -> R:
         try:
             if not self._is_open:
+                self.breaks += self._connection is not None
                 await self._open_or_note()
             return await action(self._connection)
         except BaseException as error:
@@ -122,7 +126,9 @@ class Session:
             if isinstance(error, Exception) and not self._is_open:
                 self._tell_lost(error)
             if isinstance(error, asyncio.CancelledError) or is_transient(error):
+                self.breaks += 1
                 self.drop()
+                self._queue_was_full = is_notify_queue_full(error)
             if isinstance(error, Exception) and is_cancelled():
                 # A cancelled service must end, even if an error replaced its cancellation.
                 raise asyncio.CancelledError from error
@@ -236,12 +242,16 @@ class Session:
         connection = await connect(arguments)
         if time.monotonic() - began < usual / 4:
             self.patience = 1  # the line is quick again
-        if not self.pooled:
-            try:
+        try:
+            if not self.pooled:
                 await connection.execute(LIMIT_TRANSACTIONS)
-            except BaseException:
-                connection.terminate()
-                raise
+                await self.queries.check_leader(connection)
+            if self._queue_was_full:
+                # The server frees what has been read only when a notification is added, which it refuses, or here.
+                await connection.execute("SELECT pg_catalog.pg_notification_queue_usage()")
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
 
@@ -272,6 +282,11 @@ class Sessions:
         """Claims and heartbeats have the database. The others are opened only when there is work for them, so they
         may have lost it in an outage that ended long ago."""
         return not (self.claim.is_lost or self.heartbeat.is_lost)
+
+    @property
+    def breaks(self) -> int:
+        """How often one of the connections broke: another server may lead now."""
+        return sum(session.breaks for session in self._all)
 
     def end_unused_outages(self, quiet_s: float) -> None:
         """Call it when the database has answered. `quiet_s`: longer than the longest wait before a retry."""

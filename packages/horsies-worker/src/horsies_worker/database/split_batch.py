@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
+from horsies._pg.transient import is_notify_queue_full
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -11,7 +13,7 @@ R = TypeVar("R")
 def is_data_error(error: BaseException) -> bool:
     """Return whether the database refused a value. The driver refuses lone surrogates under the same SQLSTATE."""
     sqlstate = getattr(error, "sqlstate", None)
-    return isinstance(sqlstate, str) and sqlstate[:2] in ("22", "23", "54")
+    return isinstance(sqlstate, str) and sqlstate[:2] in ("22", "23", "54") and not is_notify_queue_full(error)
 
 
 async def write_or_split(

@@ -23,12 +23,10 @@ from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.database.transition import Transition
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.decide import NO_RETRY
+from horsies_worker.finish.recent_ends import Key, RecentEnds
 from horsies_worker.output.log_context import about, log
 from horsies_worker.service import BacklogService
 from horsies_worker.syncpoints import reached
-
-Key: TypeAlias = tuple[str, int]
-"""(task id, claim generation)"""
 
 MAX_ROWS = 300
 MAX_BYTES = 1_000_000
@@ -83,6 +81,7 @@ class Finalizer(BacklogService):
         """Those whose tasks have called `complete()`: its transaction may have committed, or may be open."""
         self._told_open: set[Key] = set()
         self._returns: dict[Key, None] = {}
+        self.recent = RecentEnds()
         self._settled = 0
         self._blocked_s = 0.0
         self.written = 0
@@ -105,6 +104,13 @@ class Finalizer(BacklogService):
         if may_be_completed:
             self._may_be_completed.add(key)
         self.backlog_added()
+
+    def write_again(self, end: Transition, on_settled: OnSettled) -> None:
+        """Write an end of `recent` that the database has forgotten. If it has it after all, that counts as written."""
+        key = (end.task_id, end.generation)
+        if key not in self._ends:
+            self._uncertain.add(key)
+            self.add(end, on_settled)
 
     def give_back(self, tasks: Sequence[Key]) -> None:
         """Return tasks whose user code never ran to the queue."""
@@ -169,11 +175,13 @@ class Finalizer(BacklogService):
         await reached("after_finalize")
         self.written += len(written)
         # Before the next statement can fail: the next try must not take written results for lost.
-        done = _keys(end for end in batch if end.task_id in written)
+        ended = [end for end in batch if end.task_id in written]
+        done = _keys(ended)
         self._tell([key for key in done if key[0] in written.quarantined], Settled.QUARANTINED)
         self._tell(done, Settled.WRITTEN)
         for event in quarantined(batch, written.quarantined):
             self._bus.emit(event)
+        self.recent.keep(ended)
         self._forget(done)
         if missing := [end for end in batch if end.task_id not in written]:
             await self._explain(missing)
@@ -227,10 +235,16 @@ class Finalizer(BacklogService):
                 self._ends[key] = self._ends.pop(key)
                 self._warn_of_open(key, end)
             elif key in completed:
+                self.recent.ran(key)
                 self._tell([key], Settled.COMPLETED)
             elif end.task_id in mine:
+                self.recent.keep([end])
                 self._tell([key], Settled.WRITTEN)
             else:
+                if key in self._may_be_completed:
+                    self.recent.ran(key)
+                else:
+                    self.recent.keep([end])
                 self._tell([key], Settled.LOST)
                 self.lost += 1
                 self._bus.emit(ResultDropped(end.task_id, end.attempt, "claim_lost"))
@@ -270,7 +284,8 @@ class Finalizer(BacklogService):
         for key in keys:
             del self._ends[key]
         for marks in (self._uncertain, self._staged, self._replaced, self._may_be_completed, self._told_open):
-            marks.difference_update(keys)
+            if marks:  # nearly always empty, and the update looks at every key
+                marks.difference_update(keys)
         self._settle(keys)
 
     async def _hand_back(self) -> None:

@@ -109,21 +109,26 @@ class Heartbeats(Service):
         lease_ms: int,
         bus: EventBus = SILENT,
         afterwards: Sequence[Callable[[], Awaitable[None]]] = (),
+        on_missed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`afterwards`: further writes for the same tasks, made on the same session after the heartbeats of a tick."""
+        """`afterwards`: further writes for the same tasks, made on the same session after the heartbeats of a tick.
+        `on_missed`: heartbeats could not be written, and perhaps those of other workers could not either."""
         super().__init__(session, config.resilience, TICK_S)
         self._pool = pool
         self._owned = owned
         self._buffer = buffer
         self._finalizer = finalizer
         self._afterwards = afterwards
+        self._on_missed = on_missed
         self._bus = bus
         self._clock = clock
         self._times = BeatTimes(config.recovery.runner_heartbeat_interval_ms / 1000)
         claimer_s = config.recovery.claimer_heartbeat_interval_ms / 1000
         self._leases = Leases(session, lease_ms, claimer_s)
         shortest_s = min(claimer_s, config.recovery.runner_heartbeat_interval_ms / 1000)
+        # After a longer wait, a reaper that is back in contact before this worker would take it for dead.
+        self._longest_delay_s = shortest_s
         self._idle_tick_s = min(IDLE_TICK_S, max(TICK_S, shortest_s / 4))
         self._running_stale_s = config.recovery.running_stale_threshold_ms / 1000
         self._last_contact = clock()
@@ -133,7 +138,11 @@ class Heartbeats(Service):
         now = self._clock()
         try:
             # Heartbeats first: nothing that delays the other writes may make this worker look dead.
-            await self._beat(now)
+            try:
+                await self._beat(now)
+            except Exception:
+                self._on_missed()
+                raise
             for write in self._afterwards:
                 await write()
         except Exception:
@@ -186,7 +195,10 @@ class Heartbeats(Service):
         for job in jobs:
             if self._owned.find(job.task_id, job.generation) is None or job.task_id in leaving | completed:
                 continue  # the task ended, or went back to the queue, while the heartbeat was under way
-            self._stop(job, "CLAIM_LOST, stopping it", has_begun=job.task_id not in waiting)
+            has_begun = job.task_id not in waiting
+            self._stop(job, "CLAIM_LOST, stopping it", has_begun=has_begun)
+            if has_begun:
+                self._finalizer.recent.ran((job.task_id, job.generation))
             self._buffer.drop([job.task_id])
 
     def _stop_retryable(self) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from horsies._pg.locks import REAPER_LOCK
+from horsies._pg.refusals import worded
 from horsies._pg.transient import is_from_driver, is_transient
 from horsies.config import AppConfig, RecoveryConfig
 from horsies.operate.stale import StaleKind, threshold_of
@@ -36,6 +37,9 @@ _OVERDUE, _CLAIMS, _RUNNING, _WORKFLOWS = _PARTS = (
     "overdue tasks", "stale claims", "stale running tasks", "halted workflows",
 )  # fmt: skip
 
+_READS_HEARTBEATS: Final = ("require_writable", "wait_until_writable", "stale_running")
+"""The statements that need the tables of the heartbeats."""
+
 
 class Contact:
     """How long this process has been in unbroken contact with the database. Pure: the caller says what time it is."""
@@ -53,6 +57,17 @@ class Contact:
         self._late_s = 1.1 * recovery.check_interval_ms / 1000 + self._slow_s
         self.since: float | None = None
         self.last_answer = 0.0
+        self.refused_at: float | None = None
+
+    def refused(self, now: float) -> None:
+        """The server refused to search for silent tasks, such as for a table that is missing for a while. It may have
+        refused the heartbeats of living workers for the same reason."""
+        self.refused_at = now
+
+    def allows_ends(self, threshold_ms: int, now: float) -> bool:
+        """Whether silence for as long as this threshold shows that a worker is dead."""
+        was_refused = self.refused_at is not None and now - self.refused_at < threshold_ms / 1000
+        return self.lasts(threshold_ms, now) and not was_refused
 
     def lost(self) -> None:
         self.since = None
@@ -94,6 +109,7 @@ class Reaper(Service):
         self._is_active = True
         self._sweeps_without_grace = 1
         self.contact = Contact(config.recovery)
+        self._traced: dict[str, str] = {}
 
     def find_halted_workflows(self) -> None:
         """Sweep without the grace of workflows: a worker died, or notifications may have been missed. Sweep now, and
@@ -140,12 +156,21 @@ class Reaper(Service):
             except Exception as error:
                 if not _refuses_a_statement(error):
                     raise
-                log.error("reaper: the search for %s failed; the other searches continue", part, exc_info=error)
+                text = worded(error)
+                traced = None if self._traced.get(part) == text else error  # once, while the same error repeats
+                self._traced[part] = text
+                log.error(
+                    "reaper: the search for %s failed; the other searches continue: %s", part, text, exc_info=traced
+                )
 
     async def _fetch(self, connection: Any, name: str, *values: Any) -> list[Any]:
         began = time.monotonic()
         try:
             return await connection.fetch(self._queries.sql(name), *values)
+        except Exception as error:
+            if name in _READS_HEARTBEATS and _refuses_a_statement(error):
+                self.contact.refused(time.monotonic())
+            raise
         finally:
             # also for a statement that was given up: it took at least this long
             self.contact.answered(began, time.monotonic())
@@ -184,8 +209,8 @@ class Reaper(Service):
                     threshold_of(settings, StaleKind.FINALIZING),
                     limit,
                 )
-                if not self._has_contact_for(settings.running_stale_threshold_ms):
-                    stale = []  # this statement itself was slow
+                if not self.contact.allows_ends(settings.running_stale_threshold_ms, time.monotonic()):
+                    stale = []  # this statement itself was slow, or the ones before it were refused
                 if is_look:
                     leaves_stale, stale = bool(stale), []
                 stale = await self._recovery.end(connection, stale, "no sign of life")

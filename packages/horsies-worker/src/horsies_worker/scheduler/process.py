@@ -8,14 +8,16 @@ from functools import partial
 
 from horsies._pg.embedded import resolve_async
 from horsies.app import Horsies
+from horsies.errors import SchemaError
 from horsies_worker import signals
-from horsies_worker.database.connect import DatabaseGone, connect_ready
+from horsies_worker.database.connect import DatabaseGone, prepare_database
 from horsies_worker.database.queries import Queries
-from horsies_worker.database.session import Session, close
+from horsies_worker.database.session import Session
 from horsies_worker.events.bus import EventBus
 from horsies_worker.events.user_handlers import CLOSE_S, UserHandlers
 from horsies_worker.exit_codes import ExitCode
 from horsies_worker.identity import Identity
+from horsies_worker.liveness.revision_watch import RevisionWatch
 from horsies_worker.options import SchedulerOptions
 from horsies_worker.output.stacks import log_own_stacks
 from horsies_worker.process import are_sound, run_until_stopped, told_schedules
@@ -50,14 +52,24 @@ async def _serve(app: Horsies, options: SchedulerOptions, watchdog: Watchdog) ->
 
 async def _work(app: Horsies, options: SchedulerOptions, bus: EventBus) -> None:
     broker = await resolve_async(app.config.broker)
-    connection = await connect_ready(app, broker, timeout_s=options.database_timeout_s, who="scheduler")
-    await close(connection)
+    await prepare_database(app, broker, timeout_s=options.database_timeout_s, who="scheduler")
     session = Session(broker, "scheduler", Queries(app.schema, Identity()), bus=bus)
     scheduler = Scheduler(session, app, settled_schedules(app), bus=bus, on_contact=options.touch_health_file)
-    services = {asyncio.create_task(scheduler.run()), asyncio.create_task(scheduler.hear(broker, "scheduler"))}
+    broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def on_schema_problem(problem: str) -> None:
+        if not broken.done():
+            broken.set_result(problem)
+
+    revision = RevisionWatch(session, app.config.resilience, app.schema, on_problem=on_schema_problem)
+    work = (scheduler.run(), scheduler.hear(broker, "scheduler"), revision.run())
+    services = {asyncio.create_task(one) for one in work}
     _log.info("scheduler is up")
     try:
-        ended, _ = await asyncio.wait(services, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait({*services, broken}, return_when=asyncio.FIRST_COMPLETED)
+        if broken.done():
+            _log.critical("the schema was changed while this scheduler ran: %s; stopping", broken.result())
+            raise SchemaError(broken.result())
         raise DatabaseGone(f"a service ended: {ended.pop().exception()!r}")  # they never end by themselves
     finally:
         for service in services:

@@ -11,6 +11,7 @@ from horsies._pg.backoff import Backoff
 from horsies_worker.claim.claimed_task import ClaimedTask
 from horsies_worker.claim.claimer import Claimer
 from horsies_worker.claim.dispatch import Dispatcher
+from horsies_worker.claim.generations import restart_generations
 from horsies_worker.claim.groups import state
 from horsies_worker.claim.groups.plan import GroupedPlan
 from horsies_worker.claim.reconcile import Reconciler
@@ -18,7 +19,7 @@ from horsies_worker.claim.sharing import Shares
 from horsies_worker.database.clock import DatabaseClock
 from horsies_worker.database.grouped_claim import Group, GroupedRequest
 from horsies_worker.database.session import Session
-from horsies_worker.service import tell_trouble
+from horsies_worker.service import TroubleLog
 from horsies_worker.syncpoints import reached
 
 
@@ -39,6 +40,7 @@ class GroupedClaimer:
         self._queries = self.session.queries
         self._queues = frozenset(self.plan.settings.queues)
         self._wake = asyncio.Event()
+        self._trouble = TroubleLog()
         self._unclaimed: set[Group] = set()
         now = time.monotonic()
         self.state = state.State(clock=(self.clock.at(now), now))
@@ -123,7 +125,7 @@ class GroupedClaimer:
             try:
                 answer = await self._carry_out(move)
             except Exception as error:
-                answer = self._failed(error)
+                answer = await self._failed(error)
 
     async def hand_over(self) -> None:
         """At the end of a stop: have another worker take the places that came free meanwhile."""
@@ -167,10 +169,11 @@ class GroupedClaimer:
     async def _tell(self, groups: Sequence[Group]) -> None:
         await self.session.ask("tell_groups", [queue for queue, _ in groups], [key for _, key in groups])
 
-    def _failed(self, error: Exception) -> state.Failed:
+    async def _failed(self, error: Exception) -> state.Failed:
         delay_s = self.backoff.next()
         self.reconciler.doubt()
-        tell_trouble("claim of groups", error, delay_s)
+        self._trouble.tell("claim of groups", error, delay_s)
+        await restart_generations(self.session, error, self._trouble)
         return state.Failed(delay_s)
 
     async def _claim(self, request: GroupedRequest) -> state.Claimed:

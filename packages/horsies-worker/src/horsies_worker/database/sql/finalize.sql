@@ -39,7 +39,7 @@ WITH mine AS MATERIALIZED (
            process_name
       FROM moved
 )
-SELECT id, 'COMPLETED' AS status FROM moved;
+SELECT id FROM moved;
 
 -- name: complete_task :many
 -- edge: RUNNING -> COMPLETED
@@ -63,7 +63,7 @@ WITH moved AS (
            worker_hostname, $7::int, $8::varchar
       FROM moved
 )
-SELECT id, 'COMPLETED' AS status FROM moved;
+SELECT id FROM moved;
 
 -- name: finalize_batch :many
 -- edge: RUNNING -> COMPLETED; RUNNING -> FAILED; RUNNING -> CANCELLED; RUNNING -> PENDING
@@ -165,10 +165,11 @@ SELECT x.id, t.status FROM unnest($2::text[], $3::int[]) AS x (id, generation)
                       WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
                         AND t.status || '' IN ('CLAIMED', 'RUNNING') LIMIT 1) AS t;
 
--- name: await_replication :value
--- Writes an empty message to the WAL, whose commit waits for synchronous standbys like every other. A transaction that
--- writes nothing would not wait. For conclusions from what was not found.
-SELECT pg_catalog.pg_logical_emit_message(true, 'horsies', '')::text;
+-- name: read_timeline :one
+-- Every promotion of a standby begins a timeline with a higher number, the first eight digits of a WAL file's name.
+SELECT s.system_identifier,
+       ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint AS timeline
+  FROM pg_catalog.pg_control_system() AS s;
 
 -- name: list_owned :many
 -- params: worker_id

@@ -60,9 +60,9 @@ SELECT {{shares}};
 
 -- name: insert_snapshot :one
 -- params: worker_id, hostname, pid, processes, queues, tasks_running, tasks_claimed, memory_usage_mb, children_memory_mb, cpu_percent, memory_percent, max_claim_batch, max_claim_per_worker, cluster_wide_cap, queue_priorities, queue_max_concurrency, recovery_config, worker_started_at, lock_key, backend_pid, state, reached_at
--- The snapshot and the heartbeat of the worker itself. No row back: another worker has declared this one dead, and it
--- must continue under a new id. Otherwise what an operator wants of this worker, and how its
--- queues share its places.
+-- The snapshot and the heartbeat of the worker itself. No row back: another worker has declared this one dead, or
+-- a failover has lost its registration, and it must continue under a new id. Otherwise what an operator wants of this
+-- worker, and how its queues share its places.
 WITH beat AS (
     UPDATE horsies_worker_instances
        SET beats = beats + 1, beat_at = statement_timestamp(), lock_key = $19, backend_pid = $20, state = $21,
