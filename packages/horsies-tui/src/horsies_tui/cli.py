@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from horsies._command_line import Parser
+from horsies._output import until_flushed
 from horsies.config.postgres import DATABASE_URL_VARIABLE, REPLICA_URL_VARIABLE, PostgresConfig
 from horsies.errors import HorsiesError, UsageError
 from horsies_tui.data.feed import SLOW_S
@@ -16,7 +17,7 @@ DIRECT_URL_VARIABLE = "HORSIES_TUI_DIRECT_URL"
 
 def main() -> None:
     """Run the console script."""
-    sys.exit(run(sys.argv[1:], prog="horsies-tui"))
+    sys.exit(until_flushed(lambda: run(sys.argv[1:], prog="horsies-tui"), "horsies-tui"))
 
 
 def run(argv: Sequence[str], prog: str = "horsies tui") -> int:

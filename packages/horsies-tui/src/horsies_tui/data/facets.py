@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from horsies.operate.filters import metadata_texts, statement_for
+from horsies.operate.filters import RETRYABLE_STATES, metadata_texts, statement_for
 from horsies.operate.session import Fetch
 from horsies.status import TASK_TERMINAL_STATES, TaskStatus
 from horsies_tui.data.filters import Query
@@ -14,8 +14,8 @@ QUEUES: Final = 40
 PER_QUEUE: Final = 300
 """The number of queues, and of waiting tasks that are read from each."""
 LOOK: Final = 1_500
-LOOK_CODED: Final = 200
-"""The number of held and of successful tasks that are read, and of tasks with an error code, which are rare."""
+LOOK_UNSUCCESSFUL: Final = 200
+"""The number of held tasks and of the newest ends that are read, and of tasks in each state without success."""
 SHOWN: Final = 12
 """The number of values that are shown for one field."""
 
@@ -25,12 +25,12 @@ _SECTIONS: Final = {
     TaskStatus.PENDING: ("waiting", "withdrawn"),
     TaskStatus.CLAIMED: ("held",),
     TaskStatus.RUNNING: ("held",),
-    TaskStatus.COMPLETED: ("ended",),
-    TaskStatus.FAILED: ("coded",),
-    TaskStatus.CANCELLED: ("ended", "coded"),
-    TaskStatus.EXPIRED: ("coded",),
+    **{status: (str(status),) for status in TaskStatus if status.is_terminal},
 }
-_BOUNDS: Final = {"waiting": PER_QUEUE, "withdrawn": LOOK, "held": LOOK, "ended": LOOK, "coded": LOOK_CODED}
+_BOUNDS: Final = {
+    "waiting": PER_QUEUE, "withdrawn": LOOK, "held": LOOK, "COMPLETED": LOOK,
+    **{str(status): LOOK_UNSUCCESSFUL for status in RETRYABLE_STATES},
+}  # fmt: skip
 
 
 async def breakdown(
@@ -40,8 +40,8 @@ async def breakdown(
     metadata = query.filter.metadata
     rows = await fetch(
         statement_for("task_facets", metadata), [*query.tasks], query.queue or None, query.name or None,
-        query.worker or None, query.error or None, query.id or None, since, QUEUES, PER_QUEUE, LOOK, LOOK_CODED, SHOWN,
-        query.group or None, metadata_texts(metadata),
+        query.worker or None, query.error or None, query.id or None, since, QUEUES, PER_QUEUE, LOOK,
+        LOOK_UNSUCCESSFUL, SHOWN, query.group or None, metadata_texts(metadata),
     )  # fmt: skip
     cut = {row["value"] for row in rows if row["field"] == "read" and row["tasks"] >= _BOUNDS[row["value"]]}
     found = {row["value"]: int(row["tasks"]) for row in rows if row["field"] == "status"}

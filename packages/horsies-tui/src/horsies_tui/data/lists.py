@@ -8,7 +8,7 @@ from typing import Any, Final
 from horsies._checks import LONGEST
 from horsies._text import error_in
 from horsies.operate import reading
-from horsies.operate.filters import TaskFilter
+from horsies.operate.filters import TaskFilter, walk
 from horsies.operate.session import Fetch
 from horsies.operate.stale import SEEN_WITHIN
 from horsies.operate.views import TaskSummary
@@ -29,10 +29,8 @@ from horsies_tui.data.models import (
 
 LOOK: Final = 2_500
 """The number of rows that one page of a filtered list reads at most."""
-LOOK_CODED: Final = 400
-"""The same when only tasks with an error code can match: perhaps one in sixty has a code."""
-LOOK_FAILED: Final = 200
-"""The same when every failure matches: among the tasks with a code only the cancelled ones are skipped."""
+LOOK_UNSUCCESSFUL: Final = 400
+"""The same, in each state, when no success can match: tasks that did not succeed lie far apart in the table."""
 HELD_SHOWN: Final = 50
 WAITING_SHOWN: Final = 25
 """An unfiltered list shows this many held and waiting tasks before the ended ones; one key shows the rest."""
@@ -95,12 +93,11 @@ async def _waiting(fetch: Fetch, filter: TaskFilter, after: Place | None, limit:
 
 
 async def _ended(fetch: Fetch, filter: TaskFilter, after: Place | None, room: int, *, has_text: bool) -> TaskList:
-    if filter.has_code:
-        look = LOOK_CODED if has_text else max(room, LOOK_FAILED)
-    else:
-        look = LOOK if has_text or filter.ended != TASK_TERMINAL_STATES else room  # then every row matches
+    is_exact = not has_text and (walk(filter) == "unsuccessful" or filter.ended == TASK_TERMINAL_STATES)
+    look = room if is_exact else LOOK_UNSUCCESSFUL if walk(filter) == "unsuccessful" else LOOK
     key = (after.at, after.id) if after is not None else (None, None)
-    rows = await fetch(*filter.call("tasks_ended", filter.ended), *key, look, room)
+    await reading.follow_index(fetch, filter)
+    rows = await fetch(*filter.call(f"tasks_{walk(filter)}", filter.ended), *key, look, room)
     kept = _matching(rows)
     if len(kept) >= room and (at := kept[-1].terminal_at) is not None:
         return TaskList(kept, Place("ended", kept[-1].id, at))

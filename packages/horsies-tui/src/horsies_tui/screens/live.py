@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widgets import Footer
 
 from horsies._text import plural, printable
 from horsies_tui.actions import BY_ID, Action, for_screen
@@ -16,7 +15,7 @@ from horsies_tui.data.source import SourceError, Target
 from horsies_tui.messages import ActionDone, ActionRequested, DataStale, SourceState
 from horsies_tui.screens.confirm import ConfirmScreen
 from horsies_tui.text import inert
-from horsies_tui.widgets.bars import Banner, NavBar, StatusBar
+from horsies_tui.widgets.bars import Banner, KeyBar, NavBar, StatusBar
 from horsies_tui.widgets.live_table import LiveTable
 from horsies_tui.widgets.panel import Panel, TablePanel
 from horsies_tui.widgets.typed import app_of
@@ -107,7 +106,7 @@ class LiveScreen(Screen[None], Generic[T]):
         yield Banner()
         yield from self.body()
         yield StatusBar()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyBar()
 
     def on_screen_resume(self) -> None:
         self.dash.tell_screen()

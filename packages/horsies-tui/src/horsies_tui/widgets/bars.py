@@ -1,4 +1,4 @@
-"""The bars of every screen: the navigation at the top, the banner, and the status line above the keys."""
+"""The bars of every screen: the navigation at the top, the banner, the status line, and the keys at the bottom."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -6,10 +6,11 @@ from typing import Final
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.reactive import reactive
-from textual.widgets import Static
+from textual.widgets import Footer, Static
 
 from horsies_tui.text import inert
 from horsies_tui.widgets.typed import app_of
@@ -110,3 +111,31 @@ class Banner(Static):
         self.set_class(text is not None, "-seen")
         if text is not None:
             self.update(Content(inert(text, 400)))
+
+
+class KeyBar(Footer):
+    """The keys of the screen. They are made anew only when other keys are to be shown: Textual asks for that at every
+    change of the screen and of the focus, and keeps the StylesCache of the last thousand widgets that it has drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, show_command_palette=False)
+        self._keys: list[tuple[Binding, bool, str]] = []
+        """The keys that are shown: each with whether it is enabled, and its tooltip."""
+
+    def compose(self) -> ComposeResult:
+        keys = self._wanted()
+        for key in super().compose():  # none while Textual does not know the bindings yet
+            self._keys = keys
+            yield key
+
+    async def recompose(self) -> None:
+        if not self.is_attached or self._wanted() == self._keys:  # Textual calls this later: the screen may be gone
+            return
+        await super().recompose()
+        # Each key is bound to `compact`. Textual drops the bindings of removed keys only when the value is set: without
+        # this, all keys of the whole session stay in memory.
+        self.mutate_reactive(Footer.compact)
+
+    def _wanted(self) -> list[tuple[Binding, bool, str]]:
+        active = self.screen.active_bindings.values()
+        return [(binding, enabled, tooltip) for _, binding, enabled, tooltip in active if binding.show]

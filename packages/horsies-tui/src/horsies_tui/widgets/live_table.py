@@ -136,6 +136,9 @@ class LiveTable(DataTable[Text]):
             self._arrange(list(new))
             if at is not None and new:
                 self.put_cursor(at, index)
+            if list(old.items()) != list(new.items()):
+                # Textual keeps up to 10,000 drawn cells of a table, also those that a change has made useless.
+                self.notify_style_update()
         # marks of rows on other pages stay: an action may span several pages
         self.scroll_to(offset.x, offset.y, animate=False, force=True, immediate=True)
 

@@ -3,7 +3,7 @@
 -- those counts are lower bounds.
 
 -- name: task_facets :many
--- params: statuses, queue, name, worker, error, id_start, since, queues, per_queue, look, look_coded, shown, group_key, metadata
+-- params: statuses, queue, name, worker, error, id_start, since, queues, per_queue, look, look_unsuccessful, shown, group_key, metadata
 -- Each field is counted without the filter's condition on that field: the queues are those of the wanted states, names
 -- and workers, in all queues.
 WITH RECURSIVE waiting AS (
@@ -37,27 +37,31 @@ WITH RECURSIVE waiting AS (
     (SELECT 'withdrawn', t.id, t.status, t.queue_name, t.task_name, NULL, NULL, NULL, t.group_key{{metadata_column}}
        FROM horsies_tasks t WHERE t.withdrawn LIMIT $10::int)
     UNION ALL
-    -- successes and failures are sampled apart, because a thousand successes would hide the newest failures
-    (SELECT 'ended', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname,
-            NULL, t.group_key{{metadata_column}}
+    -- The newest ends, of which the successes are counted. The other states are sampled apart, because a thousand
+    -- successes would hide the newest failures.
+    (SELECT CASE t.status WHEN 'COMPLETED' THEN 'COMPLETED' ELSE 'passed' END, t.id, t.status, t.queue_name, t.task_name,
+            t.claimed_by_worker_id, t.worker_hostname, NULL, t.group_key{{metadata_column}}
        FROM horsies_tasks t
-      WHERE t.terminal_at IS NOT NULL AND t.error_code IS NULL
+      WHERE t.terminal_at IS NOT NULL
         AND ($7::interval IS NULL OR t.terminal_at >= statement_timestamp() - $7::interval)
       ORDER BY t.terminal_at DESC LIMIT $10::int)
     UNION ALL
-    (SELECT 'coded', t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname,
-            left(t.error_code, 200), t.group_key{{metadata_column}}
-       FROM horsies_tasks t
-      WHERE t.terminal_at IS NOT NULL AND t.error_code IS NOT NULL
-        AND ($7::interval IS NULL OR t.terminal_at >= statement_timestamp() - $7::interval)
-      ORDER BY t.terminal_at DESC LIMIT $11::int)
+    SELECT s.status, t.*
+      FROM unnest(ARRAY['FAILED', 'CANCELLED', 'EXPIRED']) AS s (status)
+     CROSS JOIN LATERAL (
+           SELECT t.id, t.status, t.queue_name, t.task_name, t.claimed_by_worker_id, t.worker_hostname,
+                  left(t.error_code, 200), t.group_key{{metadata_column}}
+             FROM horsies_tasks t
+            WHERE {{of_state}}
+              AND ($7::interval IS NULL OR (t.terminal_at, t.id) >= (statement_timestamp() - $7::interval, ''::text))
+            {{newest_first}} LIMIT $11::int) AS t
 ), judged AS NOT MATERIALIZED (
     SELECT t.status, t.queue_name, t.task_name, t.worker, t.host, t.status = ANY ($1::text[]) AS by_status,
            $2::text IS NULL OR t.queue_name = $2::text AS by_queue,
            $3::text IS NULL OR strpos(lower(t.task_name), $3::text) > 0 AS by_name,
            $4::text IS NULL OR strpos(t.worker, $4::text) > 0 AS by_worker
       FROM sampled t
-     WHERE ($5::text IS NULL OR strpos(lower(t.error_code), $5::text) > 0)
+     WHERE t.section <> 'passed' AND ($5::text IS NULL OR strpos(lower(t.error_code), $5::text) > 0)
        AND ($group_key::text IS NULL OR t.group_key = $group_key::text)
        AND ($6::text IS NULL OR left(t.id, length($6::text)) = $6::text) AND {{metadata_matches}}
 )
@@ -76,5 +80,5 @@ UNION ALL
 UNION ALL
 -- the number of rows that were read in each section; for the waiting tasks, in the longest queue
 SELECT 'read', section, NULL, CASE section WHEN 'waiting' THEN max(n) ELSE sum(n) END
-  FROM (SELECT section, count(*) AS n FROM sampled
-         GROUP BY section, CASE section WHEN 'waiting' THEN queue_name END) AS x GROUP BY section;
+  FROM (SELECT CASE section WHEN 'passed' THEN 'COMPLETED' ELSE section END AS section, count(*) AS n FROM sampled
+         GROUP BY 1, CASE section WHEN 'waiting' THEN queue_name END) AS x GROUP BY section;

@@ -88,13 +88,15 @@ SELECT r.n::int AS n, found.tasks, found.reached
 -- The newest failures of the window by task and error code; `is_least` when there may be more. A cancelled task did not
 -- fail.
 WITH newest AS MATERIALIZED (
-    SELECT t.task_name, left(t.error_code, 200) AS error_code, t.status, t.terminal_at FROM horsies_tasks t
-     WHERE t.terminal_at IS NOT NULL AND t.error_code IS NOT NULL
-       AND t.terminal_at >= statement_timestamp() - $1::interval
-     ORDER BY t.terminal_at DESC LIMIT $2::int
+    SELECT t.*
+      FROM unnest(ARRAY['FAILED', 'EXPIRED']) AS s (status)
+     CROSS JOIN LATERAL (
+           SELECT t.id, t.task_name, left(t.error_code, 200) AS error_code, t.terminal_at FROM horsies_tasks t
+            WHERE {{of_state}} AND (t.terminal_at, t.id) >= (statement_timestamp() - $1::interval, ''::text)
+            {{newest_first}} LIMIT $2::int) AS t
+     {{newest_first}} LIMIT $2::int
 )
 SELECT f.task_name, f.error_code, count(*) AS tasks, statement_timestamp() - max(f.terminal_at) AS age,
        (SELECT count(*) FROM newest) >= $2::int AS is_least
   FROM newest f
- WHERE f.status IN ('FAILED', 'EXPIRED')
  GROUP BY 1, 2 ORDER BY 3 DESC, 4, 1, 2 LIMIT $3::int;

@@ -8,6 +8,16 @@ t.id, t.task_name, t.queue_name, t.priority, t.status, t.enqueued_at, t.claimed_
                    t.retry_count, t.max_retries, t.manual_retries, t.claimed_by_worker_id, t.worker_hostname, t.error_code,
                    t.is_workflow_task, t.withdrawn, t.former_node_id, t.group_key
 
+-- fragment: ended_page
+-- The rows of `walked` that match, and the last row that was read.
+matching AS (
+    SELECT * FROM walked t WHERE {{ended_tasks}} {{newest_first}} LIMIT $row_limit::int
+), tail AS (
+    SELECT (SELECT count(*) FROM walked) AS walked, w.id AS tail_id, w.terminal_at AS tail_at
+      FROM walked w ORDER BY w.terminal_at, w.id LIMIT 1
+)
+SELECT tail.*, m.* FROM tail LEFT JOIN matching m ON true ORDER BY m.terminal_at DESC, m.id DESC
+
 -- name: tasks_held :many
 -- params: {{task_filter}}, after_at, after_id, row_limit
 SELECT {{task_summary}}
@@ -48,14 +58,23 @@ SELECT tail.*, m.* FROM tail LEFT JOIN matching m ON true ORDER BY m.queue_name,
 WITH walked AS MATERIALIZED (
     SELECT {{task_summary}}, t.former_node_id, t.group_key{{metadata_column}}
       FROM horsies_tasks t
-     WHERE t.terminal_at IS NOT NULL AND (NOT $has_code::boolean OR t.error_code IS NOT NULL)
+     WHERE t.terminal_at IS NOT NULL
        AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
        AND ($newer_than::interval IS NULL OR t.terminal_at > statement_timestamp() - $newer_than::interval)
-     ORDER BY t.terminal_at DESC, t.id DESC LIMIT $look::int
-), matching AS (
-    SELECT * FROM walked t WHERE {{ended_tasks}} ORDER BY t.terminal_at DESC, t.id DESC LIMIT $row_limit::int
-), tail AS (
-    SELECT (SELECT count(*) FROM walked) AS walked, w.id AS tail_id, w.terminal_at AS tail_at
-      FROM walked w ORDER BY w.terminal_at, w.id LIMIT 1
-)
-SELECT tail.*, m.* FROM tail LEFT JOIN matching m ON true ORDER BY m.terminal_at DESC, m.id DESC;
+     {{newest_first}} LIMIT $look::int
+), {{ended_page}};
+
+-- name: tasks_unsuccessful :many
+-- params: {{task_filter}}, after_at, after_id, look, row_limit
+-- `tasks_ended` when no success is wanted: along the index of these states, so that it passes over no success.
+WITH walked AS MATERIALIZED (
+    SELECT t.*
+      FROM unnest($statuses::text[]) AS s (status)
+     CROSS JOIN LATERAL (
+           SELECT {{task_summary}}, t.former_node_id, t.group_key{{metadata_column}}
+             FROM horsies_tasks t
+            WHERE {{of_state}} AND {{in_span}}
+              AND ($after_at::timestamptz IS NULL OR (t.terminal_at, t.id) < ($after_at::timestamptz, $after_id::text))
+            {{newest_first}} LIMIT $look::int) AS t
+     {{newest_first}} LIMIT $look::int
+), {{ended_page}};
