@@ -5,18 +5,18 @@ full     all scenarios, half an hour or more
 against  this working tree beside another commit of horsies, in turns, as ratios
 peers    install the peers into a cache outside the repository; `peers NAME,NAME` installs only these
 report   the tables of a run's JSON as Markdown, for the documentation
-NAME     one or more of the single benches; `fleet`, `history` and `capacity` have options of their own:
+NAME     one or more of the single benches; `day`, `fleet`, `history` and `capacity` have options of their own:
 """
 
 import importlib
 import sys
 from pathlib import Path
 
-from bench import capacity, fleet, history
+from bench import capacity, day, fleet, history
 from bench.compare import against, install, report, results, run, systems
 
 SHARED = ("bare_sql", "support")
-WITH_OPTIONS = {"fleet": fleet.main, "history": history.main, "capacity": capacity.main}
+WITH_OPTIONS = {"fleet": fleet.main, "history": history.main, "capacity": capacity.main, "day": day.main}
 
 
 def main(arguments: list[str]) -> int:

@@ -27,6 +27,7 @@ from bench.compare.system_under_test import SystemUnderTest
 from bench.compare.systems import HORSIES
 from bench.tui import queries
 from horsies import AppConfig, PostgresConfig, RecoveryConfig
+from horsies.operate.commands._progress import Progress
 from horsies_tui.data.postgres import PostgresSource
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
@@ -72,6 +73,7 @@ COMMANDS = {
     "horsies queues list": ["queues", "list"],
     "horsies tasks list": ["tasks", "list"],
     "horsies tasks list --status failed": ["tasks", "list", "--status", "failed"],
+    "horsies tasks list --error-code SMTP_DOWN": ["tasks", "list", "--error-code", "SMTP_DOWN"],
     "horsies doctor": ["doctor"],
 }
 Row = dict[str, float | str]
@@ -93,24 +95,23 @@ class Database:
             self.rows,
             {"last": self.last, "total": self.largest, "apart": self.apart_s},
         )
-        while self.rows < rows:
-            if shutil.disk_usage(self.sut.servers.directory).free < keep_free:
-                print(f"the disk is nearly full: {self.rows:,} instead of {rows:,} rows", flush=True)
-                return
-            if time.monotonic() > began + seconds:
-                print(f"the time is over: {self.rows:,} instead of {rows:,} rows", flush=True)
-                return
-            until = min(rows, self.rows + CHUNK)
-            with self.connection.transaction():
-                # no notifications, and no check that the task of an attempt exists
-                self.connection.execute(
-                    "SET LOCAL session_replication_role = replica; SET LOCAL synchronous_commit = off"
-                )
-                self.connection.execute(LOAD, {"begin": self.rows, "end": until, **times})
-            self.rows = until
-            if until % (CHUNK * 8) == 0:
-                speed = (until - first) / (time.monotonic() - began)
-                print(f"  {until:,} rows, {speed:,.0f} rows/s", flush=True)
+        with Progress("loaded", "row", max(0, rows - first), has_batches=False) as progress:
+            while self.rows < rows:
+                if shutil.disk_usage(self.sut.servers.directory).free < keep_free:
+                    support.tell(progress, f"the disk is nearly full: {self.rows:,} instead of {rows:,} rows")
+                    return
+                if time.monotonic() > began + seconds:
+                    support.tell(progress, f"the time is over: {self.rows:,} instead of {rows:,} rows")
+                    return
+                until = min(rows, self.rows + CHUNK)
+                with self.connection.transaction():
+                    # no notifications, and no check that the task of an attempt exists
+                    self.connection.execute(
+                        "SET LOCAL session_replication_role = replica; SET LOCAL synchronous_commit = off"
+                    )
+                    self.connection.execute(LOAD, {"begin": self.rows, "end": until, **times})
+                progress.add(until - self.rows)
+                self.rows = until
 
     def vacuum(self) -> None:
         self.connection.execute("VACUUM (ANALYZE) horsies_tasks")
@@ -131,17 +132,20 @@ def sizes(database: Database) -> dict[str, float]:
 def drains(few: Database, many: Database, tasks: int, rounds: int) -> list[Row]:
     """No-ops per second, and CPU and WAL of the server per task, in turns."""
     found: dict[str, list[dict[str, float]]] = {"few": [], "many": []}
-    for number in range(rounds):
-        order = (("few", few), ("many", many)) if number % 2 else (("many", many), ("few", few))
-        for name, one in order:
-            one.sut.broker.settle()
-            cpu, wal = one.sut.broker.cpu_s(), one.wal()
-            per_second = rate(one.sut, tasks)
-            found[name].append({
-                "drain of no-ops, tasks/s": per_second,
-                "CPU of the server per task, sent and run, µs": (one.sut.broker.cpu_s() - cpu) / tasks * 1e6,
-                "WAL per task, sent and run, bytes": (one.wal() - wal) / tasks,
-            })  # fmt: skip
+    with Progress("measured", "drain", 2 * rounds, has_batches=False) as progress:
+        for number in range(rounds):
+            order = (("few", few), ("many", many)) if number % 2 else (("many", many), ("few", few))
+            for name, one in order:
+                progress.show(f"{progress.line()}: {name}")
+                one.sut.broker.settle()
+                cpu, wal = one.sut.broker.cpu_s(), one.wal()
+                per_second = rate(one.sut, tasks)
+                found[name].append({
+                    "drain of no-ops, tasks/s": per_second,
+                    "CPU of the server per task, sent and run, µs": (one.sut.broker.cpu_s() - cpu) / tasks * 1e6,
+                    "WAL per task, sent and run, bytes": (one.wal() - wal) / tasks,
+                })  # fmt: skip
+                progress.add(1)
     return [
         ratio(figure, [one[figure] for one in found["few"]], [one[figure] for one in found["many"]])
         for figure in found["few"][0]
@@ -170,38 +174,44 @@ async def dashboard(few: Database, many: Database, rounds: int) -> list[Row]:
         asked.append(
             queries(source, one.sut.broker.value("SELECT id FROM horsies_tasks WHERE status = 'FAILED' LIMIT 1"))
         )
-    for name in asked[0]:
-        if name.startswith(("worker 24", "workflow")):
-            continue  # no rows of these here
-        spent: tuple[list[float], list[float]] = ([], [])
-        for _ in range(rounds):
-            for which in (0, 1):
-                began = time.perf_counter()
-                try:
-                    await asked[which][name]()
+    names = [name for name in asked[0] if not name.startswith(("worker 24", "workflow"))]  # no rows of these here
+    with Progress("measured", "read", len(names), has_batches=False) as progress:
+        for name in names:
+            progress.show(f"{progress.line()}: {name}")
+            spent: tuple[list[float], list[float]] = ([], [])
+            for _ in range(rounds):
+                for which in (0, 1):
+                    began = time.perf_counter()
+                    try:
+                        await asked[which][name]()
+                    except Exception as error:  # a read that ends at its time limit is a result, too
+                        which_one = "many" if which else "few"
+                        support.tell(progress, f"  {name}: {which_one}: {type(error).__name__}: {error}")
                     spent[which].append((time.perf_counter() - began) * 1000)
-                except Exception as error:  # a read that ends at its time limit is a result, too
-                    print(f"  {name}: {'many' if which else 'few'}: {type(error).__name__}: {error}", flush=True)
-                    spent[which].append((time.perf_counter() - began) * 1000)
-        found[name] = spent
+            found[name] = spent
+            progress.add(1)
     return [ratio(f"dashboard: {name}, ms", *spent) for name, spent in found.items()]
 
 
 def commands(few: Database, many: Database, rounds: int) -> list[Row]:
     """Seconds of whole commands, the start of Python included."""
     rows: list[Row] = []
-    for title, words in COMMANDS.items():
-        spent: tuple[list[float], list[float]] = ([], [])
-        for _ in range(rounds):
-            for which, one in enumerate((few, many)):
-                began = time.perf_counter()
-                command = [sys.executable, "-m", "horsies.cli", *words, "--database-url", one.sut.url]
-                done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-                spent[which].append(time.perf_counter() - began)
-                if done.returncode > (words == ["doctor"]):  # what the doctor finds here is no matter
-                    # a command that ends at its time limit is a result, too
-                    print(f"  {title}: {'many' if which else 'few'}: {done.stderr.strip()[:300]}", flush=True)
-        rows.append(ratio(f"{title}, s", *spent))
+    with Progress("measured", "command", len(COMMANDS), has_batches=False) as progress:
+        for title, words in COMMANDS.items():
+            progress.show(f"{progress.line()}: {title}")
+            spent: tuple[list[float], list[float]] = ([], [])
+            for _ in range(rounds):
+                for which, one in enumerate((few, many)):
+                    began = time.perf_counter()
+                    command = [sys.executable, "-m", "horsies.cli", *words, "--database-url", one.sut.url]
+                    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+                    spent[which].append(time.perf_counter() - began)
+                    if done.returncode > (words == ["doctor"]):  # what the doctor finds here is no matter
+                        # a command that ends at its time limit is a result, too
+                        which_one = "many" if which else "few"
+                        support.tell(progress, f"  {title}: {which_one}: {done.stderr.strip()[:300]}")
+            rows.append(ratio(f"{title}, s", *spent))
+            progress.add(1)
     return rows
 
 

@@ -10,6 +10,7 @@ from bench.compare.servers import running
 from bench.compare.system_under_test import PEERS_FOLDER, SystemUnderTest
 from bench.compare.systems import HORSIES
 from bench.compare.targets import figure
+from horsies.operate.commands._progress import Progress
 
 
 def numbers(variable: str, default: str) -> list[int]:
@@ -23,12 +24,25 @@ def row(title: str, *cells: str | float) -> None:
     print(f"{title:33}" + "".join(f"{word:>15}" for word in words), flush=True)
 
 
+def tell(progress: Progress, text: str) -> None:
+    """Print a line that stays, in place of the progress."""
+    progress.clear()
+    print(text, flush=True)
+
+
 def in_turns(variants: Mapping[str, Callable[[], Mapping[str, float]]], rounds: int, *, warm_up: int = 0) -> None:
     """Call every variant in each round, beginning with another one each time. Print what they return by name: medians,
     spread, the ratio of medians to the first variant, and the spread of the ratios of single rounds."""
     names = [*variants]
-    orders = (names[number % len(names) :] + names[: number % len(names)] for number in range(warm_up + rounds))
-    found = [{name: variants[name]() for name in order} for order in orders][warm_up:]
+    found: list[dict[str, Mapping[str, float]]] = []
+    with Progress("measured", "run", (warm_up + rounds) * len(names), has_batches=False) as progress:
+        for number in range(warm_up + rounds):
+            found.append({})
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                progress.show(f"{progress.line()}: {name}")
+                found[-1][name] = variants[name]()
+                progress.add(1)
+    found = found[warm_up:]
     for figures in found[0][names[0]]:
         row(figures, "median", "smallest", "largest", f"to {names[0]}", "smallest", "largest")
         first = [values[names[0]][figures] for values in found]

@@ -20,9 +20,13 @@ from bench.compare.scenarios import Context, core
 from bench.compare.servers import running
 from bench.compare.systems import HORSIES, UVLOOP, System
 from bench.compare.targets import figure
+from horsies.operate.commands._progress import Progress
 
 OLD = "old"
-SHOWN = ("drain_noop", "trip_p50", "trip_p99", "enqueue_one", "enqueue_many", "cpu_worker", "cpu_server")
+SHOWN = (
+    "drain_noop", "trip_p50", "trip_p99", "enqueue_one", "enqueue_many", "cpu_worker", "cpu_server", "cost_statements",
+    "cost_wal",
+)  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -51,9 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with installed(options.revision) as old, running(with_redis=False) as servers:
             context = Context(results, servers, options.scale, options.repeats, idle_s=0.5)
-            for number in range(options.rounds):
-                for system in (HORSIES, old) if number % 2 else (old, HORSIES):
-                    measure(results, f"round {number + 1} {system.name}", partial(core, context, system))
+            with Progress("measured", "run", 2 * options.rounds, has_batches=False) as progress:
+                for number in range(options.rounds):
+                    for system in (HORSIES, old) if number % 2 else (old, HORSIES):
+                        title = f"round {number + 1} {system.name}"
+                        measure(results, progress, title, partial(core, context, system))
     except Unavailable as reason:
         parser.error(f"cannot install {options.revision}: {reason}")
     print(f"\n{'new/old, median':>67} {'spread':>14}   {'new':>8} {'old':>8}")

@@ -4,7 +4,7 @@ import argparse
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +17,13 @@ from bench.compare.scenarios import Context
 from bench.compare.servers import running
 from bench.compare.system_under_test import Failed
 from bench.compare.systems import HORSIES, PEERS, System, find
+from horsies.operate.commands._progress import Progress
 
 RESULTS = Path(__file__).parents[1] / "results"
 QUICK = {"core": scenarios.core, "async": scenarios.async_noops}
 PER_SYSTEM: dict[str, Callable[[Context, System], None]] = QUICK | {"sleep50": scenarios.sleep50}
 SCENARIOS = [*PER_SYSTEM, "tables", "pinned"]
+Job = tuple[str, Callable[[], None]]
 
 
 def main(mode: str, arguments: Sequence[str]) -> int:
@@ -51,31 +53,49 @@ def main(mode: str, arguments: Sequence[str]) -> int:
 
 
 def run_rounds(context: Context, options: argparse.Namespace) -> None:
-    systems, results = [HORSIES, *options.peers], context.results
-    for number in range(options.rounds):
-        results.load_average_before_each_round.append(round(os.getloadavg()[0], 2))
-        systems = systems[1:] + systems[:1]
-        if "core" in options.scenarios:
-            measure(results, "core bare SQL", partial(scenarios.bare, context))
-        for name, scenario in PER_SYSTEM.items():
-            if name in options.scenarios and (name in QUICK or number % 2 == 0):  # the long ones take half the rounds
-                for system in systems:
-                    measure(results, f"{name} {system.name}", partial(scenario, context, system))
-        results.write(options.output)
+    rounds = [[*of_round(context, options, number)] for number in range(options.rounds)]
+    last: list[Job] = []
     if "tables" in options.scenarios:
-        measure(results, "tables", partial(adverse.full_tables, context, options.rows))
+        last.append(("tables", partial(adverse.full_tables, context, options.rows)))
     if "pinned" in options.scenarios:
-        measure(results, "pinned", partial(adverse.pinned, context, options.pin_seconds))
+        last.append(("pinned", partial(adverse.pinned, context, options.pin_seconds)))
+    results = context.results
+    with Progress("measured", "scenario", sum(map(len, rounds)) + len(last), has_batches=False) as progress:
+        for jobs in rounds:
+            results.load_average_before_each_round.append(round(os.getloadavg()[0], 2))
+            for title, scenario in jobs:
+                measure(results, progress, title, scenario)
+            results.write(options.output)
+        for title, scenario in last:
+            measure(results, progress, title, scenario)
 
 
-def measure(results: Results, title: str, scenario: Callable[[], None]) -> None:
+def of_round(context: Context, options: argparse.Namespace, number: int) -> Iterator[Job]:
+    """What one round measures, beginning with another system each time."""
+    systems = [HORSIES, *options.peers]
+    first = (number + 1) % len(systems)
+    if "core" in options.scenarios:
+        yield "core bare SQL", partial(scenarios.bare, context)
+    for name, scenario in PER_SYSTEM.items():
+        if name in options.scenarios and (name in QUICK or number % 2 == 0):  # the long ones take half the rounds
+            for system in systems[first:] + systems[:first]:
+                yield f"{name} {system.name}", partial(scenario, context, system)
+
+
+def measure(results: Results, progress: Progress, title: str, scenario: Callable[[], None]) -> None:
     """Run one scenario; a failure is reported and does not end the run."""
     began = time.monotonic()
+    progress.show(f"{progress.line()}: {title}")
     try:
         scenario()
-        print(f"{title} ({time.monotonic() - began:.0f} s)", flush=True)
+        told = f"{title} ({time.monotonic() - began:.0f} s)"
     except Unavailable as reason:
         results.left_out[title] = str(reason)
+        told = None
     except (Failed, AssertionError, OSError, subprocess.TimeoutExpired, psycopg.Error) as error:
         results.failures.append(f"{title}: {error}")
-        print(f"{title} failed: {error}", flush=True)
+        told = f"{title} failed: {error}"
+    progress.clear()
+    if told is not None:
+        print(told, flush=True)
+    progress.add(1)
