@@ -12,6 +12,7 @@ NUMBERS = (
     "99 100 101 103 104 105 107 109 110 111 112 114 115 117 118 119 121 122 124 125 126 127 128"
 )
 _ROW = re.compile(r"^\| F(?P<number>\d+) \| (?P<fault>[^|]+) \| (?P<tests>[^|]+) \|$", re.MULTILINE)
+_BEYOND = re.compile(r"^\| (?P<fault>[^|F][^|]*) \| (?P<tests>`[\w/]+\.py::[^|]+) \|$", re.MULTILINE)
 _TEST = re.compile(r"`(?P<file>[\w/]+\.py)::(?P<name>test_\w+)`")
 
 
@@ -36,7 +37,13 @@ def problems(text: str) -> list[str]:
         for test in _TEST.finditer(tests)
         if test["name"] not in _names(test["file"])
     ]
-    return missing + surplus + unproven + absent
+    beyond = [
+        f"{row['fault']}: there is no {test[0]}"
+        for row in _BEYOND.finditer(text)
+        for test in _TEST.finditer(row["tests"])
+        if test["name"] not in _names(test["file"])
+    ]
+    return missing + surplus + unproven + absent + beyond
 
 
 @cache
@@ -60,6 +67,10 @@ def test_that_check_can_fail() -> None:
     text = (TESTS / "README.md").read_text()
     assert problems(text.replace("| F01 |", "| F999 |")) == ["F01 is missing", "F999 is not in the catalogue"]
     assert problems(text.replace("test_a_poison_pill_among_others", "test_gone"))[0].startswith("F19: there is no")
+    forks = "test_an_async_task_that_forks_leaves_its_siblings_to_the_original"
+    assert problems(text.replace(forks, "test_gone")) == [
+        "user code forks, and both processes go on: there is no `e2e/test_pool.py::test_gone`"
+    ]
     assert problems(re.sub(r"\| F128 \| ([^|]+) \| [^|]+ \|", r"| F128 | \1 | later |", text)) == [
         "F128 has neither a test nor a reason"
     ]

@@ -227,6 +227,22 @@ async def test_user_code_that_forks_and_returns_twice_reports_once(odd_harness: 
     assert ok(await odd_harness.run("add", a=1, b=1)) == 2
 
 
+@pytest.mark.parametrize("how", ["returns", "awaits", "raises"])
+async def test_an_async_task_that_forks_leaves_its_siblings_to_the_original(
+    odd_harness: PoolHarness, tmp_path: Path, how: str
+) -> None:
+    """The copy has the same event loop: it must neither take jobs, nor report, nor step the tasks beside it."""
+    trace, steps = tmp_path / "steps", 2_000
+    sibling = odd_harness.send(odd_harness.job("async_steps", path=str(trace), steps=steps))
+    await eventually_async(trace.exists)
+    forking = [odd_harness.send(odd_harness.job("async_forks", how=how)) for _ in range(5)]
+    jobs = [odd_harness.send(odd_harness.job("async_sleep", seconds=0.01)) for _ in range(50)]
+    assert [ok(outcome) for outcome in await odd_harness.all_done(forking)] == [7] * 5
+    assert {ok(outcome) for outcome in await odd_harness.all_done(jobs)} == odd_harness.pids()
+    assert ok(await odd_harness.outcome(sibling)) in odd_harness.pids()
+    assert [line.split()[0] for line in trace.read_text().splitlines()] == [str(step) for step in range(steps)]
+
+
 async def test_every_exception_of_an_async_job_becomes_an_outcome(odd_harness: PoolHarness) -> None:
     assert (await odd_harness.run("async_odd", kind="exit")).error_message == "SystemExit: 1"
     assert (await odd_harness.run("async_odd", kind="cancel")).kind is OutcomeKind.ERR

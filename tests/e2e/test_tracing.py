@@ -317,8 +317,8 @@ def test_a_broken_sdk_breaks_no_task() -> None:
     from horsies.context import TaskContext
 
     context = TaskContext(
-        task_id="t", task_name="t", attempt=1, deadline=None, fencing_token=1, emit_progress=lambda _: None,
-        stop_asked=lambda: False, metadata_json='{"horsies.trace": {"traceparent": 7, "x": "y"}}', ready_at=1.0,
+        task_id="t", task_name="t", attempt=1, deadline=None, fencing_token=1,
+        metadata_json='{"horsies.trace": {"traceparent": 7, "x": "y"}}', ready_at=1.0,
     )  # fmt: skip
     failed = TaskResult[int, TaskError](err=TaskError("X", "y"))
     for tracing in (Tracing(Broken()), Tracing()):  # and one without an SDK

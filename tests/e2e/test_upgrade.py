@@ -2,10 +2,8 @@
 the old schema. `just test-upgrade` runs it."""
 
 import os
-import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 
 import horsies_schema
 from horsies._pg.schema_guard import HEAD_REVISION, REQUIRED_REVISION
-from tests.support import old_release, places, postgres
 from tests.support.old_release import Release
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
@@ -65,47 +62,6 @@ def go_on() -> None:
 if __name__ == "__main__":
     {"use": use, "go_on": go_on}[sys.argv[1]]()
 """
-NEW = Path(sys.executable).parent
-
-
-@pytest.fixture(scope="module")
-def breaking() -> str:
-    """The newest revision that older code cannot work with, as an upgrade writes it into the database."""
-    with postgres.database(template_name="template0", options="ENCODING 'UTF8'") as database:
-        horsies_schema.upgrade(database.url)
-        return str(database.value("SELECT breaking FROM horsies_alembic_version"))
-
-
-@pytest.fixture(scope="module")
-def build() -> Iterator[Callable[[tuple[str, str]], Release]]:
-    folder = places.directory("horsies-old-")
-
-    def made(found: tuple[str, str]) -> Release:
-        return old_release.build(*found, folder / found[0][:12])
-
-    yield made
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def old(build: Callable[[tuple[str, str]], Release], breaking: str) -> Release:
-    try:
-        return build(old_release.last_release(HEAD_REVISION, breaking))
-    except old_release.NoHistory as why:
-        pytest.skip(str(why))
-
-
-@pytest.fixture(scope="module")
-def before_breaking(build: Callable[[tuple[str, str]], Release], breaking: str) -> Release:
-    try:
-        return build(old_release.release_before(breaking))
-    except old_release.NoHistory as why:
-        pytest.skip(str(why))
-
-
-@pytest.fixture(scope="module")
-def new() -> Release:
-    return Release("this code", HEAD_REVISION, NEW)
 
 
 @pytest.fixture

@@ -554,8 +554,7 @@ def test_outside_of_a_worker_it_is_refused() -> None:
     from horsies.context import TaskContext
 
     context = TaskContext(
-        task_id="t", task_name="n", attempt=1, deadline=None, fencing_token=1, emit_progress=lambda _: None,
-        stop_asked=lambda: False,
+        task_id="t", task_name="n", attempt=1, deadline=None, fencing_token=1,
     )  # fmt: skip
     with pytest.raises(UsageError, match="a worker has to run it"):
         context.complete(object(), 1)

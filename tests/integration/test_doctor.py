@@ -17,6 +17,7 @@ from tests.support.factories import ago, ahead
 from tests.support.findings import ALWAYS, fine, look, only, trouble
 from tests.support.operator import Operator, as_process
 from tests.support.postgres import Database
+from tests.support.roles import accounts
 
 # -- all is well ---------------------------------------------------------------------------------
 
@@ -32,6 +33,7 @@ def test_a_healthy_database(served: Database, operator: Operator) -> None:
     assert (told["problem"], told["warn"], told["hidden"], told["ok"]) == (0, 0, 0, len(ALWAYS))
     assert told["findings"][0] == {
         "check": "server", "severity": "ok", "what": told["findings"][0]["what"], "why": "", "fix": "",
+        "was_made": True,
     }  # fmt: skip
     assert operator("doctor", "--quiet").out == "\n0 problems, 0 warnings\n"
 
@@ -69,7 +71,7 @@ def test_an_old_revision(db: Database) -> None:
     assert [one.severity for one in found] == [Severity.PROBLEM, Severity.WARN]
     assert found[0].what == f"the database is at revision 0007, this release needs {HEAD_REVISION}"
     assert found[0].fix == "run `horsies-migrate up`"
-    assert "nothing can be said before that of: workers" in found[1].what
+    assert "nothing can be said before that of: restored, workers" in found[1].what
 
 
 def test_a_newer_revision_is_fine(served: Database) -> None:
@@ -103,6 +105,29 @@ def test_an_invalid_index(served: Database) -> None:
     found = only(look(served), "objects")
     assert found.what.startswith('index half "way is invalid')
     assert 'REINDEX INDEX CONCURRENTLY "half ""way"' in found.fix
+
+
+def test_what_others_added_to_the_tables(served: Database) -> None:
+    served.execute("CREATE FUNCTION mine() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$")
+    served.execute('CREATE TRIGGER "my own" BEFORE INSERT ON horsies_tasks FOR EACH ROW EXECUTE FUNCTION mine()')
+    found = only(look(served), "objects", Severity.WARN)
+    assert found.what == "trigger my own on horsies_tasks is not one of horsies"
+    assert 'DROP TRIGGER "my own" ON horsies_tasks' in found.fix
+    served.execute('DROP TRIGGER "my own" ON horsies_tasks')
+    served.execute("CREATE RULE never AS ON UPDATE TO horsies_heartbeats DO INSTEAD NOTHING")
+    found = only(look(served), "objects", Severity.WARN)
+    assert found.what == "rule never on horsies_heartbeats is not one of horsies"
+    served.execute("DROP RULE never ON horsies_heartbeats")
+    assert trouble(look(served)) == {}
+
+
+def test_row_level_security_that_hides_the_rows(served: Database) -> None:
+    """It does not apply to a superuser, nor to the owner unless it is forced."""
+    served.execute("ALTER TABLE horsies_tasks ENABLE ROW LEVEL SECURITY")
+    assert trouble(look(served)) == {}
+    with accounts(served) as by_role:
+        found = trouble(look(by_role["worker"]))["objects"]
+    assert (found.severity, found.what) == (Severity.WARN, "row-level security of horsies_tasks applies to this role")
 
 
 def test_triggers(served: Database) -> None:

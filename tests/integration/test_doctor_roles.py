@@ -115,6 +115,51 @@ def test_a_producer_sees_too_little_and_is_told_so(accounts: dict[str, str]) -> 
     assert "this role may not read" in bad["rights"].what
 
 
+UNSEEN = {
+    "workers", "dead-workers", "backlog", "groups", "limits", "policies", "unknown-names", "stale",
+    "schedules", "times", "restored",
+}  # fmt: skip
+"""The checks that a producer's rights do not suffice for."""
+
+
+def test_a_role_that_sees_too_little_gets_its_own_exit_code(
+    served: Database, accounts: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    producer = Operator(Database(served.name, accounts["producer"]), capsys)
+    for options in ((), ("--quiet",)):
+        ran = producer("doctor", *options)
+        assert ran.code == 3
+        told = ran.err.removeprefix(f"horsies: {len(UNSEEN)} checks could not be made for lack of rights: ")
+        assert set(told.strip().split(", ")) == UNSEEN
+    document = producer("doctor", "--json")
+    assert document.code == 3
+    assert set(document.json["not_made"]) == UNSEEN
+    assert {one["check"] for one in document.json["findings"] if not one["was_made"]} == UNSEEN
+    viewer = Operator(Database(served.name, accounts["viewer"]), capsys)
+    assert viewer.json("doctor")["not_made"] == []
+    assert viewer("doctor").code == 0
+    served.execute("DROP INDEX ix_horsies_tasks_claim")
+    assert producer("doctor").code == 1  # a problem counts for more
+
+
+@pytest.mark.parametrize("lack", ["USAGE on schema public", "SELECT on table public.horsies_alembic_version"])
+def test_a_stranger_is_told_what_it_lacks_not_that_there_is_nothing(
+    served: Database, accounts: dict[str, str], capsys: pytest.CaptureFixture[str], lack: str
+) -> None:
+    role = urlsplit(accounts["viewer"]).username or ""
+    served.execute(f'REVOKE "{role.removesuffix("_login")}" FROM "{role}"')
+    if lack.startswith("USAGE"):
+        served.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+    stranger = Operator(Database(served.name, accounts["viewer"]), capsys)
+    ran = stranger("doctor")
+    assert ran.code == 3
+    assert f"role {role} lacks {lack}" in ran.out
+    assert "no horsies tables" not in ran.out
+    assert "could not be made for lack of rights: schema, " in ran.err
+    missed = stranger.json("doctor")["not_made"]
+    assert set(missed) >= UNSEEN | {"schema", "quarantine", "reaper", "retention"}
+
+
 def test_the_verbs_of_a_viewer(served: Database, accounts: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     """It lists and shows, without arguments and results; it changes nothing."""
     failed, waiting = factories.task(served, "FAILED", kwargs='{"secret": 1}'), factories.task(served)

@@ -18,7 +18,7 @@ from horsies._pg import listener
 from horsies._pg.driver import Connection, connect
 from horsies._pg.dsn import connect_arguments
 from horsies.config import ResilienceConfig
-from horsies_worker.database.connect import connect_ready
+from horsies_worker.database.connect import DatabaseGone, prepare_database
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
 from horsies_worker.identity import Identity
@@ -162,9 +162,26 @@ async def test_a_bound_that_was_too_short_grows(db: Database) -> None:
                 return False
 
         await eventually_async(succeeded, timeout=10)
-        connection = await connect_ready(app_on(proxy.url, connect_timeout_ms=300), config, timeout_s=None)
-        connection.terminate()
+        await prepare_database(app_on(proxy.url, connect_timeout_ms=300), config, timeout_s=None)
         await session.close()
+
+
+async def test_a_connection_that_breaks_while_a_worker_registers(db: Database) -> None:
+    """The worker begins again, as it does when it cannot connect."""
+    tries: list[int] = []
+
+    async def register(connection: Any) -> None:
+        tries.append(connection.get_server_pid())
+        if len(tries) < 3:
+            db.execute("SELECT pg_terminate_backend(%s)", connection.get_server_pid())
+        await connection.execute("SELECT 1")
+
+    app = app_on(db.url)
+    await prepare_database(app, app.config.broker, register, timeout_s=20)
+    assert len({*tries}) == 3
+    tries.clear()
+    with pytest.raises(DatabaseGone, match="could not be reached"):
+        await prepare_database(app, app.config.broker, register, timeout_s=0)
 
 
 # -- LISTEN ----------------------------------------------------------------------------------------
@@ -222,7 +239,7 @@ async def _open_session(app: Horsies) -> None:
 
 
 async def _get_ready(app: Horsies) -> None:
-    await connect_ready(app, app.config.broker, timeout_s=0)
+    await prepare_database(app, app.config.broker, timeout_s=0)
 
 
 def frames(shown: traceback.TracebackException | None) -> Iterator[traceback.FrameSummary]:

@@ -203,6 +203,47 @@ def test_public_has_nothing(db: Database, roles: dict[str, Database]) -> None:
     assert db.execute(definers.format(f"'{account(roles['stranger'])}'")) == []
 
 
+CALLED_BY_ALL: dict[str, str] = {
+    "horsies_is_count": "reads its arguments only",
+    "horsies_moment_problem": "reads its arguments only",
+    "horsies_policy_is_sound": "reads its arguments only",
+    "horsies_rate_room": "reads its arguments only",
+    "horsies_task_is_sound": "reads its arguments only; every INSERT and UPDATE of the table calls it",
+    "horsies_notify_sent": "notifies, which every account may",
+    "horsies_notify_groups_sent": "notifies, which every account may",
+    "horsies_notify_task_changes": "a trigger's",
+    "horsies_notify_workflow_changes": "a trigger's",
+    "horsies_fall_asleep": "takes advisory locks, which every account may",
+    "horsies_leave_duty": "takes advisory locks, which every account may",
+    "horsies_set_awake": "takes advisory locks, which every account may",
+    "horsies_wait_for_duty": "takes advisory locks, which every account may; reads with the rights of its caller",
+    "horsies_has_late_task": "reads with the rights of its caller",
+    "horsies_claim_grouped": "reads and writes with the rights of its caller",
+    "horsies_send_task": "writes with the rights of its caller",
+    "horsies_send_tasks": "writes with the rights of its caller",
+    "horsies_send_calls": "writes with the rights of its caller",
+}
+"""What PUBLIC may call, and why that gives it nothing (docs/operations/security.md). A new one needs a reason."""
+
+
+def test_what_public_may_call_runs_with_the_rights_of_its_caller(db: Database, roles: dict[str, Database]) -> None:
+    found = db.execute(
+        "SELECT proname::text, prosecdef FROM pg_proc WHERE proname LIKE 'horsies%%'"
+        " AND has_function_privilege('public', oid, 'EXECUTE')"
+    )
+    assert dict(found) == dict.fromkeys(CALLED_BY_ALL, False)
+    nulls = ", ".join(["NULL"] * 11)
+    denied = [
+        f"CALL horsies_send_task('f', 't', '[]', '{{}}', {nulls}, NULL)",
+        f"CALL horsies_send_tasks(ARRAY['f'], ARRAY['t'], ARRAY['[]'], ARRAY['{{}}'], {nulls}, ARRAY['g'])",
+        "SELECT horsies_has_late_task(ARRAY['default'], ARRAY['t'], 0)",
+    ]
+    for role in ("stranger", "viewer"):
+        may_read = role == "viewer"
+        assert len(allowed(roles[role], denied)) == int(may_read), role  # the last one reads what a viewer may see
+    assert db.execute("SELECT id FROM horsies_tasks") == [("a",)]
+
+
 def test_functions_that_only_granted_roles_may_call_at_all(db: Database, roles: dict[str, Database]) -> None:
     """A database whose owner has taken EXECUTE from PUBLIC: the grants name what an INSERT and an UPDATE call."""
     db.execute("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC")

@@ -269,7 +269,6 @@ def test_middleware_sees_the_group(db: Database) -> None:
 def test_the_context_of_a_task_has_its_group() -> None:
     made: dict[str, Any] = {
         "task_id": "t", "task_name": "t", "attempt": 1, "deadline": None, "fencing_token": 1,
-        "emit_progress": lambda _: None, "stop_asked": lambda: False,
     }  # fmt: skip
     assert TaskContext(**made).group is None
     assert TaskContext(**made, group="acme").group == "acme"

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from horsies import cli
-from horsies._command_line import verbs_of
+from horsies._command_line import actions_of, verbs_of
 from tests.support.snippets import code_of
 
 SHELL = (">", "|")
@@ -84,6 +84,48 @@ def test_a_misspelt_word_is_understood(arguments: list[str], meant: str, capsys:
     told = capsys.readouterr().err
     assert code == 2
     assert f"did you mean {meant!r}?" in told, told
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {name for action in actions_of(parser) for name in action.option_strings if name.startswith("--")}
+
+
+def test_no_program_takes_an_abbreviated_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """An abbreviation in a script would change its meaning with the next option of a release."""
+    tried = 0
+    for path, command in cli.parsers().items():
+        for verb, parser in {"": command, **verbs_of(command)}.items():
+            known = options_of(parser)
+            for option in known:
+                short = option[:-1]
+                if short in known or len(short) < 4:
+                    continue
+                with pytest.raises(SystemExit) as stop:
+                    parser.parse_args([short])
+                assert stop.value.code == 2, (path, verb, short)
+                told = capsys.readouterr().err
+                assert "unrecognized arguments" in told or "required" in told, told
+                tried += 1
+    assert tried > 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["tasks", "list", "--data", "x"], "--database-url"),
+        (["migrate", "up", "--sche", "x"], "--schema"),
+        (["tui", "--data", "x"], "--database-url"),
+        (["exporter", "--count=5"], "--count-limit"),
+        (["init", "--frame", "flask"], "--framework"),
+    ],
+)
+def test_an_abbreviation_is_told_the_whole_word(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    assert f"did you mean {meant!r}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["xyzzy"], ["tasks", "xyzzy"], ["tasks", "list", "--xyzzy"]])

@@ -69,8 +69,7 @@ def test_it_is_no_part_of_a_sends_identity(db: Database) -> None:
 
 def around(metadata: str | None) -> TaskContext:
     return TaskContext(
-        task_id="t", task_name="t", attempt=1, deadline=None, fencing_token=1, emit_progress=lambda _: None,
-        stop_asked=lambda: False, metadata_json=metadata,
+        task_id="t", task_name="t", attempt=1, deadline=None, fencing_token=1, metadata_json=metadata,
     )  # fmt: skip
 
 

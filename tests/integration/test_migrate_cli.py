@@ -1,6 +1,7 @@
 """`horsies-migrate` as a person or a script meets it: words on the right stream, and exit codes."""
 
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -242,3 +243,31 @@ def test_sql_and_grants_need_no_database(migrate: Migrate) -> None:
     code, out, err = migrate("grants", "--prefix", "acme_")
     assert (code, err) == (0, "")
     assert 'CREATE ROLE "acme_producer" NOLOGIN' in out
+
+
+@pytest.mark.parametrize("verb", ["up", "grants"])
+@pytest.mark.parametrize(
+    ("prefix", "why"),
+    [
+        ("", "it is empty: the roles would be called producer, worker, viewer and operator"),
+        ("pg_", "PostgreSQL keeps names that begin with pg_ for itself"),
+        ("x\n", "control characters"),
+        ("a$$b", "control characters or $$"),
+        ("x" * 56, "more than the 63 bytes"),
+    ],
+)
+def test_prefixes_that_make_no_names(migrate: Migrate, db: Database, verb: str, prefix: str, why: str) -> None:
+    more = ["--grants"] if verb == "up" else []
+    code, out, err = migrate(verb, *more, "--prefix", prefix, url=db.url if more else None)
+    assert (code, out) == (2, "")
+    assert "argument --prefix" in err
+    assert why in err
+    with pytest.raises(MigrationError, match=re.escape(why)):
+        horsies_schema.grants(prefix=prefix)
+
+
+def test_a_prefix_without_grants_is_refused(migrate: Migrate, empty_db: Database) -> None:
+    code, out, err = migrate("up", "--prefix", "shop_", url=empty_db.url)
+    assert (code, out) == (2, "")
+    assert "--prefix: it names the roles of --grants, which is not given" in err
+    assert horsies_schema.current(empty_db.url) is None

@@ -358,6 +358,22 @@ async def failing(*_: Any) -> None:
     raise OSError("away")
 
 
+async def test_a_search_that_was_refused_ends_no_task_for_the_threshold(db: Database) -> None:
+    """The server may have refused the heartbeats of living workers too; the search itself goes on at every sweep."""
+    task = factories.task(db, "RUNNING", **STALE, task_options="{}")
+    async with reaping(db) as reaper:
+        db.execute("ALTER TABLE horsies_heartbeats RENAME TO elsewhere")
+        await reaper.run_once()
+        db.execute("ALTER TABLE elsewhere RENAME TO horsies_heartbeats")
+        began = time.monotonic()
+        while status(db, task) == "RUNNING":
+            season(reaper)
+            await reaper.run_once()
+            await asyncio.sleep(0.05)
+        assert time.monotonic() - began >= 1.9
+    assert status(db, task) == "FAILED"
+
+
 @pytest.mark.parametrize(
     ("switch", "kept"), [("auto_fail_stale_running", "RUNNING"), ("auto_requeue_stale_claimed", "CLAIMED")]
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from horsies._pg.schema_guard import HEAD_REVISION, REQUIRED_REVISION
 from horsies.errors import SchemaError
 from horsies.operate.doctor import Finding, Severity, examine
 from horsies_schema import MigrationError, environment
-from horsies_worker.database.connect import connect_ready
+from horsies_worker.database.connect import prepare_database
 from tests.support.apps import add_task, async_app_on, make_app
 from tests.support.postgres import Database
 from tests.support.roles import accounts
@@ -20,11 +21,13 @@ from tests.support.roles import accounts
 async def ready(db: Database, *, auto_migrate: bool) -> str:
     """What a worker or a scheduler does first; the revision that it then works with."""
     async with make_app(db, auto_migrate=auto_migrate) as app:
-        connection = await connect_ready(app, app.config.broker, timeout_s=10)
-        try:
-            return await connection.fetchval("SELECT version_num FROM horsies_alembic_version")
-        finally:
-            await connection.close()
+        found: list[str] = []
+
+        async def look(connection: Any) -> None:
+            found.append(await connection.fetchval("SELECT version_num FROM horsies_alembic_version"))
+
+        await prepare_database(app, app.config.broker, look, timeout_s=10)
+        return found[0]
 
 
 def doctor(db: Database) -> Finding:

@@ -372,14 +372,41 @@ async def test_a_refusal_is_told_once_and_not_repeated(db: Database, conn: async
 
 
 async def test_a_held_lock_is_an_outage(db: Database) -> None:
-    """lock_timeout and deadlocks pass; a statement_timeout is somebody's decision."""
+    """While the table cannot be read, it is not known either whether the send had committed."""
     with psycopg.connect(db.url) as other:
         other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
-        for setting, retryable in (("lock_timeout", True), ("statement_timeout", False)):
+        for setting in ("lock_timeout", "statement_timeout"):
             async with async_app_on(f"{db.url}&{setting}=50", resilience={"send_attempts": 1}) as app:
-                with pytest.raises(TaskSendError) as raised:
+                with pytest.raises(TaskSendError, match=rf"{UNKNOWN}.*\.retry\(\) is safe") as raised:
                     await add_task(app).send_async(1)
-                assert raised.value.retryable is retryable
+                assert raised.value.retryable
+
+
+@pytest.mark.parametrize("verb", ["send", "many"])
+@pytest.mark.parametrize("setting", ["lock_timeout", "statement_timeout"])
+async def test_a_send_that_fails_after_its_commit_is_never_called_not_enqueued(
+    db: Database, setting: str, verb: str
+) -> None:
+    """NOTIFY waits for a lock after the rows were committed, and the table is locked before they can be read."""
+    # The lock of NOTIFY is held for the length of a commit only: an advisory lock stands in for it.
+    db.execute(
+        "CREATE OR REPLACE FUNCTION horsies_notify_sent(queue_name text, task_id text) RETURNS boolean LANGUAGE plpgsql"
+        " AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN true; END $$"
+    )
+    url = f"{db.url}&{setting}=1500"
+    async with async_app_on(url, resilience={"send_attempts": 1}) as app:
+        add = add_task(app)
+        with psycopg.connect(db.url) as other:
+            other.execute("SELECT pg_advisory_lock(4711)")
+            sending = asyncio.create_task(add.send_async(1) if verb == "send" else add.send_many_async([(1,), (2,)]))
+            count = 1 if verb == "send" else 2
+            await eventually_async(lambda: factories.count(db) == count)
+            other.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(TaskSendError, match=UNKNOWN) as raised:
+                await sending
+            other.execute("SELECT pg_advisory_unlock(4711)")
+        await raised.value.retry_async()
+        assert factories.count(db) == count
 
 
 async def test_without_tables(empty_db: Database) -> None:

@@ -223,6 +223,11 @@ def test_a_start_in_a_paused_queue(world: World) -> None:
         Struck("pause_queue", "server", 0.0, detail={"queue": "main", "paused": paused, "resumed": resumed})
     )
     assert world.rules() == {"P1"}
+    # the resume of an earlier pause has ended this one too
+    earlier = world.db.value("SELECT (%s::timestamptz + interval '1 ms')::text", paused)
+    first = {"queue": "main", "paused": paused, "resumed": earlier}
+    world.struck.append(Struck("pause_queue", "server", 0.0, detail=first))
+    assert world.rules() == set()
 
 
 def test_tasks_of_a_group_side_by_side(world: World) -> None:

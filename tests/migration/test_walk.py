@@ -292,6 +292,53 @@ def test_a_waiting_migration_lets_the_fleet_pass(db: Database, monkeypatch: pyte
     assert horsies_schema.current(db.url) == horsies_schema.head()
 
 
+def test_an_index_on_the_tasks_is_built_beside_writers_and_beside_other_migrations(db: Database) -> None:
+    """The build waits for a transaction that began before it. Meanwhile tasks are written, and another migration waits
+    for its turn, for which the build must not wait."""
+    horsies_schema.downgrade(db.url, "0029")
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    before = db.value(deadlocks)
+    waiting = (
+        "SELECT 1 FROM pg_stat_progress_create_index WHERE phase LIKE 'waiting for%%' AND datname = current_database()"
+    )
+    with psycopg.connect(db.url) as older, psycopg.connect(db.url, autocommit=True) as writer:
+        older.execute("INSERT INTO horsies_tasks (id, task_name) VALUES ('older', 't')")
+        runs = [threading.Thread(target=horsies_schema.upgrade, args=(db.url,)) for _ in range(2)]
+        runs[0].start()
+        eventually(lambda: db.execute(waiting), describe="the build waits for the older transaction")
+        runs[1].start()
+        writer.execute("SET lock_timeout = '1s'")
+        eventually(
+            lambda: (
+                db.value(
+                    "SELECT count(*) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND application_name = 'horsies-migrate'"
+                )
+                == 2
+            ),
+            describe="the other migration waits",
+        )
+        writer.execute("INSERT INTO horsies_tasks (id, task_name) VALUES ('meanwhile', 't')")
+        older.commit()
+        for run in runs:
+            run.join(timeout=60)
+            assert not run.is_alive()
+    assert db.value(deadlocks) == before
+    with postgres.database() as migrated:
+        assert catalog.dump(db.url) == catalog.dump(migrated.url)
+
+
+def test_the_rest_of_an_interrupted_build_is_replaced(db: Database) -> None:
+    horsies_schema.downgrade(db.url, "0029")
+    db.execute("INSERT INTO horsies_tasks (id, task_name) VALUES ('a', 't'), ('b', 't')")
+    for name in ("ix_horsies_tasks_unsuccessful", "ix_horsies_tasks_error_code_new"):
+        with psycopg.connect(db.url, autocommit=True) as other, pytest.raises(psycopg.errors.UniqueViolation):
+            other.execute(f"CREATE UNIQUE INDEX CONCURRENTLY {name} ON horsies_tasks (task_name)")
+    horsies_schema.upgrade(db.url)
+    with postgres.database() as migrated:
+        assert catalog.dump(db.url) == catalog.dump(migrated.url)
+
+
 def test_a_migration_that_waits_logs_for_whom(
     db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

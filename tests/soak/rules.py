@@ -54,11 +54,12 @@ SELECT t.id, t.status || ', business rows ' || w.written || ', completed attempt
  WHERE t.task_name = 'completes'
    AND (w.written <> (t.status = 'COMPLETED')::int OR a.completed <> w.written
         OR w.attempt IS DISTINCT FROM a.attempt)""",
-    # two tasks of one unique key that live at the same time
+    # two tasks of one unique key that live at the same time. created_at is the start of a transaction, which may have
+    # waited for the end of the other task
     "U1": """
 SELECT a.id, 'beside ' || b.id || ' of key ' || a.unique_key FROM horsies_tasks a JOIN horsies_tasks b
     ON b.task_name = a.task_name AND b.unique_key = a.unique_key AND b.id <> a.id
-   AND b.created_at > a.created_at AND b.created_at < coalesce(a.terminal_at, 'infinity')""",
+   AND b.created_at > a.created_at AND b.created_at < coalesce(a.terminal_at, 'infinity') - interval '5 s'""",
     # one send, two rows
     "L9": """SELECT k, task_name FROM (
               SELECT task_name, coalesce(kwargs::json ->> 'k', kwargs::json -> 'item' ->> 'k') AS k
@@ -246,16 +247,23 @@ def ends_of_workflows(db: Database, sends: Sequence[Mapping[str, Any]]) -> list[
 
 
 def pauses(db: Database, struck: Sequence[Struck]) -> list[Finding]:
-    """Nothing of a paused queue started from a second after the pause on."""
+    """Nothing of a paused queue started from a second after the pause on, until the first resume: that of a pause which
+    began before this one ends both."""
     found: list[Finding] = []
+    done = [fault.detail for fault in struck if fault.kind == "pause_queue" and "resumed" in fault.detail]
     for fault in struck:
         if fault.kind == "pause_queue" and "resumed" in fault.detail:
+            resumed = min(
+                one["resumed"]
+                for one in done
+                if one["queue"] == fault.detail["queue"] and one["resumed"] > fault.detail["paused"]
+            )
             rows = db.execute(
                 "SELECT a.task_id, a.started_at::text FROM horsies_task_attempts a"
                 " JOIN horsies_tasks t ON t.id = a.task_id WHERE t.queue_name = %s"
                 " AND a.started_at > %s::timestamptz + interval '1 second'"
                 " AND a.started_at < %s::timestamptz",
-                fault.detail["queue"], fault.detail["paused"], fault.detail["resumed"],
+                fault.detail["queue"], fault.detail["paused"], resumed,
             )  # fmt: skip
             found += [
                 Finding("P1", task_id, f"started at {at}, in the pause of {fault.detail}") for task_id, at in rows

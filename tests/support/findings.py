@@ -13,8 +13,9 @@ RECOVERY = (
 )
 ALWAYS = (
     "server", "schema", "objects", "rights", "pooler", "notify", "clock", "connections", "xmin",
-    "own-transactions", "locks", "vacuum", "sizes", "workers", "dead-workers", "backlog", "groups", "limits",
-    "policies", "unknown-names", "quarantine", "stale", "reaper", "workflow-clocks", "retention", "schedules", "times",
+    "own-transactions", "locks", "vacuum", "sizes", "restored", "workers", "dead-workers", "backlog", "groups",
+    "limits", "policies", "unknown-names", "quarantine", "stale", "reaper", "workflow-clocks", "retention", "schedules",
+    "times",
 )  # fmt: skip
 """The checks that every examination reports."""
 

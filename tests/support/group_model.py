@@ -185,6 +185,7 @@ class World:
             elif isinstance(move, s.Claim) and not self.is_sent:
                 if self.failures:
                     self.failures -= 1
+                    self.eligible_since.clear()  # a task waits longer by each failure, which is not the plan's fault
                     answer = s.Failed(0.02)
                 else:
                     rows, report = self._claim(move.request)

@@ -83,7 +83,9 @@ WHERE b.id IS NOT NULL OR a.finished_at < a.started_at;
 SELECT 'A5' AS inv, task_id FROM horsies_task_attempts
 WHERE (outcome = 'COMPLETED' AND error_code IS NOT NULL) OR (outcome <> 'COMPLETED' AND error_code IS NULL);
 -- A6 one child process runs one attempt of a sync task at a time (:async_tasks = names of async ones, as a text array);
--- tasks of one call of a batch task have the same name and the same start
+-- tasks of one call of a batch task have the same name and the same start. Times come from the child's clock by an offset
+-- that may be too large by a round trip, and an end is never later than the statement that writes it: two spans whose
+-- statements ran in the other order may overlap by that much
 SELECT 'A6' AS inv, task_id FROM (
   SELECT min(a.task_id) AS task_id, max(a.finished_at) AS finished_at,
          lead(a.started_at) OVER (PARTITION BY a.worker_hostname, a.worker_pid, a.worker_id
@@ -92,7 +94,7 @@ SELECT 'A6' AS inv, task_id FROM (
   WHERE a.outcome <> 'WORKER_FAILURE' AND COALESCE(a.error_code, '') <> 'WORKER_CRASHED'
     AND a.worker_hostname IS NOT NULL AND a.worker_pid IS NOT NULL AND a.worker_id IS NOT NULL
   GROUP BY a.worker_hostname, a.worker_pid, a.worker_id, t.task_name, a.started_at) AS calls
-WHERE next_start < finished_at;
+WHERE next_start < finished_at - interval '50 ms';
 -- A7 cluster cap and per-queue cap were never exceeded (sweep line; crash rows are cut at their last heartbeat)
 WITH e AS (
   SELECT t.queue_name q, a.started_at at, 1 d
@@ -220,7 +222,8 @@ SELECT 'G4' AS inv, w.id FROM horsies_workflows w
 WHERE w.status IN ('COMPLETED','FAILED','CANCELLED')
   AND (w.wake_at IS NOT NULL OR w.ends_as IS NOT NULL
    OR EXISTS (SELECT 1 FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.status = 'WAITING'));
--- G5 the clock of a live run is not later than its earliest one (a worker that looks at it moves it by its lease of 30 s)
+-- G5 the clock of a live run is not later than its earliest one (a worker that looks at it moves it by its lease of 30 s,
+-- perhaps after the transaction of this statement has begun: hence clock_timestamp())
 SELECT 'G5' AS inv, w.id FROM horsies_workflows w
 CROSS JOIN LATERAL (SELECT least(CASE WHEN w.ends_as IS NULL THEN w.deadline END,
                                  CASE WHEN w.status = 'PENDING' AND w.depth = 0 THEN w.start_at END,
@@ -228,7 +231,7 @@ CROSS JOIN LATERAL (SELECT least(CASE WHEN w.ends_as IS NULL THEN w.deadline END
                       FROM horsies_workflow_tasks n WHERE n.workflow_id = w.id AND n.status = 'WAITING'
                        AND (n.kind = 'sleep' OR w.status <> 'PAUSED')) AS clock
 WHERE w.status IN ('PENDING','RUNNING','PAUSED')
-  AND coalesce(w.wake_at, 'infinity') > greatest(clock.at, now() + make_interval(secs => 30)) AND clock.at IS NOT NULL;
+  AND coalesce(w.wake_at, 'infinity') > greatest(clock.at, clock_timestamp() + make_interval(secs => 30)) AND clock.at IS NOT NULL;
 -- S1 schedule bookkeeping
 SELECT 'S1' AS inv, schedule_name FROM horsies_schedule_state
 WHERE next_run_at <= last_run_at OR run_count < 0 OR (run_count > 0 AND (last_run_at IS NULL OR last_task_id IS NULL));

@@ -33,13 +33,13 @@ def main(version: str, command: list[str]) -> int:
     directory = places.directory(f"horsies-pg{version}-")
     account = _account() if os.geteuid() == 0 else None
     try:
-        programs = _programs(version, directory)
+        bin_dir = programs(version, directory)
         if account is not None:
             shutil.chown(directory, account)
 
         def program(name: str, *arguments: str) -> None:
             subprocess.run(
-                [programs / name, "-D", directory / "data", *arguments],
+                [bin_dir / name, "-D", directory / "data", *arguments],
                 user=account, extra_groups=[] if account else None, cwd=directory, check=True,
                 stdout=subprocess.DEVNULL,
             )  # fmt: skip
@@ -56,7 +56,8 @@ def main(version: str, command: list[str]) -> int:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _programs(version: str, directory: Path) -> Path:
+def programs(version: str, directory: Path) -> Path:
+    """The directory of the programs of this version; `directory` is where they are put if npm has to bring them."""
     debian = Path(f"/usr/lib/postgresql/{version}/bin")
     if (debian / "postgres").exists():
         return debian

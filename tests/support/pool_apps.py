@@ -403,6 +403,31 @@ async def _exit_soon() -> None:
 
 
 @app.task
+async def async_forks(how: str) -> Result:
+    """Fork, and let both processes go on: `returns` from the task, `awaits` on the event loop, or `raises`."""
+    pid = os.fork()
+    if pid == 0:
+        if how == "awaits":
+            await asyncio.sleep(60)
+        if how == "raises":
+            raise SystemExit(5)
+        return TaskResult(ok=666)
+    # The event loop goes on while the copy ends, so that a copy with a loop of its own could do harm.
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):  # noqa: ASYNC222  (does not block)
+        await asyncio.sleep(0.001)
+    return TaskResult(ok=7)
+
+
+@app.task
+async def async_steps(path: str, steps: int) -> Result:
+    """Leave one line per step."""
+    for step in range(steps):
+        note(path, str(step))
+        await asyncio.sleep(0)
+    return TaskResult(ok=os.getpid())
+
+
+@app.task
 async def async_blocks(path: str, until: str) -> Result:
     """Block the event loop until a file exists."""
     note(path, "start")

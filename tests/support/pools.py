@@ -20,7 +20,8 @@ from tests.support.waiting import eventually_async
 APP = "tests.support.pool_apps:app"
 ASYNC_TASKS = frozenset(
     {
-        "async_sleep", "async_cleans_up", "async_stubborn", "async_odd", "async_who", "async_blocks", "async_leftovers",
+        "async_sleep", "async_cleans_up", "async_stubborn", "async_odd", "async_forks", "async_steps",
+        "async_who", "async_blocks", "async_leftovers",
     }
 )  # fmt: skip
 

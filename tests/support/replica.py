@@ -1,19 +1,19 @@
 """A real streaming replica of a test's own embedded server, which a test may cut off, stop, start and promote."""
 
-import os
-import subprocess
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+import psutil
 import psycopg
 
 import horsies_schema
 from horsies_schema import embedded
 from horsies_schema.embedded.account import server_account
-from horsies_schema.embedded.binaries import clean_environment, locate
+from horsies_schema.embedded.binaries import locate
 from tests.support import places
+from tests.support.plain_server import own_directory, run_program
 from tests.support.postgres import Database
 from tests.support.waiting import eventually
 
@@ -21,18 +21,16 @@ from tests.support.waiting import eventually
 class Replica:
     """`primary` and `db` are the same database on the two servers."""
 
-    def __init__(self, folder: Path, primary: Database, socket: Path) -> None:
-        self._account = server_account()
-        self._bin = locate(self._account)
+    def __init__(self, folder: Path, primary: Database, socket: Path, primary_data: Path) -> None:
+        self._bin = locate(server_account())
         self._folder, self._data, self._primary_socket = folder, folder / "data", socket
+        self._primary_data = primary_data
         self.primary = primary
         self.db = Database(primary.name, f"postgresql://postgres@/{primary.name}?host={folder}&port=5432")
 
     def make(self) -> None:
         """Copy the primary and stream from it."""
-        self._folder.mkdir()
-        if self._account is not None:
-            os.chown(self._folder, self._account.uid, self._account.gid)
+        own_directory(self._folder)
         copy = (
             "-D",
             str(self._data),
@@ -62,6 +60,22 @@ class Replica:
     def promote(self) -> None:
         self._run("pg_ctl", "promote", "-D", str(self._data))
 
+    @property
+    def url(self) -> str:
+        """Both servers, as producers and workers of a cluster name them."""
+        return (
+            f"postgresql://postgres@/{self.primary.name}?host={self._primary_socket},{self._folder}&port=5432,5432"
+            "&target_session_attrs=read-write"
+        )
+
+    def fail_over(self) -> None:
+        """The primary ends without a word, and the replica leads with what it has."""
+        pid = int((self._primary_data / "postmaster.pid").read_text().splitlines()[0])
+        psutil.Process(pid).send_signal(signal.SIGQUIT)
+        eventually(lambda: not psutil.pid_exists(pid), timeout=20, describe="the end of the primary")
+        self.promote()
+        eventually(lambda: not self.db.value("SELECT pg_is_in_recovery()"), timeout=20, describe="the new primary")
+
     def cut(self) -> None:
         """It no longer receives anything."""
         self._set("primary_conninfo", "host=/nowhere")
@@ -88,15 +102,7 @@ class Replica:
             return False
 
     def _run(self, program: str, *arguments: str) -> None:
-        account = self._account
-        who: dict[str, Any] = {}
-        if account is not None:
-            who = {"user": account.uid, "group": account.gid, "extra_groups": []}
-        done = subprocess.run(
-            [self._bin / program, *arguments], cwd=self._folder, check=False, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment(), **who,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{program} {arguments}: {done.stderr}"
+        run_program(self._bin, self._folder, program, *arguments)
 
 
 @contextmanager
@@ -107,7 +113,7 @@ def replicated() -> Iterator[Replica]:
         primary = Database("queue", server.url_for("queue"))
         horsies_schema.upgrade(primary.url)
         socket = Path(psycopg.conninfo.conninfo_to_dict(server.url)["host"])
-        replica = Replica(place / "replica", primary, socket)
+        replica = Replica(place / "replica", primary, socket, place / "primary" / "data")
         replica.make()
         try:
             yield replica

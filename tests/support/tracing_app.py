@@ -35,7 +35,7 @@ def as_data(span: ReadableSpan) -> dict[str, Any]:
         "parent": span.parent and span.parent.span_id, "links": [link.context.span_id for link in span.links],
         "attributes": dict(span.attributes or {}), "status": span.status.status_code.name,
         "described": span.status.description, "events": [event.name for event in span.events],
-        "start": span.start_time, "end": span.end_time,
+        "start": span.start_time, "end": span.end_time, "whole": span.to_json(),
     }  # fmt: skip
 
 
@@ -95,6 +95,11 @@ def register(app: Horsies) -> SimpleNamespace:
     def fail(password: str) -> Number:
         sentry_sdk.add_breadcrumb(message="about to fail")
         raise LookupError("no such order")
+
+    @app.task("vault")
+    def vault(secret: str) -> TaskResult[str, TaskError]:
+        local = f"local-{secret}"
+        return TaskResult(ok=local.replace("local", "result"))
 
     @app.task("fail_async")
     async def fail_async(password: str) -> Number:

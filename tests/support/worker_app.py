@@ -6,6 +6,7 @@ under test: those survive a SIGKILL, and a lost connection.
 """
 
 import asyncio
+import base64
 import ctypes
 import json
 import os
@@ -89,8 +90,10 @@ def note(path: str, text: str) -> None:
 
 
 def ledger(k: int, run: str, phase: str) -> None:
+    """One line of a run: key, run, phase, pid, time; then the claim's generation and the pid of the worker."""
     folder = Path(os.environ[LEDGER_VARIABLE])
-    note(str(folder / str(os.getpid())), f"{k} {run} {phase} {os.getpid()} {time.time()!r}")
+    claim = current_task().fencing_token
+    note(str(folder / str(os.getpid())), f"{k} {run} {phase} {os.getpid()} {time.time()!r} {claim} {os.getsid(0)}")
 
 
 def hold_gil(seconds: float) -> None:
@@ -264,10 +267,10 @@ def register(app: Horsies) -> SimpleNamespace:
         return TaskResult(ok=len(text) * times)
 
     @app.task("vault", **queue)
-    def vault(secret: str, fails: bool = False) -> Text:
+    def vault(secret: str, fails: bool = False, told: str = "no such order") -> Text:
         local = f"local-{secret}"
         if fails:
-            raise LookupError("no such order")
+            raise LookupError(told)
         return TaskResult(ok=local.replace("local", "result"))
 
     @app.task("log", **queue)
@@ -286,6 +289,23 @@ def register(app: Horsies) -> SimpleNamespace:
     def chaos_retried(k: int, seconds: float = 0.0) -> Number:
         """A crash is tried again; only its first attempt takes `seconds`."""
         return _chaos(k, seconds if current_task().attempt == 1 else 0.0)
+
+    @app.task("gated", **queue)
+    def gated(k: int, gate: str) -> Number:
+        """Runs until the file is there. Never repeated: one start at most."""
+        run = str(uuid.uuid4())
+        ledger(k, run, "start")
+        while not Path(gate).exists():
+            time.sleep(0.01)
+        ledger(k, run, "end")
+        return TaskResult(ok=k * 2)
+
+    @app.task("gated_noise", **queue)
+    def gated_noise(gate: str, size: int) -> Text:
+        """Runs until the file is there, and returns a text that cannot be compressed."""
+        while not Path(gate).exists():
+            time.sleep(0.01)
+        return TaskResult(ok=base64.b85encode(os.urandom(size)).decode())
 
     del started
     return SimpleNamespace(**{name: task for name, task in locals().items() if name not in ("app", "queue")})

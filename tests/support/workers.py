@@ -272,7 +272,7 @@ class Chaos:
         found: list[tuple[int, str, str, int, float]] = []
         for file in self.folder.iterdir():
             for line in file.read_text().splitlines():
-                k, run, phase, pid, at = line.split()
+                k, run, phase, pid, at, *_ = line.split()
                 found.append((int(k), run, phase, int(pid), float(at)))
         return sorted(found, key=lambda line: line[4])
 

@@ -1,5 +1,7 @@
 """Live by notifications, steady while it refreshes, alive when the database is not, unmoved by hostile rows."""
 
+import gc
+import itertools
 import re
 
 import psycopg
@@ -10,8 +12,10 @@ from horsies_tui.app import Dashboard
 from horsies_tui.data.filters import Query
 from horsies_tui.data.lists import LOOK
 from horsies_tui.data.postgres import MAX_CHARS
+from horsies_tui.demo import DemoSource
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.dashboards import (
+    FROZEN,
     dashboard,
     demo,
     go,
@@ -355,3 +359,58 @@ async def test_what_fails_is_on_the_first_screen_and_leads_to_its_tasks(db: Data
         await go(app, pilot, "enter")
         await shows(app, pilot, "name:receipt error:smtp_down")
         assert {row.id for row in seen(app).data.rows} == set(lost)
+
+
+# -- memory: a dashboard is open for days --------------------------------------------------------
+
+
+def alive(name: str) -> int:
+    """How many objects of the class with this name, or of one derived from it, there are."""
+    gc.collect()
+    return sum(any(base.__name__ == name for base in type(one).__mro__) for one in gc.get_objects())
+
+
+async def test_changes_of_the_screen_leave_no_widgets_behind() -> None:
+    """What is on no screen any more must be freed. Textual keeps the StylesCache of the last thousand widgets that it
+    has drawn, so the widgets of a screen must stay the same ones."""
+    async with dashboard(demo()) as (app, pilot):
+        counts: list[tuple[int, int]] = []
+        for _ in range(4):
+            for key in "1257":
+                await go(app, pilot, key)
+                text_of(app)  # a widget that is not drawn leaves nothing behind
+            counts.append((alive("Widget"), alive("StylesCache")))
+        # the first tour makes the screens
+        for before, after in zip(counts[1], counts[-1], strict=True):
+            assert after <= before + 5, counts
+
+
+async def test_the_keys_are_made_anew_only_when_other_keys_are_to_be_shown() -> None:
+    async with dashboard(demo()) as (app, pilot):
+
+        def opens() -> bool:
+            return "Open" in text_of(app).splitlines()[-1]
+
+        await go(app, pilot, "2")
+        keys = list(app.screen.query("FooterKey"))
+        assert opens()
+        await go(app, pilot, "3", "2", "r")
+        assert list(app.screen.query("FooterKey")) == keys
+        await pilot.press("slash")
+        await eventually_async(lambda: not opens(), interval=0.08, describe="the keys of the filter")
+        await pilot.press("escape")
+        await eventually_async(opens, interval=0.08, describe="the keys of the table")
+
+
+async def test_refreshes_leave_no_drawn_cells_behind() -> None:
+    """Most dashboards stay on one screen, and the ages on it change at every refresh."""
+    clock = itertools.count(FROZEN, 5.0)
+    async with dashboard(DemoSource(clock=lambda: next(clock))) as (app, pilot):
+        await go(app, pilot, "2")
+        counts: list[int] = []
+        for _ in range(4):
+            for _ in range(5):
+                await go(app, pilot, "r")
+                text_of(app)
+            counts.append(alive("Segment"))
+        assert counts[-1] <= counts[0] * 1.2, counts

@@ -1,8 +1,6 @@
 """No statement of the dashboard scans the whole table of tasks; each is planned on a filled table."""
 
-import json
 import re
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,39 +9,13 @@ import pytest
 
 from horsies import PostgresConfig
 from horsies_tui.data.filters import Query
-from horsies_tui.data.postgres import PostgresSource
 from horsies_tui.data.windows import WINDOWS
+from tests.support.explaining import ExplainingSource
 from tests.support.large_tables import fill_for_dashboard
 from tests.support.postgres import Database
 
 ROWS = 40_000
 LARGE = {"horsies_tasks", "horsies_task_attempts", "horsies_workflows"}
-
-
-class ExplainingSource(PostgresSource):
-    """Keeps the plan of every statement that it runs."""
-
-    def __init__(self, config: PostgresConfig) -> None:
-        super().__init__(config)
-        self.plans: dict[str, list[Any]] = {}
-        self.statements = {
-            **self.statements,
-            **{
-                f"explain {name}": replace(found, sql=f"EXPLAIN (FORMAT JSON) {found.sql}")
-                for name, found in self.statements.items()
-            },
-        }
-
-    async def read(self, action: Any) -> Any:
-        async def explained(fetch: Any) -> Any:
-            async def run(name: str, *values: Any) -> Any:
-                (row,) = await fetch(f"explain {name}", *values)
-                self.plans.setdefault(name, []).append(json.loads(row["QUERY PLAN"])[0]["Plan"])
-                return await fetch(name, *values)
-
-            return await action(run)
-
-        return await super().read(explained)
 
 
 def scans(plan: dict[str, Any]) -> list[str]:

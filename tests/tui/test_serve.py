@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import psutil
@@ -60,6 +61,10 @@ class Page:
         self._socket = socket
         self._number = 0
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self.asked: dict[str, str] = {}
+        self.loaded: set[str] = set()
+        """The hosts that the page sent a request to: those that answered, and those that did not because there is no
+        network. A request that the policy blocks is not sent."""
         self.received = ""
         """What the page's own connection was sent: the terminal's output."""
 
@@ -68,6 +73,12 @@ class Page:
             told = json.loads(message.data)
             if "id" in told and told["id"] in self._answers:
                 self._answers.pop(told["id"]).set_result(told.get("result", {}))
+            elif told.get("method") == "Network.responseReceived":
+                self.loaded.add(urlsplit(told["params"]["response"]["url"]).netloc)
+            elif told.get("method") == "Network.requestWillBeSent":
+                self.asked[told["params"]["requestId"]] = urlsplit(told["params"]["request"]["url"]).netloc
+            elif told.get("method") == "Network.loadingFailed" and not told["params"].get("blockedReason"):
+                self.loaded.add(self.asked.get(told["params"]["requestId"], ""))
             elif told.get("method") == "Network.webSocketFrameReceived":
                 frame = told["params"]["response"]
                 data = frame["payloadData"]
@@ -136,6 +147,9 @@ async def test_a_browser_shows_the_dashboard_and_takes_its_keys(db: Database, tm
             assert "Cancel" not in page.received
             picture = base64.b64decode((await page.do("Page.captureScreenshot"))["data"])
             assert len(picture) > 20_000, "a page with something on it"
+            assert page.loaded, "the requests of the page were seen"
+            elsewhere = {host for host in page.loaded if host not in (f"localhost:{port}", "")}
+            assert elsewhere == set(), "nothing comes from another host"
     assert db.value("SELECT status FROM horsies_tasks WHERE id = %s", task_id) == "PENDING"
 
 
@@ -228,6 +242,7 @@ async def test_the_printed_address_opens_it_and_leaves_a_cookie(tmp_path: Path) 
                 page = await answer.text()
                 assert answer.status == 200
                 assert answer.headers["X-Frame-Options"] == "DENY"
+                assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
             assert f"ws://{there.host}/ws" in page
             assert there.token not in page
             for path in ("/static/js/textual.js", "/static/css/xterm.css"):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from tests.support.waiting import eventually
 
 GOES_ON_S = 120.0
 SETTLE_S = 2.0
+NEED_CABLES = ("lagged crash", "cut")
 
 
 class Fault(NamedTuple):
@@ -33,6 +35,21 @@ def crash(cluster: Cluster, load: Load) -> tuple[str, str]:
     return node.name, cluster.wait_leader(besides=node.name).name
 
 
+def lagged_crash(cluster: Cluster, load: Load) -> tuple[str, str]:
+    """The leader dies when the standbys have not got its last commits: work goes on while they are cut off. Its own
+    cable is taken down before it dies, or its kernel would send them what waits in its sockets."""
+    node = cluster.wait_leader()
+    with ExitStack() as leader:
+        with ExitStack() as standbys:
+            for other in cluster.nodes.values():
+                if other is not node:
+                    standbys.enter_context(cluster.cut_off(other))
+            _wait_going_on(load)
+            leader.enter_context(cluster.cut_off(node))
+            node.crash()
+        return node.name, cluster.wait_leader(besides=node.name).name
+
+
 def freeze(cluster: Cluster, load: Load) -> tuple[str, str]:
     """The old leader wakes when another one leads and work goes on, and believes for a moment that it leads."""
     node = cluster.wait_leader()
@@ -51,7 +68,7 @@ def cut(cluster: Cluster, load: Load) -> tuple[str, str]:
 
 
 KINDS: dict[str, Callable[[Cluster, Load], tuple[str, str]]] = {
-    "switch-over": switch_over, "crash": crash, "freeze": freeze, "cut": cut,
+    "switch-over": switch_over, "crash": crash, "lagged crash": lagged_crash, "freeze": freeze, "cut": cut,
 }  # fmt: skip
 
 

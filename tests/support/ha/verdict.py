@@ -1,10 +1,13 @@
 """Judges a run: what was acknowledged must be there and have ended, what was refused must not be there, and no task may
-have run twice. In async mode losses and doubles are counted; in sync mode each of them fails the run."""
+have run twice or failed. In sync mode each of these fails the run; in async mode, those that the lost moments of a dead
+leader do not explain (`evidence.py`)."""
 
 import statistics
+from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.support import invariants
+from tests.support.ha.evidence import Story, explain, write
 from tests.support.ha.faults import Fault, pause_of
 from tests.support.ha.load import Load
 from tests.support.postgres import Database
@@ -26,6 +29,7 @@ class Verdict:
     dishonest: list[str] = field(default_factory=list)
     """Ids of tasks that exist although their send said that they are not enqueued."""
     failed: int = 0
+    stories: list[Story] = field(default_factory=list[Story])
     violations: list[invariants.Violation] = field(default_factory=list)
     pauses: dict[str, list[float]] = field(default_factory=dict)
     slowest_send_s: float = 0.0
@@ -33,7 +37,9 @@ class Verdict:
     @property
     def is_good(self) -> bool:
         clean = not self.violations and not self.dishonest
-        return clean and (self.mode == "async" or not (self.lost or self.doubled))
+        if self.mode == "async":
+            return clean and all(story.is_allowed for story in self.stories)
+        return clean and not (self.lost or self.doubled or self.stories)
 
     def lines(self) -> list[str]:
         told = [
@@ -46,8 +52,11 @@ class Verdict:
         ]
         for kind, pauses in self.pauses.items():
             told.append(f"  {kind:24} {len(pauses):6} {statistics.median(pauses):8.1f} {max(pauses):8.1f}")
-        told += [f"lost: {self.lost[:20]}"] if self.lost else []
-        told += [f"doubled: {self.doubled[:20]}"] if self.doubled else []
+        causes = Counter(f"{story.what}: {story.cause}" for story in self.stories)
+        told += [f"{count} {cause}" for cause, count in causes.most_common()]
+        # those that must not be come first
+        for story in sorted(self.stories, key=lambda story: story.is_allowed)[:20]:
+            told += story.lines()
         told += [f"refused but there: {self.dishonest[:20]}"] if self.dishonest else []
         told += [f"violations: {self.violations[:20]}"] if self.violations else []
         return told
@@ -84,6 +93,8 @@ def judge(db: Database, load: Load, faults: list[Fault], mode: str) -> Verdict:
     refused = [task_id for task_id, word in last_words.items() if word == "refused"]
     verdict.dishonest = [row[0] for row in db.execute("SELECT id FROM horsies_tasks WHERE id = ANY (%s)", refused)]
     verdict.failed = db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'FAILED'")
+    verdict.stories = explain(db, load, faults, acknowledged)
+    write(load.folder / "evidence.json", verdict.stories, faults)
     starts = load.starts()
     for at, fault in enumerate(faults):
         until = faults[at + 1].began if at + 1 < len(faults) else starts[-1]

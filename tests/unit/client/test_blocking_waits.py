@@ -44,8 +44,7 @@ def app() -> Iterator[Horsies]:
 def inside(name: str) -> Iterator[None]:
     """As a worker runs a task of this name."""
     context = TaskContext(
-        task_id=new_id(), task_name=name, attempt=1, deadline=None, fencing_token=1, emit_progress=lambda _: None,
-        stop_asked=lambda: False,
+        task_id=new_id(), task_name=name, attempt=1, deadline=None, fencing_token=1,
     )  # fmt: skip
     token = enter_task(context)
     try:

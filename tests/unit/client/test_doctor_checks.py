@@ -1,13 +1,13 @@
 """The doctor's checks on facts that a test server does not come by: clocks, slots, full queues, ancient servers."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 import pytest
 
 from horsies import Finding, PostgresConfig, Severity
-from horsies.operate.doctor import server, work
+from horsies.operate.doctor import restored, server, work
 from horsies.operate.doctor.examination import CHECKS, findings, unreachable
 from horsies.operate.doctor.finding import Facts, Pooler, Unavailable
 
@@ -133,3 +133,65 @@ def test_why_it_cannot_be_reached(error: Exception, fix: str) -> None:
     assert finding.severity is Severity.PROBLEM
     assert fix in finding.fix
     assert "hunter2" not in finding.what
+
+
+# -- a restored database -------------------------------------------------------------------------
+
+SIGNS = {
+    "newest": datetime(2026, 1, 31, 12, tzinfo=UTC), "silence": timedelta(hours=3), "up_for": timedelta(minutes=5),
+    "timeline": 1, "is_copied": False, "waiting": 0, "slots": 0, "keys": 0, "runs": 0, "waits": 0,
+}  # fmt: skip
+FLIGHT = [{"queue_name": "mail", "claimed_by_worker_id": "one", "claimed": 1, "running": 2}]
+TARGET = {"history": "1\t0/3000000\tno recovery target specified\n2\t0/5000000\tbefore 2026-01-31 12:00:00+00\n"}
+
+
+def told_of_restore(change: dict[str, Any], history: Any = None, flight: Any = ()) -> Finding:
+    found = {"history": None, "age": None} if history is None else {"age": timedelta(minutes=4), **history}
+    return one(
+        restored.restored,
+        facts(
+            restore_facts=[{**SIGNS, **change}],
+            timeline_history=Unavailable("no", hidden=True) if history == {} else [found],
+            in_flight_counts=flight,
+            waiting_pairs=[],
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "history", "flight", "severity", "told"),
+    [
+        ({"newest": None}, None, (), Severity.OK, "no worker has worked"),
+        ({"silence": timedelta(seconds=2)}, None, FLIGHT, Severity.OK, "no sign that"),
+        ({"up_for": timedelta(days=9)}, None, FLIGHT, Severity.OK, "no sign that"),  # workers died, nothing else
+        ({}, None, (), Severity.OK, "no sign that"),  # workers were stopped, and the server restarted
+        ({}, None, FLIGHT, Severity.WARN, "after a restored snapshot, or after an outage of everything"),
+        ({"timeline": 7}, {}, (), Severity.OK, "no sign that"),
+        ({"timeline": 7, "waiting": 3}, {}, (), Severity.WARN, "on timeline 7: it was once restored or promoted"),
+        ({"timeline": 2, "waiting": 3}, {"history": "1\t0/3\tno recovery target specified\n"}, (), Severity.WARN,
+         "which a promotion or a recovery without a target began since"),
+        ({"timeline": 3}, TARGET, FLIGHT, Severity.PROBLEM, "(before 2026-01-31 12:00:00+00)"),
+        ({"timeline": 3}, TARGET, (), Severity.WARN, "the last sign of a worker is 3 h old (2026-01-31 12:00:00 UTC)"),
+        ({"timeline": 3, "silence": timedelta()}, TARGET, (), Severity.WARN, "4 m ago"),
+        ({"timeline": 3, "silence": timedelta()}, {**TARGET, "age": timedelta(days=2)}, (), Severity.OK, "no sign"),
+        # a timeline that began before workers wrote for the last time says nothing
+        ({"timeline": 3, "waiting": 3}, {**TARGET, "age": timedelta(days=2)}, (), Severity.OK, "no sign"),
+        ({"timeline": 3}, {**TARGET, "age": timedelta(days=2)}, FLIGHT, Severity.WARN, "an outage of everything"),
+        ({"is_copied": True, "up_for": timedelta(days=9)}, None, FLIGHT, Severity.PROBLEM, "the rows were copied"),
+    ],
+)  # fmt: skip
+def test_restored(change: dict[str, Any], history: Any, flight: Any, severity: Severity, told: str) -> None:
+    finding = told_of_restore(change, history, flight)
+    assert finding.severity is severity
+    assert told in finding.what
+    assert bool(finding.fix) is (severity is not Severity.OK)
+
+
+def test_a_restored_database_tells_what_it_holds() -> None:
+    change = {"is_copied": True, "waiting": 100_000, "slots": 1, "keys": 2, "runs": 4, "waits": 1}
+    finding = told_of_restore(change, flight=FLIGHT)
+    assert finding.what.endswith(
+        "The rows as they were then: 3 tasks in flight, at least 100,000 tasks waiting, 1 schedule with slots since, "
+        "2 unique keys in time, 4 unfinished workflows, 1 wait for signals"
+    )
+    assert "`horsies queues pause mail`" in finding.fix

@@ -1,11 +1,13 @@
 """`horsies init`: which names it takes, what it writes, and that it never overwrites or leaves half a project."""
 
 import os
+import re
 import signal
 import sys
 import threading
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -70,7 +72,11 @@ def test_a_directory_suggests_a_name(directory: str, name: str) -> None:
         ("template1", "PostgreSQL"),
         ("public", "PostgreSQL"),
         ("pg_shop", "PostgreSQL"),
+        ("postgres", "means PostgreSQL"),
+        ("postgresql", "means PostgreSQL"),
+        ("asyncio", "standard library"),
         ("django", "would hide"),
+        ("prometheus_client", "would hide"),
         ("click", "would hide"),
         ("numpy", "would hide"),
     ],
@@ -109,6 +115,35 @@ def test_a_bad_name_is_explained_and_nothing_is_written(tmp_path: Path, capsys: 
         cli.main(["init", "x", "--framework", "rails"])
     assert ended.value.code == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("framework", ["flask", "fastapi", "django"])
+def test_the_name_of_a_framework_was_meant_as_one(framework: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", framework]) == 2
+    assert capsys.readouterr().err.endswith(f"; for a project with {framework}: --framework {framework}\n")
+
+
+def test_the_name_of_postgresql_is_no_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["init", "postgres"]) == 2
+    told = capsys.readouterr().err
+    assert "'postgres', by the directory's name, means PostgreSQL" in told
+    assert "horsies-migrate up" in told
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main(["init", "postgres", "--name", "shop"]) == 0
+
+
+def test_every_dependency_of_the_packages_is_refused() -> None:
+    """Each import package that a distribution of horsies requires, its extras included."""
+    known = packages_distributions()
+    required = {
+        re.split(r"[\s<>=!;\[(]", line)[0].lower()
+        for name in ("horsies-client", "horsies-worker", "horsies-schema", "horsies-tui")
+        for line in requires(name) or ()
+    }
+    provided = {module for module, names in known.items() if {one.lower() for one in names} & required}
+    assert provided >= {"asyncpg", "alembic", "textual"}
+    allowed = {one for one in provided if one.isidentifier() and problem_with(one) is None}
+    assert allowed == set()
 
 
 # -- contents ------------------------------------------------------------------------------------

@@ -37,8 +37,7 @@ def job(name: str, kwargs: str) -> Job:
 def call(app: Horsies, name: str, kwargs: str) -> Outcome:
     executor = Executor(app)
     context = TaskContext(
-        task_id="t", task_name=name, attempt=1, deadline=None, fencing_token=1, emit_progress=lambda _: None,
-        stop_asked=lambda: False,
+        task_id="t", task_name=name, attempt=1, deadline=None, fencing_token=1,
     )  # fmt: skip
     if name.endswith("_async"):
         return asyncio.run(executor.call_async(job(name, kwargs), context))

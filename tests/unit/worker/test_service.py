@@ -19,12 +19,13 @@ class Counting(Service):
         super().__init__(session, ResilienceConfig(reconnect_initial_ms=10), interval_s)
         self.runs = 0
         self.failures = 0
+        self.error: type[Exception] = ConnectionError
 
     async def run_once(self) -> None:
         self.runs += 1
         if self.failures:
             self.failures -= 1
-            raise ConnectionError("as the test wanted")
+            raise self.error("as the test wanted")
 
 
 async def turn(times: int = 1) -> None:
@@ -60,3 +61,22 @@ async def test_a_wake_up_does_it_now_and_an_error_does_it_again() -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_same_unexpected_error_has_one_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """A table that is missing for an hour must not fill the log with tracebacks."""
+    service = Counting(interval_s=0.001)
+    service.error, service.failures = KeyError, 4
+    running = asyncio.create_task(service.run())
+    async with asyncio.timeout(30):
+        while service.failures:
+            await asyncio.sleep(0.005)
+        service.error, service.failures = ValueError, 1
+        while service.failures:
+            await asyncio.sleep(0.005)
+    running.cancel()
+    await asyncio.wait({running})
+    told = [(record.getMessage().partition(";")[0], record.exc_info is not None) for record in caplog.records]
+    again = ("counting failed unexpectedly once more: KeyError: 'as the test wanted'", False)
+    first = ("counting failed unexpectedly", True)
+    assert told == [first, again, again, again, first]
