@@ -76,6 +76,16 @@ class Node:
                 },
             )  # fmt: skip
 
+    def url(self, database: str) -> str:
+        return f"postgresql://postgres@{self.place.host}:{self.place.port}/{database}?connect_timeout=3"
+
+    def has_database(self, name: str) -> bool:
+        try:
+            with psycopg.connect(self.url(name)):
+                return True
+        except psycopg.OperationalError:
+            return False
+
     def postmaster(self) -> int | None:
         try:
             pid = int((self.data / "postmaster.pid").read_text().splitlines()[0])
@@ -118,9 +128,8 @@ class Node:
 
 def _followers(leader: Node) -> int:
     """The standbys that have nearly all of the leader's log: what Patroni says of them is a few seconds old."""
-    url = f"postgresql://postgres@{leader.place.host}:{leader.place.port}/postgres?connect_timeout=3"
     try:
-        with psycopg.connect(url) as connection:
+        with psycopg.connect(leader.url("postgres")) as connection:
             row = connection.execute(
                 "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
                 " AND pg_current_wal_lsn() - replay_lsn < 1000000"
@@ -192,6 +201,14 @@ class Cluster:
 
     def tails(self) -> str:
         return "\n".join(f"-- {node.name}\n{node.log.read_text()[-2000:]}" for node in self.nodes.values())
+
+    def create_database(self, name: str) -> None:
+        """A driver that is given all hosts asks them in turn, and gives up at one that says that there is no such
+        database: a standby that has the leader's log, and has not replayed it yet."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        for node in self.nodes.values():
+            eventually(lambda one=node: one.has_database(name), timeout=UP_S, describe=f"{name} on {node.name}")
 
     # -- what is done to them ---------------------------------------------------------------------
 

@@ -4,8 +4,6 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psycopg
-
 import horsies_schema
 from tests.support.ha.cluster import cluster
 from tests.support.ha.faults import NEED_CABLES, Fault, inflict, pause_of
@@ -28,8 +26,7 @@ def run(kinds: Sequence[str], mode: str, folder: Path, tell: Callable[[str], Non
             tell(f"no network namespaces here (they need root and iproute2): left out: {', '.join(NEED_CABLES)}")
             kinds = [kind for kind in kinds if kind not in NEED_CABLES]
         with cluster(net, folder, mode) as nodes:
-            with psycopg.connect(nodes.url("postgres"), autocommit=True) as connection:
-                connection.execute("CREATE DATABASE queue")
+            nodes.create_database("queue")
             db = Database("queue", nodes.url("queue"))
             horsies_schema.upgrade(db.url)
             tell(f"the cluster is up in {mode} mode: {db.url}")
