@@ -151,16 +151,24 @@ def test_a_worker_that_lives_through_the_restore(tmp_path: Path) -> None:
     with archived() as (server, db):
         chaos = Chaos(db, tmp_path)
         with tasks_on(db) as tasks, worker(db, folder=tmp_path, processes=4) as one:
+
+            def gated(gate: str) -> TaskHandle[Any]:
+                (key,) = chaos.new_keys(1)
+                handle = tasks.gated.send(key, str(tmp_path / gate))
+                chaos.sent([handle], [key])
+                return handle
+
             eventually(lambda: db.value(HAS_BEATEN), timeout=20)
-            (ended,) = chaos.send(tasks.chaos, 1, 2.0)
+            ended = gated("of ended")
             eventually(lambda: runs(chaos, ended, "start"), timeout=20)
             as_process("queues", "pause", "default", url=db.url)
-            (forgotten,) = chaos.send(tasks.chaos, 1, 6.0)
+            forgotten = gated("of forgotten")
             target = moment(db)
+            (tmp_path / "of ended").touch()
             as_process("queues", "resume", "default", url=db.url)
             eventually(lambda: runs(chaos, forgotten, "start"), timeout=20)
             assert ended.get(LONG_MS).is_ok()
-            (gone,) = chaos.send(tasks.chaos, 1, 6.0)
+            gone = gated("of gone")
             eventually(lambda: runs(chaos, gone, "start"), timeout=20)
             one.freeze()
             try:
@@ -171,11 +179,15 @@ def test_a_worker_that_lives_through_the_restore(tmp_path: Path) -> None:
                 one.thaw()
             # Its run of `gone` belongs to no row. Its run of `forgotten` goes on under the new claim, or a heartbeat
             # stops it first, and the task runs anew. It has the end of `ended`, and writes it again.
+            eventually(lambda: statuses(db)[forgotten.task_id] == "RUNNING", timeout=40)
+            (tmp_path / "of forgotten").touch()
             eventually(lambda: set(statuses(db).values()) == {"COMPLETED"}, timeout=40)
             assert statuses(db).keys() == {ended.task_id, forgotten.task_id}
-            assert runs(chaos, gone, "end") == []
             assert runs(chaos, forgotten, "end") == runs(chaos, forgotten, "start")[-1:]
             assert len(runs(chaos, ended, "start")) == 1
+            one.wait_for_log(f"task {gone.task_id} (gated) attempt 1: CLAIM_LOST, stopping it", timeout=20)
+            (tmp_path / "of gone").touch()
             assert tasks.add.send(1, 2).get(LONG_MS).ok == 3
+            assert runs(chaos, gone, "end") == []
             del chaos.keys[gone.task_id]
         chaos.check(allowed=["L4", "L5", "L6"])

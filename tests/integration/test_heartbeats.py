@@ -7,12 +7,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from horsies import ResilienceConfig, RetryPolicy
@@ -32,7 +33,7 @@ from tests.support.apps import make_app
 from tests.support.chaosproxy import ChaosProxy, Mode
 from tests.support.factories import NOW
 from tests.support.hands import Hands, end_of, moment
-from tests.support.postgres import Database
+from tests.support.postgres import Database, waits_for_a_lock
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.shared_database
@@ -291,6 +292,24 @@ async def test_a_claim_that_is_being_started_is_not_lost(db: Database) -> None:
         assert await hands.start([{"id": task, "claim_generation": 1}]) == {task: "RUNNING"}
         await watch.heartbeats.run_once()
         assert (watch.pool.abandoned, len(watch.buffer)) == ([], 1)
+
+
+async def test_what_was_claimed_again_while_the_beat_was_under_way_is_not_stopped(db: Database) -> None:
+    """The database was set back, so the heartbeat finds nothing; the next claim has the generation of the first one."""
+    async with watching(db) as watch:
+        task = watch.hold()
+        await watch.heartbeats.run_once()
+        watch.wait()
+        with psycopg.connect(db.url) as restoring:
+            restoring.execute("LOCK TABLE horsies_tasks")
+            beat = asyncio.create_task(watch.heartbeats.run_once())
+            await eventually_async(lambda: waits_for_a_lock(db), timeout=10)
+            (claimed,) = watch.owned
+            watch.owned.add([replace(claimed)])
+            restoring.execute("UPDATE horsies_tasks SET claim_generation = 0")
+        await beat
+        assert watch.pool.abandoned == []
+        assert watch.owned.get(task) is not None
 
 
 async def test_beats_do_not_wait_for_a_locked_row(db: Database) -> None:

@@ -123,7 +123,11 @@ class Dispatcher:
                 "asynchronous standby or a restore; it is claimed again, and %s", job.task_id, job.task_name,
                 "goes on" if goes_on else "its former run is stopped", extra=about(job.task_id, job.task_name),
             )  # fmt: skip
-            if not goes_on:
+            if goes_on:
+                self.owned.add(
+                    [task]
+                )  # a heartbeat that is under way knows the former claim, and must not stop this one
+            else:
                 self.pool.abandon(former.task_id, former.generation)
                 self.buffer.drop([former.task_id])
                 self.owned.drop([former])

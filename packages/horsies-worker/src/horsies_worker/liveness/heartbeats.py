@@ -13,7 +13,7 @@ from horsies.events import ResultDropped
 from horsies_worker.child.jobs import Job
 from horsies_worker.children.pool import ChildPool
 from horsies_worker.claim.buffer import Buffer
-from horsies_worker.claim.claimed_task import OwnedTasks
+from horsies_worker.claim.claimed_task import ClaimedTask, OwnedTasks
 from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.finalizer import Finalizer
@@ -176,14 +176,16 @@ class Heartbeats(Service):
         }
         beats: list[tuple[Any, ...]] = [(*key, "runner", *children.get(key, (None, ""))) for key in due]
         beats += [(*key, "claimer", self._queries.identity.pid, "") for key in claims]
+        before = {key: self._owned.find(*key) for key in (*due, *claims)}
         owned = await self._session.run(lambda connection: self._queries.beat(connection, beats))
         await self._leases.renew(claims, now)
         self._times.sent(due, now)
         lost = [running.get(key) or waiting.get(key) for key in (*due, *claims) if key[0] not in owned]
         if jobs := [job for job in lost if job is not None]:
-            await self._drop_lost(jobs)
+            await self._drop_lost(jobs, before)
 
-    async def _drop_lost(self, jobs: Sequence[Job]) -> None:
+    async def _drop_lost(self, jobs: Sequence[Job], before: Mapping[Key, ClaimedTask | None]) -> None:
+        """`before`: what this worker owned when the heartbeats were sent."""
         keys = [(job.task_id, job.generation) for job in jobs]
         sure = await self._session.run(lambda connection: self._queries.confirm_lost(connection, keys))
         jobs = [job for job in jobs if job.task_id in sure]
@@ -193,12 +195,16 @@ class Heartbeats(Service):
         leaving = {end.task_id for end in self._finalizer.unwritten()} | self._finalizer.returning()
         waiting = {task.job.task_id for task in self._buffer.waiting()}
         for job in jobs:
-            if self._owned.find(job.task_id, job.generation) is None or job.task_id in leaving | completed:
+            key = (job.task_id, job.generation)
+            task = self._owned.find(*key)
+            if task is None or job.task_id in leaving | completed:
                 continue  # the task ended, or went back to the queue, while the heartbeat was under way
+            if task is not before[key]:
+                continue  # it was claimed again under the same generation meanwhile, of a database that was restored
             has_begun = job.task_id not in waiting
             self._stop(job, "CLAIM_LOST, stopping it", has_begun=has_begun)
             if has_begun:
-                self._finalizer.recent.ran((job.task_id, job.generation))
+                self._finalizer.recent.ran(key)
             self._buffer.drop([job.task_id])
 
     def _stop_retryable(self) -> None:
