@@ -25,6 +25,7 @@ WITHOUT_TARGET: Final = frozenset({"kill_scheduler", "pause_queue", "pause_workf
 """These may come while the server is struck."""
 ORPHANS_S: Final = 5.0
 """Children are gone this long after their parent, on a busy machine; the promise is two seconds."""
+PATIENCE_S: Final = 60.0
 WRITES: Final = (r"INSERT INTO horsies_task_attempts", r"UPDATE horsies_tasks", r"^COMMIT")
 SENDS: Final = (r"CALL|horsies_send|INSERT INTO horsies_tasks", r"INSERT INTO horsies_workflows|COMMIT")
 STORM: Final = 30
@@ -258,8 +259,9 @@ def pause_workflows(field: Field, fault: Fault, slot: None) -> dict[str, Any]:
 
     async def work() -> dict[str, Any]:
         async with soak_app.build(field.server.db.url) as app:
-            found = field.server.db.execute(
-                "SELECT id FROM horsies_workflows WHERE status = 'RUNNING' AND depth = 0 ORDER BY random() LIMIT 5"
+            found = await _ask(
+                field,
+                "SELECT id FROM horsies_workflows WHERE status = 'RUNNING' AND depth = 0 ORDER BY random() LIMIT 5",
             )
             handles = [app.workflow_handle(row[0]) for row in found]
             paused = [handle for handle in handles if await _insist(handle.pause_async)]
@@ -292,6 +294,18 @@ async def _insist(work: Callable[[], Any]) -> Any:
     from tests.soak.producer import insist
 
     return await insist(work)
+
+
+async def _ask(field: Field, question: str) -> list[Any]:
+    """Repeat until the server answers: another fault may have stopped it, or may hold all its connections."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await asyncio.to_thread(field.server.db.execute, question)
+        except psycopg.OperationalError:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(0.2)
 
 
 STRIKES: Final[Mapping[str, Callable[[Field, Fault, Any], dict[str, Any] | None]]] = {
