@@ -291,6 +291,15 @@ def test_a_wrong_value_is_refused(arguments: list[str], capsys: pytest.CaptureFi
     assert arguments[-1].partition("=")[0].removeprefix("--") in capsys.readouterr().err.rpartition("error: ")[2]
 
 
+@pytest.mark.parametrize("closed", ["", "<&-"], ids=["no terminal", "no standard input"])
+def test_without_a_terminal_it_says_what_to_use(closed: str) -> None:
+    command = ["sh", "-c", f'exec "$0" -m horsies_tui --demo {closed}', sys.executable]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the dashboard needs a terminal" in done.stderr
+    assert "horsies top" in done.stderr
+
+
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -37,6 +37,13 @@ def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
         return 2
     if options.serve is not None:
         return _serve(options, config, prog)
+    if not _has_terminal():
+        print(
+            f"{prog}: the dashboard needs a terminal, and standard input or standard error is none; `horsies top` "
+            "prints its figures anywhere, and --serve shows it in a browser",
+            file=sys.stderr,
+        )
+        return 2
     from horsies_tui.app import Dashboard
 
     if config is None:
@@ -50,6 +57,13 @@ def run(argv: Sequence[str], prog: str = "horsies tui") -> int:
     app = Dashboard(source, read_only=options.read_only, refresh_s=options.refresh, is_demo=options.demo)
     app.run()
     return app.return_code or 0
+
+
+def _has_terminal() -> bool:
+    """Without one, Textual would wait for keys from a file, at a third of a processor. It draws on standard error."""
+    if "TEXTUAL_DRIVER" in os.environ:  # as in a browser
+        return True
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
 def build_script_parser() -> Parser:
