@@ -17,7 +17,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,7 +93,12 @@ class WorkerProcess:
 
     def children(self) -> list[psutil.Process]:
         """The processes that run tasks: the children of the template."""
-        return [process for process in self.offspring() if process.ppid() != self.pid]
+        found: list[psutil.Process] = []
+        for process in self.offspring():
+            with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
+                if process.ppid() != self.pid:
+                    found.append(process)
+        return found
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
