@@ -2,12 +2,14 @@
 
     pip install cryptography
     export PAYLOAD_KEYS="2026b=$(python -c 'import os; print(os.urandom(32).hex())')"
+    export PAYLOAD_FINGERPRINT_KEY="$(python -c 'import os; print(os.urandom(32).hex())')"
     horsies worker encrypted_payloads:app
     python encrypted_payloads.py
 
 To rotate: deploy `PAYLOAD_KEYS="2026b=...,2026c=..."` everywhere, so that every process can read the new key. Then
 deploy it as `"2026c=...,2026b=..."`: the first key encrypts. Remove an old key when no row needs it any more, which is
-after the retention of tasks and workflows.
+after the retention of tasks and workflows. PAYLOAD_FINGERPRINT_KEY stays: with another one, repeated sends and the
+keys of `unique_by_args` are not recognised any more.
 """
 
 import hmac
@@ -41,13 +43,12 @@ class AesGcmCodec(PayloadCodec):
 
     name = "aes-gcm"
 
-    def __init__(self, keys: Mapping[str, bytes]) -> None:
+    def __init__(self, keys: Mapping[str, bytes], fingerprint_key: bytes) -> None:
         if not keys:
             raise ValueError("AesGcmCodec needs at least one key")
         self._ciphers = {key_id: AESGCM(key) for key_id, key in keys.items()}
         self._first = next(iter(keys))
-        # of the first key only: a send that is repeated across a rotation is another send
-        self._hash_key = hmac.digest(keys[self._first], b"horsies fingerprint", "sha256")
+        self._fingerprint_key = fingerprint_key
 
     def encode(self, data: bytes, context: PayloadContext) -> bytes:
         nonce, key_id = os.urandom(_NONCE_BYTES), self._first.encode()
@@ -63,7 +64,7 @@ class AesGcmCodec(PayloadCodec):
         return cipher.decrypt(rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], context.associated_data)
 
     def fingerprint(self, digest: bytes) -> str:
-        return hmac.digest(self._hash_key, digest, "sha256").hex()
+        return hmac.digest(self._fingerprint_key, digest, "sha256").hex()
 
 
 def keys_from(text: str) -> dict[str, bytes]:
@@ -72,10 +73,11 @@ def keys_from(text: str) -> dict[str, bytes]:
     return {key_id.strip(): bytes.fromhex(key) for key_id, _, key in pairs}
 
 
+aes_gcm = AesGcmCodec(keys_from(os.environ["PAYLOAD_KEYS"]), bytes.fromhex(os.environ["PAYLOAD_FINGERPRINT_KEY"]))
 app = Horsies(
     AppConfig(
-        PostgresConfig(),  # DATABASE_URL
-        payload_codec=chain(ZlibCodec(), AesGcmCodec(keys_from(os.environ["PAYLOAD_KEYS"]))),
+        PostgresConfig(),  # HORSIES_DATABASE_URL
+        payload_codec=chain(ZlibCodec(), aes_gcm),
     )
 )
 

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,8 @@ def test_encrypted_payloads(db: Database, tmp_path: Path) -> None:
     @contextmanager
     def letters(keys: str) -> Iterator[Any]:
         """The example in a process of its own module, with these keys."""
-        os.environ.update(PAYLOAD_KEYS=keys, HORSIES_DATABASE_URL=db.url)
+        given = {"PAYLOAD_KEYS": keys, "HORSIES_DATABASE_URL": db.url, "PAYLOAD_FINGERPRINT_KEY": "33" * 32}
+        os.environ.update(given)
         spec = importlib.util.spec_from_file_location("encrypted_payloads", EXAMPLES / "encrypted_payloads.py")
         assert spec is not None
         assert spec.loader is not None
@@ -126,16 +128,24 @@ def test_encrypted_payloads(db: Database, tmp_path: Path) -> None:
         try:
             spec.loader.exec_module(module)
         finally:
-            del os.environ["PAYLOAD_KEYS"], os.environ["HORSIES_DATABASE_URL"]
+            for name in given:
+                del os.environ[name]
         with module.app:
             yield module
 
+    once: dict[str, Any] = {"unique_by_args": True, "unique_for": timedelta(minutes=10)}
     with letters(old) as before:
+        first = before.write_letter.with_options(**once).send("Eve", "all is well")
         kept, waiting = before.write_letter.send("Ada", "all is well"), before.write_letter.send("Ada", "")
         with (
-            working(db, tmp_path, "encrypted_payloads:app", PAYLOAD_KEYS=f"{new},{old}"),  # the keys were rotated
+            # the keys were rotated
+            working(
+                db, tmp_path, "encrypted_payloads:app", PAYLOAD_KEYS=f"{new},{old}", PAYLOAD_FINGERPRINT_KEY="33" * 32
+            ),
             letters(f"{new},{old}") as after,
         ):
+            again = after.write_letter.with_options(**once).send("Eve", "all is well")
+            assert (again.task_id, again.is_duplicate) == (first.task_id, True)  # also across the rotation
             read = after.app.handle(kept.task_id, after.write_letter)
             assert read.get(LONG_MS).ok == "Dear Ada, your result: all is well."
             error = after.app.handle(waiting.task_id).get(LONG_MS).err_value
