@@ -7,9 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
-from horsies import CancelResult, TaskHandle, from_node
+from horsies import BrokerError, CancelResult, TaskHandle, from_node
 from tests.support import completing_app, postgres, workers
 from tests.support.completing_app import APP, BUSINESS, EVENTS_VARIABLE, disagreements
 from tests.support.pgbouncer import pgbouncer
@@ -142,6 +143,31 @@ def test_a_task_that_committed_is_not_cancelled(shared: SimpleNamespace) -> None
             assert cancelled.result() is CancelResult.ALREADY_ENDED
         assert handle.get(LONG_MS).ok == k
         assert attempts(shared.db, handle) == [COMPLETED]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("then", "end"), [([], "COMPLETION_NOT_COMMITTED"), (["raise"], "UNHANDLED_EXCEPTION")])
+def test_a_transaction_that_is_left_open_is_ended(shared: SimpleNamespace, then: list[str], end: str) -> None:
+    """Nobody commits it: a minute after the task has returned its session is ended. Until then the task cannot be
+    cancelled, and whoever tries is told why."""
+    k = next(shared.keys)
+    handle = shared.tasks.work.send(k, ["write", "complete", "keep:90 commit", *then])
+    other = psycopg.connect(shared.db.url)
+    other.execute("SELECT count(*) FROM horsies_tasks")  # an old transaction, which has nothing to do with it
+    told = f"task {handle.task_id} attempt 1 has returned"
+    eventually(lambda: f"{told} 5 s ago" in shared.worker.log, timeout=60)
+    with pytest.raises(BrokerError, match=rf"not cancelled: task {handle.task_id}: session \d+ .* holds it"):
+        handle.cancel()
+    assert not shared.db.value(
+        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%%horsies_cancel_tasks%%'"
+        " AND pid <> pg_backend_pid()"
+    )
+    assert str(handle.get(120_000).err.error_code) == end
+    assert "ended session" in shared.worker.log.rpartition(told)[2].splitlines()[0]
+    assert shared.db.value("SELECT count(*) FROM business WHERE task_id = %s", handle.task_id) == 0
+    other.execute("SELECT 1")
+    other.close()
 
 
 def test_the_workflow_goes_on(shared: SimpleNamespace) -> None:

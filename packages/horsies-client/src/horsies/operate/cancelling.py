@@ -34,8 +34,13 @@ class Cancelling:
         self._session = session
 
     async def cancel(self, task_ids: Iterable[str]) -> Results:
-        """Cancel tasks, however long another transaction holds one of them."""
-        return await _cancel(self._session.rows, id_list(task_ids))
+        """Cancel tasks. BrokerError for those that another transaction holds all the time; the others are cancelled."""
+        done, held = await self.cancel_within(task_ids, WAIT_S, lambda _: None)
+        if held:
+            first = next(iter(held))
+            others = f"; {plural(len(held) - 1, 'more task')} likewise" if len(held) > 1 else ""
+            raise BrokerError(f"not cancelled: task {first}{others}: {held[first]}")
+        return done
 
     async def cancel_within(
         self, task_ids: Iterable[str], wait_s: float, on_wait: Callable[[str], None]

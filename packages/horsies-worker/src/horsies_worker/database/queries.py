@@ -134,6 +134,14 @@ class Queries:
     async def lock_holders(self, connection: Any, key: int) -> Rows:
         return await connection.fetch(self.sql("lock_holders"), [key], self._tasks_table)
 
+    async def task_holder(self, connection: Any, task_id: str) -> Any:
+        """The session whose open transaction has changed or locked this task, if it can be named."""
+        return await connection.fetchrow(self.sql("task_holders"), [task_id])
+
+    async def end_holder(self, connection: Any, task_id: str, seconds: float) -> int | None:
+        """End that session, if its transaction is older than this. Returns its pid, or None if there is none."""
+        return await connection.fetchval(self.sql("end_holder"), task_id, seconds)
+
     async def fetch(self, connection: Any, name: str, *values: Any, pooled: bool = False) -> list[Any]:
         """Through a pooler the settings of the claim hold for one transaction; else they are the session's."""
         if not pooled:

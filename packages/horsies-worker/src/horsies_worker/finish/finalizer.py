@@ -12,7 +12,8 @@ from enum import StrEnum
 from itertools import islice
 from typing import TypeAlias
 
-from horsies._pg.transient import is_transient
+from horsies._pg.locks import holder
+from horsies._pg.transient import is_refusal, is_transient
 from horsies.config import ResilienceConfig
 from horsies.errors import OperationalErrorCode
 from horsies.events import ResultDropped, TaskQuarantined, TasksReturned
@@ -36,6 +37,8 @@ MIN_LOCK_WAIT_S = 0.005
 MAX_LOCK_WAIT_S = 0.5
 OPEN_AFTER_S = 5.0
 """A transaction of `complete()` that is still open so long after its task has returned is worth a warning."""
+OPEN_LIMIT_S = 60.0
+"""After so long its session is ended: nobody will commit it, and the task would stay RUNNING for ever."""
 
 
 class Settled(StrEnum):
@@ -79,7 +82,8 @@ class Finalizer(BacklogService):
         """What is called when these are written, or are found to be lost."""
         self._may_be_completed: set[Key] = set()
         """Those whose tasks have called `complete()`: its transaction may have committed, or may be open."""
-        self._told_open: set[Key] = set()
+        self._open: dict[Key, float] = {}
+        """Those whose transaction is still open, each with the age at which to look at it next."""
         self._returns: dict[Key, None] = {}
         self.recent = RecentEnds()
         self._settled = 0
@@ -233,7 +237,8 @@ class Finalizer(BacklogService):
         for key, end in zip(keys, missing, strict=True):
             if key in locked:  # to the end of the line, behind the rows that can be written
                 self._ends[key] = self._ends.pop(key)
-                self._warn_of_open(key, end)
+                if key in self._may_be_completed:
+                    await self._look_at_open(key, end)
             elif key in completed:
                 self.recent.ran(key)
                 self._tell([key], Settled.COMPLETED)
@@ -265,14 +270,36 @@ class Finalizer(BacklogService):
             await reached("completed_found")
         return {(end.task_id, end.generation) for end in asked if end.task_id in found}
 
-    def _warn_of_open(self, key: Key, end: Transition) -> None:
-        is_late = time.monotonic() - end.outcome.finished_mono > OPEN_AFTER_S
-        if is_late and key in self._may_be_completed and key not in self._told_open:
-            self._told_open.add(key)
-            log.warning(
-                "task %s attempt %d has returned, and the transaction in which it called complete() is still open: its "
-                "end waits for that", end.task_id, end.attempt, extra=about(end.task_id, attempt=end.attempt),
-            )  # fmt: skip
+    async def _look_at_open(self, key: Key, end: Transition) -> None:
+        """The transaction in which this task called `complete()` is open, although the task has returned."""
+        age = time.monotonic() - end.outcome.finished_mono
+        if age < self._open.get(key, OPEN_AFTER_S):
+            return
+        is_over = age >= OPEN_LIMIT_S
+        self._open[key] = age + OPEN_LIMIT_S if is_over else OPEN_LIMIT_S
+        found = await self._session.run(lambda connection: self._queries.task_holder(connection, end.task_id))
+        where = "" if found is None else f" in {holder(found)}"
+        if is_over:
+            what = await self._end_open(end.task_id, age)
+        else:
+            what = (
+                f"its end waits for that, for {OPEN_LIMIT_S:.0f} s at most; commit, roll back or close the connection "
+                "before the task returns"
+            )
+        log.warning(
+            "task %s attempt %d has returned %.0f s ago, and the transaction in which it called complete() is still "
+            "open%s: %s", end.task_id, end.attempt, age, where, what, extra=about(end.task_id, attempt=end.attempt),
+        )  # fmt: skip
+
+    async def _end_open(self, task_id: str, age: float) -> str:
+        """End the session that has held this row since before the task returned; what became of it."""
+        try:
+            pid = await self._session.run(lambda connection: self._queries.end_holder(connection, task_id, age))
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            return "this role may not end it; pg_terminate_backend() does, or a restart of this worker"
+        return "its end waits for that" if pid is None else f"ended session {pid}, which rolls it back"
 
     def _tell(self, keys: Iterable[Key], settled: Settled) -> None:
         if self._on_settled:
@@ -283,9 +310,11 @@ class Finalizer(BacklogService):
     def _forget(self, keys: Sequence[Key]) -> None:
         for key in keys:
             del self._ends[key]
-        for marks in (self._uncertain, self._staged, self._replaced, self._may_be_completed, self._told_open):
+        for marks in (self._uncertain, self._staged, self._replaced, self._may_be_completed):
             if marks:  # nearly always empty, and the update looks at every key
                 marks.difference_update(keys)
+        for key in keys if self._open else ():
+            self._open.pop(key, None)
         self._settle(keys)
 
     async def _hand_back(self) -> None:

@@ -165,6 +165,20 @@ SELECT x.id, t.status FROM unnest($2::text[], $3::int[]) AS x (id, generation)
                       WHERE t.id = x.id AND t.claim_generation = x.generation AND t.claimed_by_worker_id = $1
                         AND t.status || '' IN ('CLAIMED', 'RUNNING') LIMIT 1) AS t;
 
+-- name: end_holder :value
+-- params: task_id, seconds
+-- Ends the session whose transaction has changed or locked this task, if that transaction began so long ago. A role may end
+-- the sessions of its own role; for others it needs pg_signal_backend.
+-- MATERIALIZED: as a mere condition, pg_terminate_backend would be called for sessions that the joins leave out.
+WITH holder AS MATERIALIZED (
+    SELECT a.pid
+      FROM horsies_tasks t
+      JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax
+      JOIN pg_stat_activity a ON a.pid = l.pid
+     WHERE t.id = $1::text AND a.xact_start < statement_timestamp() - make_interval(secs => $2::float8)
+)
+SELECT pid FROM holder WHERE pg_terminate_backend(pid);
+
 -- name: read_timeline :one
 -- Every promotion of a standby begins a timeline with a higher number, the first eight digits of a WAL file's name.
 SELECT s.system_identifier,
