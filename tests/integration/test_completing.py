@@ -260,6 +260,18 @@ def test_a_connection_that_commits_each_statement_is_refused(connect: Any, busin
         assert attempts(business, handle) == [("FAILED", "UNHANDLED_EXCEPTION")]
 
 
+def test_a_read_only_transaction_is_refused(business: Database) -> None:
+    def body() -> Number:
+        with psycopg.connect(business.url) as connection:
+            connection.read_only = True
+            return current_task().complete(connection, 7)
+
+    with task_of(business, body) as task:
+        assert task.run()[1].is_err()
+        assert isinstance(task.raised[0], UsageError)
+        assert "is read-only: use one that may write" in str(task.raised[0])
+
+
 def test_asyncpg_without_a_transaction_is_refused(business: Database) -> None:
     async def complete(context: Any) -> Number:
         connection = await asyncpg.connect(business.url)

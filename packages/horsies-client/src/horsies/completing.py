@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _ABSENT: Final = frozenset({"42883", "3F000"})
 """undefined_function, invalid_schema_name."""
 _DENIED: Final = "42501"
+_READ_ONLY: Final = "25006"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,11 @@ def _explain(context: "TaskContext", error: Exception) -> None:
         raise UsageError(
             f"task {context.task_name!r}: the role of your connection may not call horsies_complete_task: as the owner "
             "of the tables run what `horsies-migrate grants` prints, then GRANT horsies_producer to that role"
+        ) from error
+    if code == _READ_ONLY:
+        raise UsageError(
+            f"task {context.task_name!r}: complete() writes the end of the task, and the transaction on your "
+            "connection is read-only: use one that may write, on the primary"
         ) from error
 
 

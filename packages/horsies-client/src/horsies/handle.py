@@ -82,7 +82,8 @@ class TaskHandle(Awaited[T_co]):
         return await self._app.get_broker().get_attempts(self.task_id)
 
     def cancel(self) -> CancelResult:
-        """Cancel the task if it has not started, else ask its worker to stop it."""
+        """Cancel the task if it has not started, else ask its worker to stop it. BrokerError if another transaction
+        holds the task for ten seconds, such as that of a task that completes itself."""
         return self._app.run_sync("cancel", self.cancel_async)
 
     async def cancel_async(self) -> CancelResult:

@@ -290,7 +290,8 @@ class PostgresBroker:
     # -- cancelling, retrying, requeueing --------------------------------------------------------
 
     async def cancel(self, task_id: str) -> CancelResult:
-        """Stop one task: a waiting one for good, a running one by asking its worker."""
+        """Stop one task: a waiting one for good, a running one by asking its worker. BrokerError if another
+        transaction holds the task for ten seconds, such as that of a task that completes itself."""
         return (await self.cancel_many([task_id]))[task_id]
 
     async def cancel_many(self, task_ids: Iterable[str]) -> dict[str, CancelResult]:
