@@ -4,6 +4,7 @@ import signal
 import socket
 import sys
 import textwrap
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,17 @@ def test_a_frozen_worker_answers_nobody(db: Database, tmp_path: Path) -> None:
             one.process.signal(signal.SIGCONT)
             connection.close()
         eventually(lambda: ask(one.port, "/healthz") == (200, "ok\n"))
+
+
+def test_idle_connections_do_not_make_the_probes_fail(db: Database, tmp_path: Path) -> None:
+    """Otherwise who reaches the port could have an orchestrator kill the worker."""
+    with tasks_on(db), observed(db, tmp_path) as one:
+        eventually(lambda: ask(one.port, "/readyz")[0] == 200)
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(socket.create_connection((LOCAL, one.port), timeout=20))
+            for _ in range(5):
+                assert [ask(one.port, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
 
 
 def test_no_child_is_ready(db: Database, tmp_path: Path) -> None:

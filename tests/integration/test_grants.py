@@ -56,6 +56,17 @@ def test_producer(roles: dict[str, Database]) -> None:
     assert may(producer, "CREATE TABLE mine (x int)") is everyone_may
 
 
+def test_a_producer_reads_every_column_of_five_tables_and_no_other_table(roles: dict[str, Database]) -> None:
+    """docs/operations/security.md and docs/guides/database.md name the five."""
+    read = {"horsies_tasks", "horsies_task_attempts", "horsies_workflows", "horsies_workflow_tasks",
+            "horsies_workflow_signals"}  # fmt: skip
+    columns = {
+        f"SELECT {column.name} FROM {name}": name for name in TABLES for column in Base.metadata.tables[name].columns
+    }
+    assert allowed(roles["producer"], columns) == [sql for sql, name in columns.items() if name in read]
+    assert not may(roles["producer"], "SELECT 1 FROM horsies_queue_load")
+
+
 @pytest.mark.parametrize("role", ["producer", "viewer", "stranger"])
 def test_who_may_not_change_rows(roles: dict[str, Database], role: str) -> None:
     attacks = ["UPDATE horsies_alembic_version SET version_num = '0001'"]

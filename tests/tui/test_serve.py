@@ -171,6 +171,12 @@ class Served:
     def host(self) -> str:
         return f"localhost:{self.port}"
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the browser of a visitor sends."""
+        cookie = f"{self.cookie}={self.token}"
+        return {"Host": self.host, "Origin": f"http://{self.host}", "Cookie": cookie}
+
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
@@ -181,7 +187,7 @@ def served(log: Path, *options: str, **environment: str) -> Iterator[Served]:
     command = [sys.executable, "-m", "horsies_tui", "--demo", "--serve", str(port), *options]
     with process(command, log, **environment):
         address = address_of(log)
-        eventually(lambda: listens(port), timeout=40, interval=0.1, describe="served")
+        assert listens(port), "the address is printed once it is served"
         yield Served(port, address.partition("token=")[2], f"horsies_tui_{port}")
 
 
@@ -194,7 +200,7 @@ async def test_every_request_needs_our_host_our_origin_and_the_token(tmp_path: P
     """With one of the three wrong, no route and no method answers, and no dashboard is started."""
     with served(tmp_path / "serve.log", "--allow-actions") as there:
         evil = f"evil.example:{there.port}"
-        good = {"Host": there.host, "Origin": f"http://{there.host}", "Cookie": f"{there.cookie}={there.token}"}
+        good = there.headers
         forged: dict[str, tuple[int, dict[str, str]]] = {
             "no token": (401, {**good, "Cookie": ""}),
             "another token": (401, {**good, "Cookie": f"{there.cookie}={'x' * 43}"}),
@@ -222,8 +228,19 @@ async def test_every_request_needs_our_host_our_origin_and_the_token(tmp_path: P
                         assert answer.status == 401, (method, path)
             async with session.options(there.url("/"), headers=good) as answer:
                 assert answer.status == 405
-            with pytest.raises(aiohttp.WSServerHandshakeError):
-                await session.ws_connect(there.url("/ws"), headers={**good, "Origin": "http://evil.example"})
+            without = {name: value for name, value in good.items() if name != "Origin"}
+            for headers in ({**good, "Origin": "http://evil.example"}, without):
+                with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                    await session.ws_connect(there.url("/ws"), headers=headers)
+                assert refused.value.status == 403
+            for path in ("/ws", "/%77s", "/"):
+                upgrade = {**without, **UPGRADE, "Upgrade": "WebSocket"}
+                async with session.get(there.url(path), headers=upgrade) as answer:
+                    assert answer.status == 403, path
+            async with session.get(there.url("/"), headers=without) as answer:
+                assert answer.status == 200, "the visit of a page has no Origin"
+            async with session.get(there.url("/ws"), headers=without) as answer:
+                assert answer.status == 403
         assert not dashboards(there.port), "none was started"
 
 
@@ -307,7 +324,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "horsies_tui", "--demo", "--serve", str(port), "--host=127.0.0.1"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
+    assert (done.returncode, done.stdout) == (1, ""), "no address is printed"
     assert f"--serve cannot listen on 127.0.0.1, port {port}" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -345,9 +362,8 @@ async def test_a_server_that_is_stopped_while_dashboards_start(tmp_path: Path, n
     )
     log = tmp_path / "serve.log"
     with served(log, PYTHONPATH=str(tmp_path)) as there:
-        headers = {"Host": there.host, "Cookie": f"{there.cookie}={there.token}"}
         async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
-            visits = [await session.ws_connect(there.url("/ws"), headers=headers) for _ in range(10)]
+            visits = [await session.ws_connect(there.url("/ws"), headers=there.headers) for _ in range(10)]
             await eventually_async(lambda: len(dashboards(there.port)) == 10)
             starting = dashboards(there.port)
             server = starting[0].parent()
@@ -367,10 +383,9 @@ async def test_a_server_that_is_stopped_while_dashboards_start(tmp_path: Path, n
 @asynccontextmanager
 async def visitor(there: Served, query: str = "") -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """A browser's connection, whose dashboard is up."""
-    headers = {"Host": there.host, "Cookie": f"{there.cookie}={there.token}"}
     async with (
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-        session.ws_connect(there.url(f"/ws{query}"), headers=headers) as socket,
+        session.ws_connect(there.url(f"/ws{query}"), headers=there.headers) as socket,
     ):
         await shown(socket, b"Overview")
         yield socket

@@ -163,6 +163,19 @@ def test_the_autoscaler_scales_the_workers() -> None:
     assert window["stabilizationWindowSeconds"] >= pod(worker)["spec"]["terminationGracePeriodSeconds"]  # type: ignore[index]
 
 
+def test_nodes_can_be_drained_at_the_lowest_number_of_replicas(found: list[Manifest]) -> None:
+    """`kubectl drain` waits for ever for a pod whose budget allows no eviction."""
+    lowest = {name: one["spec"].get("replicas", 1) for name, one in by_kind(found, "Deployment").items()}
+    for scaled in by_kind(found, "ScaledObject").values():
+        lowest[scaled["spec"]["scaleTargetRef"]["name"]] = scaled["spec"]["minReplicaCount"]
+    budgets = by_kind(found, "PodDisruptionBudget")
+    assert {"horsies-worker", "horsies-scheduler"} <= set(budgets)
+    for name, one in budgets.items():
+        spec = one["spec"]
+        assert spec.get("maxUnavailable", lowest[name] - spec.get("minAvailable", 0)) >= 1
+        assert "minAvailable" not in spec, "an overlay may have fewer replicas"
+
+
 def test_a_patch_without_a_target_and_a_path_that_is_not_there_are_errors(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text("apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a}\n")
     patch = "patches:\n- target: {kind: ServiceAccount, name: %s}\n  patch: '[{op: remove, path: %s}]'"
@@ -191,7 +204,7 @@ def _misspelt(found: list[Manifest]) -> None:
 
 
 def _wrong_type(found: list[Manifest]) -> None:
-    by_kind(found, "PodDisruptionBudget")["horsies-worker"]["spec"]["minAvailable"] = [1]
+    by_kind(found, "PodDisruptionBudget")["horsies-worker"]["spec"]["maxUnavailable"] = [1]
 
 
 @pytest.mark.parametrize("change", [_no_selector, _misspelt, _wrong_type])

@@ -4,18 +4,21 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, Info
 
 from horsies_worker.metrics import MetricsUnavailable
-from horsies_worker.metrics.http import MAX_CONNECTIONS, MetricsServer
+from horsies_worker.metrics.http import MAX_CONNECTIONS, MAX_SCRAPES, MetricsServer
 from tests.support.waiting import eventually
 
 LOCAL = "127.0.0.1"
 HTTP = "horsies_worker.metrics.http"
+PROBE_S = 5
+"""The time-out of the probes in deploy/kubernetes."""
 
 
 class Reasons:
@@ -47,7 +50,7 @@ def server(registry: CollectorRegistry, reasons: Reasons) -> Iterator[MetricsSer
 
 
 def ask(server: MetricsServer, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, str]:
-    connection = HTTPConnection(LOCAL, server.port, timeout=20)
+    connection = HTTPConnection(LOCAL, server.port, timeout=PROBE_S)
     try:
         connection.request(method, path, headers=headers)
         response = connection.getresponse()
@@ -180,19 +183,117 @@ def test_the_port_is_free_again_after_close(registry: CollectorRegistry) -> None
 # -- clients that misbehave ----------------------------------------------------------------------
 
 
-def test_silent_clients_do_not_pile_up_threads(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No client is disconnected because time has passed."""
     monkeypatch.setattr(f"{HTTP}.DEADLINE_S", 3_600)
     monkeypatch.setattr(f"{HTTP}.SILENCE_S", 3_600)
+
+
+@pytest.mark.usefixtures("patient")
+def test_the_oldest_silent_client_makes_room_for_a_new_one(server: MetricsServer) -> None:
     with ExitStack() as stack:
         silent = [stack.enter_context(connect(server)) for _ in range(MAX_CONNECTIONS)]
         eventually(lambda: threads() == MAX_CONNECTIONS)
         extra = [stack.enter_context(connect(server)) for _ in range(10)]
-        for client in extra:
-            assert b" 503 " in client.makefile("rb").read()
-        assert threads() == MAX_CONNECTIONS
-        silent[0].close()
-        eventually(lambda: threads() < MAX_CONNECTIONS)
+        for client in silent[:10]:
+            assert client.recv(1) == b"", "disconnected without an answer"
+        eventually(lambda: threads() == MAX_CONNECTIONS)
+        for client in [*silent[10:], *extra]:
+            client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert client.makefile("rb").read().endswith(b"ok\n")
+    eventually(lambda: threads() == 0)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("number", [64, 300])
+@pytest.mark.parametrize(
+    "begun", [b"", b"G", b"GET /healthz HTTP/1.1\r\nX-Slow: 1\r\n"], ids=["idle", "byte", "header"]
+)
+def test_probes_are_answered_beside_clients_that_do_not_finish_a_request(
+    server: MetricsServer, number: int, begun: bytes
+) -> None:
+    """Otherwise an orchestrator would restart a healthy worker."""
+    with ExitStack() as stack:
+        for _ in range(number):
+            stack.enter_context(connect(server)).sendall(begun)
+        for _ in range(10):
+            assert [ask(server, path)[0].status for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+            assert threads() <= MAX_CONNECTIONS + 1, "one of them may be ending"
+    eventually(lambda: threads() == 0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_probes_are_answered_while_clients_connect_again_and_again(server: MetricsServer) -> None:
+    """Each of them is newer than the probe's connection when its turn comes."""
+    ended = threading.Event()
+
+    def flood() -> None:
+        while not ended.is_set():
+            with ExitStack() as stack:
+                for _ in range(50):
+                    stack.enter_context(connect(server))
+
+    with ThreadPoolExecutor(2) as pool:
+        floods = [pool.submit(flood) for _ in range(2)]
+        try:
+            for _ in range(20):
+                assert [ask(server, path)[0].status for path in ("/healthz", "/readyz")] == [200] * 2
+        finally:
+            ended.set()
+        for one in floods:
+            one.result(20)
+    eventually(lambda: threads() == 0)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_connection_whose_answer_is_being_made_keeps_its_place(registry: CollectorRegistry) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        asked.set()
+        answer.wait(60)
+
+    server = MetricsServer(registry, host=LOCAL, readiness=slow).start()
+    try:
+        with ExitStack() as stack:
+            first = stack.enter_context(connect(server))
+            first.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+            assert asked.wait(20)
+            for _ in range(4 * MAX_CONNECTIONS):
+                stack.enter_context(connect(server))
+            assert ask(server, "/healthz")[0].status == 200
+            answer.set()
+            assert first.makefile("rb").read().endswith(b"ok\n")
+    finally:
+        server.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_clients_that_do_not_read_large_answers_leave_places_for_probes(registry: CollectorRegistry) -> None:
+    Info("large", "More than the buffers of a socket take.", registry=registry).info({"text": "x" * (16 << 20)})
+    server = MetricsServer(registry, host=LOCAL).start()
+    try:
+        with ExitStack() as stack:
+            for _ in range(2 * MAX_CONNECTIONS):
+                stack.enter_context(connect(server)).sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            eventually(lambda: threads() == MAX_SCRAPES)
+            for _ in range(10):
+                assert [ask(server, path)[0].status for path in ("/healthz", "/readyz")] == [200] * 2
+            response, text = ask(server, "/metrics")
+            assert (response.status, text) == (503, "too many scrapes at once\n")
+        eventually(lambda: threads() == 0)
         assert ask(server, "/metrics")[0].status == 200
+    finally:
+        server.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_connection_is_closed_after_its_answer(server: MetricsServer) -> None:
+    """A client that wants to keep it would hold a thread."""
+    with connect(server) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
+        assert client.makefile("rb").read().endswith(b"ok\n")
     eventually(lambda: threads() == 0)
 
 

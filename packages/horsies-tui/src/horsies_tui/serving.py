@@ -2,7 +2,8 @@
 
 Every page that the operator's browser opens can send requests to this machine, and a name that its owner points at
 127.0.0.1 makes such a page look like ours. So every request, on any route and with any method, must name this server in
-its Host header, come from one of its own pages (Origin), and bring the token that is printed at the start.
+its Host header and bring the token that is printed at the start. An Origin header must name this server too, and the
+websocket is opened only with one: browsers send it with every websocket, but not with the visit of a page.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import logging
 import re
 import secrets
 import shlex
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
@@ -87,7 +89,7 @@ class Guard:
         if len(hosts) != 1 or not self._is_ours(hosts[0], request):
             return 403, "This address is not one of the dashboard's. --allow-host NAME allows another name.\n"
         origins = request.headers.getall("Origin", [])
-        if any(not _is_same(origin, hosts[0]) for origin in origins):
+        if any(not _is_same(origin, hosts[0]) for origin in origins) or (not origins and _is_upgrade(request)):
             return 403, "Only the dashboard's own page may ask for this.\n"
         is_visit = request.path == "/" and request.headers.get("Sec-Fetch-Mode") == "navigate"
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin") and not is_visit:
@@ -133,6 +135,12 @@ def _local_address(request: web.Request) -> str | None:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
+def _is_upgrade(request: web.Request) -> bool:
+    """Whether the request asks for a websocket, or for the path of one."""
+    upgrades = request.headers.getall("Upgrade", [])
+    return request.path == "/ws" or any("websocket" in upgrade.lower() for upgrade in upgrades)
+
+
 def _is_same(origin: str, host: str) -> bool:
     return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
@@ -150,7 +158,22 @@ class GuardedServer(Server):
         """Log without local variables in tracebacks and without request lines: both can contain secrets."""
         logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
 
+    def serve(self, debug: bool = False) -> None:
+        """Serve until interrupted. The base class has no hook between binding the port and serving: an address that was
+        printed before would be that of another program if the port is in use."""
+        self.initialize_logging()
+        loop = asyncio.new_event_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.request_exit)
+        web.run_app(
+            self._make_app(), host=self.host, port=self.port, handle_signals=False, loop=loop, print=self._announce
+        )
+
     async def on_startup(self, app: web.Application) -> None:
+        """Print nothing yet, unlike the base class."""
+
+    def _announce(self, *_: object) -> None:
+        """Print the address; aiohttp calls this once all sockets are bound."""
         sys.stdout.write(
             f"The dashboard is served at {self.address}\n"
             "The token in it lets anyone in who has it. Ctrl+C ends the server.\n"

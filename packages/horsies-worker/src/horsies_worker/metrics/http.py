@@ -1,16 +1,20 @@
 """The HTTP endpoint for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`. Standard library only.
 
 A thread accepts connections and starts one thread for each, up to a bound; no client can hold a thread for longer than
-`DEADLINE_S`, however slowly it reads or writes. Nothing here waits for a client at shutdown. The endpoint has no
-authentication: it serves figures and names of queues and tasks, never arguments or results.
+`DEADLINE_S`, however slowly it reads or writes. At the bound, a new connection takes the place of one that has not sent
+its request: idle connections must not make the probes of an orchestrator fail, which would restart the worker. Nothing
+here waits for a client at shutdown. The endpoint has no authentication: it serves figures and names of queues and
+tasks, never arguments or results.
 """
 
 import errno
 import logging
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
@@ -28,11 +32,16 @@ Probe = Callable[[], str | None]
 
 MAX_CONNECTIONS: Final = 16
 """Two Prometheus servers and the probes of an orchestrator need four."""
+MAX_SCRAPES: Final = 8
+"""Answers to `/metrics` at once. Only they can be too large for the socket's buffer, so that a client which does not
+read holds its thread; the other places stay free for probes."""
 SILENCE_S: Final = 5.0
 """A client that sends or takes nothing for so long is disconnected."""
 DEADLINE_S: Final = 15.0
 """A client that has no answer by then is disconnected, even if it sends a byte every second."""
 _POLL_S: Final = 0.2
+_PLACE_S: Final = 0.2
+"""How long a new connection waits for a place: the thread of a disconnected client, or a quick answer, ends sooner."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _BUSY: Final = (
     b"HTTP/1.0 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -118,12 +127,23 @@ def _told(error: OSError, host: str, port: int) -> str:
             return f"metrics cannot be served on {where}: {error.strerror or error}"
 
 
+@dataclass
+class _Connection:
+    """What the server knows about a connection that has a thread."""
+
+    began: float = field(default_factory=time.monotonic)
+    is_answering: bool = False
+    """Its request is complete."""
+    is_dropped: bool = False
+    """It lost its place to a newer connection before its request was complete."""
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
     allow_reuse_port = False  # two processes on one port would each get half of the scrapes
-    request_queue_size = 64
+    request_queue_size = 512  # the kernel drops what does not fit, and a client tries again only after a second
 
     def __init__(
         self, family: int, address: tuple[Any, ...], registry: CollectorRegistry, probes: dict[str, Probe]
@@ -131,9 +151,11 @@ class _Server(ThreadingHTTPServer):
         self.address_family = family
         self.registry = registry
         self.probes = probes
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}
-        """The connections that have a thread, and when each began."""
+        self.scrapes = threading.Semaphore(MAX_SCRAPES)
+        self._changed = threading.Condition()
+        """Guards `_open`; notified when a place becomes free."""
+        self._open: dict[socket.socket, _Connection] = {}
+        """The connections that have a thread, the oldest first."""
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -155,11 +177,7 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for the connection, or refuse it when there are too many."""
         request.settimeout(SILENCE_S)
-        with self._lock:
-            has_room = len(self._open) < MAX_CONNECTIONS
-            if has_room:
-                self._open[request] = time.monotonic()
-        if not has_room:
+        if not self._take_place(request):
             _log.debug("refused a connection of %s: %d are open", client_address, MAX_CONNECTIONS)
             request.setblocking(False)  # the answer fits into the socket's buffer, or is dropped
             try:
@@ -174,6 +192,41 @@ class _Server(ThreadingHTTPServer):
             self._forget(request)
             raise
 
+    def begin_answer(self, request: socket.socket) -> bool:
+        """Note that the request is complete: from now on the connection keeps its place. False if it has lost it."""
+        with self._changed:
+            connection = self._open.get(request)
+            if connection is None or connection.is_dropped:
+                return False
+            connection.is_answering = True
+            return True
+
+    def _take_place(self, request: socket.socket) -> bool:
+        with self._changed:
+            if len(self._open) >= MAX_CONNECTIONS:
+                self._drop_one()
+                self._changed.wait_for(lambda: len(self._open) < MAX_CONNECTIONS, _PLACE_S)
+            if len(self._open) >= MAX_CONNECTIONS:
+                return False
+            self._open[request] = _Connection()
+            return True
+
+    def _drop_one(self) -> None:
+        """Disconnect the oldest client whose request is not complete, also if it sends a byte from time to time.
+
+        Bytes that wait in a socket may be a request whose thread has had no turn yet: such a connection goes last.
+        """
+        waiting = [request for request, one in self._open.items() if not one.is_answering and not one.is_dropped]
+        if not waiting:
+            return
+        poll = select.poll()
+        for request in waiting:
+            poll.register(request, select.POLLIN)
+        with_bytes = {descriptor for descriptor, _ in poll.poll(0)}
+        chosen = next((request for request in waiting if request.fileno() not in with_bytes), waiting[0])
+        self._open[chosen].is_dropped = True
+        _disconnect(chosen)
+
     def shutdown_request(self, request: Any) -> None:
         self._forget(request)
         super().shutdown_request(request)
@@ -181,13 +234,13 @@ class _Server(ThreadingHTTPServer):
     def service_actions(self) -> None:
         """Called between requests: disconnect the clients that have passed the deadline."""
         overdue = time.monotonic() - DEADLINE_S
-        with self._lock:
-            late = [request for request, began in self._open.items() if began < overdue]
+        with self._changed:
+            late = [request for request, connection in self._open.items() if connection.began < overdue]
         for request in late:
             _disconnect(request)
 
     def disconnect_all(self) -> None:
-        with self._lock:
+        with self._changed:
             found = list(self._open)
         for request in found:
             _disconnect(request)
@@ -196,8 +249,9 @@ class _Server(ThreadingHTTPServer):
         _log.debug("a connection of %s failed", client_address, exc_info=True)
 
     def _forget(self, request: socket.socket) -> None:
-        with self._lock:
+        with self._changed:
             self._open.pop(request, None)
+            self._changed.notify_all()
 
 
 def _disconnect(request: socket.socket) -> None:
@@ -213,10 +267,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"  # one request for each connection: an idle one would hold a thread
     default_request_version = "HTTP/1.0"  # HTTP/0.9 would have no status in its answers
 
+    def parse_request(self) -> bool:
+        """Parse the request, and answer it only if the connection still has its place."""
+        return super().parse_request() and self.server.begin_answer(self.connection)
+
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            self._metrics()
+            self._metrics_in_turn()
         elif (probe := self.server.probes.get(path)) is not None:
             self._probe(probe)
         else:
@@ -229,6 +287,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed\n", allow="GET, HEAD")
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _refuse
+
+    def _metrics_in_turn(self) -> None:
+        if not self.server.scrapes.acquire(blocking=False):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many scrapes at once\n")
+            return
+        try:
+            self._metrics()
+        finally:
+            self.server.scrapes.release()
 
     def _metrics(self) -> None:
         try:
