@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import Connection
 
 import horsies_schema
+from horsies._pg.schema_guard import no_right
 from horsies_schema import MigrationError, cli, embedded
 from horsies_schema.migrate import on_connection
 from tests.support import places, roles
@@ -192,15 +193,34 @@ def test_missing_rights_are_told_with_a_remedy(empty_db: Database, plain_role: D
         assert remedy in err
         assert err.count("\n") == 1
     assert migrate("up", url=empty_db.url)[0] == 0
-    for verb in ("up", "check", "current"):
-        code, out, err = migrate(verb, url=plain_role.url)
-        assert (code, out) == (3, "")
-        told = f"table horsies_alembic_version; the role is '{name}': run this as '{owner}', which owns the horsies"
-        assert err == f"{refused} {told} tables\n"
+    code, out, err = migrate("up", url=plain_role.url)
+    assert (code, out) == (3, "")
+    told = f"table horsies_alembic_version; the role is '{name}': run this as '{owner}', which owns the horsies"
+    assert err == f"{refused} {told} tables\n"
+    told_what_to_grant(plain_role, migrate, "SELECT on table public.horsies_alembic_version")
     # a schema that the role may not even look into is none to it
     empty_db.execute("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+    told_what_to_grant(plain_role, migrate, "USAGE on schema public")
     code, _, err = migrate("up", url=plain_role.url)
     assert (code, "the role is" in err, "GRANT" in err) == (3, True, True)
+
+
+def told_what_to_grant(plain_role: Database, migrate: Migrate, right: str) -> None:
+    """Where it suffices to read, in the words of `horsies`."""
+    for verb in ("check", "current"):
+        for more in ([], ["--schema", "public"]):
+            code, out, err = migrate(verb, *more, url=plain_role.url)
+            assert (code, out) == (3, "")
+            assert err == f"horsies-migrate: {no_right(roles.account(plain_role), right)}\n"
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator", "producer", "worker"])
+def test_any_granted_role_suffices_to_read_the_revision(db: Database, migrate: Migrate, role: str) -> None:
+    with roles.accounts(db) as accounts:
+        for verb in ("check", "current"):
+            code, out, err = migrate(verb, url=accounts[role].url)
+            assert (code, err) == (0, "")
+            assert horsies_schema.head() in out
 
 
 def test_a_connection_that_was_lost_is_told_as_that(db: Database) -> None:
@@ -243,6 +263,19 @@ def test_sql_and_grants_need_no_database(migrate: Migrate) -> None:
     code, out, err = migrate("grants", "--prefix", "acme_")
     assert (code, err) == (0, "")
     assert 'CREATE ROLE "acme_producer" NOLOGIN' in out
+
+
+def test_sql_leads_up_alone(migrate: Migrate) -> None:
+    for revision, since in (("0002", "0005"), ("base", "0005"), ("0005", "head"), ("base", "head")):
+        code, out, err = migrate("sql", revision, "--since", since)
+        assert (code, out) == (2, "")
+        assert err.startswith(
+            f"horsies-migrate: revision {revision} is older than {since} of --since, and no SQL leads"
+        )
+        assert f"`horsies-migrate down {revision} --yes`" in err
+    assert migrate("sql", "0005", "--since", "0002")[1].count("-- Running upgrade") == 3
+    assert migrate("sql", "0005", "--since", "0005")[0] == 0
+    assert migrate("sql", "4711", "--since", "0005")[0] == 2
 
 
 @pytest.mark.parametrize("verb", ["up", "grants"])

@@ -293,6 +293,8 @@ def test_the_history_is_a_table(db: Database, capsys: pytest.CaptureFixture[str]
         (["add", "s", "--task", "t", "--monthly", "first@08:00"], "no day and time"),
         (["add", "s", "--task", "t", "--cron", "* * *"], "has 3 fields"),
         (["add", "s", "--task", "t", "--cron", "99 * * * *"], "bad minute"),
+        (["add", "s", "--task", "t", "--cron", "61 * * * *"], "a minute is 0 to 59"),
+        (["add", "s", "--task", "t", "--cron", "0 0 30 2 *"], "and one that a month of the fourth field has"),
         (["add", "s", "--task", "t", "--every", "1h", "--kwargs", "[1]"], "not a JSON object"),
         (["add", "s", "--task", "t", "--every", "1h", "--kwargs", "{"], "not JSON"),
         (["add", "s", "--task", "t", "--every", "1h", "--timezone", "Mars/Base"], "no time zone"),

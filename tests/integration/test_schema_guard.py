@@ -163,3 +163,30 @@ async def test_two_rows_in_the_version_table_are_named_in_the_same_words(db: Dat
     told = await asyncio.to_thread(doctor, db)
     assert told.severity is Severity.PROBLEM
     assert str(checked.value) == str(refused.value) == f"{told.what}: {told.fix}"
+
+
+async def test_an_empty_version_table_is_told_in_the_same_words_and_the_remedy_works(db: Database) -> None:
+    db.execute("DELETE FROM horsies_alembic_version")
+    for verb in (horsies_schema.check_async, horsies_schema.upgrade_async):
+        with pytest.raises(MigrationError, match="the table horsies_alembic_version is empty: ") as checked:
+            await verb(db.url)
+        with pytest.raises(SchemaError) as refused:
+            await ready(db, auto_migrate=False)
+        told = await asyncio.to_thread(doctor, db)
+        assert told.severity is Severity.PROBLEM
+        assert str(checked.value) == str(refused.value) == f"{told.what}: {told.fix}"
+        assert "horsies-migrate up` brought them to" in told.fix
+    statement = told.fix[told.fix.index("INSERT") : told.fix.index(";")]
+    db.execute(statement.replace("...", HEAD_REVISION))
+    assert await horsies_schema.check_async(db.url) == HEAD_REVISION
+    assert await ready(db, auto_migrate=False) == HEAD_REVISION
+
+
+async def test_an_empty_version_table_without_tables_is_a_database_without_tables(empty_db: Database) -> None:
+    """As an upgrade that was killed before its first revision leaves it."""
+    empty_db.execute("CREATE TABLE horsies_alembic_version (version_num varchar(32) PRIMARY KEY)")
+    with pytest.raises(SchemaError, match="there are no horsies tables"):
+        await ready(empty_db, auto_migrate=False)
+    told = await asyncio.to_thread(doctor, empty_db)
+    assert told.fix == "run `horsies-migrate up`"
+    assert await horsies_schema.upgrade_async(empty_db.url) == HEAD_REVISION

@@ -187,10 +187,14 @@ SENDS: dict[str, tuple[Case, str]] = {
     "priority True": (lambda t: t.option(priority=True), "priority: must be a whole number"),
     "priority 1.5": (lambda t: t.option(priority=1.5), "priority: must be a whole number"),
     "key empty": (lambda t: t.option(unique_key=""), "unique_key: .* is not a text of 1 to 255 characters"),
+    "key empty, remedy": (lambda t: t.option(unique_key=""), "give a text, or None for no key"),
     "key of 256": (lambda t: t.option(unique_key="k" * 256), "unique_key: .* is not a text of 1 to 255 characters"),
+    "key of 256, remedy": (lambda t: t.option(unique_key="k" * 256), "use a shorter key, or its hash"),
     "key with NUL": (lambda t: t.option(unique_key=NUL), "unique_key: holds a character that PostgreSQL cannot"),
+    "key with NUL, remedy": (lambda t: t.option(unique_key=NUL), "leave that character out, or use a hash"),
     "key with a surrogate": (lambda t: t.option(unique_key=SURROGATE), "unique_key: holds a character"),
     "key of another type": (lambda t: t.option(unique_key=5), "unique_key: 5 is not a text"),
+    "key of another type, remedy": (lambda t: t.option(unique_key=5), r"give a text, such as str\(...\)"),
     "everything at once": (lambda t: t.option(priority=0, good_until=PAST, unique_key="", task_id="x"), "4 problems"),
     # many
     "many that are one number": (lambda t: t.text.send_many_async(5), "not 5: give a list of calls"),  # type: ignore[arg-type]

@@ -252,6 +252,10 @@ def test_show_of_several_and_of_one_that_is_not_there(db: Database, operator: Op
 BAD = {
     "a state": (["tasks", "list", "--status", "DONE"], "'DONE' is not a state: choose from PENDING, CLAIMED"),
     "a span": (["tasks", "list", "--older-than", "5"], "'5' is not a duration: write 90s, 15m, 2h, 7d or 1h30m"),
+    "a negative span": (
+        ["tasks", "list", "--older-than", "-5s"],
+        "argument --older-than: '-5s' is negative: a duration is zero or longer",
+    ),
     "a long span": (["tasks", "list", "--newer-than", "9999999w"], "longer than a hundred years"),
     "a limit": (["tasks", "list", "--limit", "0"], "'0' is not a whole number from 1"),
     "metadata without a value": (

@@ -49,7 +49,7 @@ def test_what_waits_is_listed_and_signalled(t: SimpleNamespace, operator: Operat
     assert operator.json("workflows", "waiting", "--signal", "approve")["waiting"][0]["node_id"] == "asked"
 
     ran = operator("workflows", "signal", run.workflow_id, "approve", "yes")
-    assert ran.code == 1
+    assert ran.code == 2
     assert "'yes' is not JSON" in ran.err
     assert db.value("SELECT count(*) FROM horsies_workflow_signals") == 0
     ran = operator("workflows", "signal", run.workflow_id, "approve", "true", "--signal-id", "hook-1")

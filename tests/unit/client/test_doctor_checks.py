@@ -145,12 +145,15 @@ FLIGHT = [{"queue_name": "mail", "claimed_by_worker_id": "one", "claimed": 1, "r
 TARGET = {"history": "1\t0/3000000\tno recovery target specified\n2\t0/5000000\tbefore 2026-01-31 12:00:00+00\n"}
 
 
-def told_of_restore(change: dict[str, Any], history: Any = None, flight: Any = ()) -> Finding:
+def told_of_restore(
+    change: dict[str, Any], history: Any = None, flight: Any = (), as_copied: bool | None = False
+) -> Finding:
     found = {"history": None, "age": None} if history is None else {"age": timedelta(minutes=4), **history}
     return one(
         restored.restored,
         facts(
             restore_facts=[{**SIGNS, **change}],
+            as_copied=Unavailable("no", hidden=True) if as_copied is None else [{"is_so": as_copied}],
             timeline_history=Unavailable("no", hidden=True) if history == {} else [found],
             in_flight_counts=flight,
             waiting_pairs=[],
@@ -185,6 +188,18 @@ def test_restored(change: dict[str, Any], history: Any, flight: Any, severity: S
     assert finding.severity is severity
     assert told in finding.what
     assert bool(finding.fix) is (severity is not Severity.OK)
+
+
+@pytest.mark.parametrize(
+    ("is_copied", "as_copied", "severity"),
+    [
+        (True, True, Severity.PROBLEM), (True, False, Severity.OK), (True, None, Severity.OK),
+        (False, True, Severity.OK),  # the counts were reset, or workers have beaten since
+    ],
+)  # fmt: skip
+def test_copied_rows_need_no_silence(is_copied: bool, as_copied: bool | None, severity: Severity) -> None:
+    change = {"silence": timedelta(seconds=2), "up_for": timedelta(days=9), "is_copied": is_copied}
+    assert told_of_restore(change, flight=FLIGHT, as_copied=as_copied).severity is severity
 
 
 def test_a_restored_database_tells_what_it_holds() -> None:

@@ -12,6 +12,7 @@ from horsies._text import printable, short
 
 _LONG_WORD: Final = re.compile(r"\S{81,}")
 _QUOTED: Final = re.compile(r"'([^']*)'")
+_NEGATIVE: Final = re.compile(r"-\.?\d")
 _LIKENESS: Final = 0.6
 
 
@@ -72,6 +73,8 @@ class Parser(argparse.ArgumentParser):
         # An abbreviation in a script would change its meaning, or fail, as soon as a release adds an option.
         options.setdefault("allow_abbrev", False)
         super().__init__(*args, epilog="\n\n".join(filter(None, (shown, epilog))) or None, **options)
+        # `-5s` is a value, as `-5` is: the type of its option says what is wrong with it.
+        self._negative_number_matcher = _NEGATIVE
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Parse; an unknown option is refused by the verb that it was given to, with the option that was meant."""

@@ -172,7 +172,7 @@ class SendOptions:
             if self.delay is not None:
                 checks.add("eta", "cannot be combined with delay", "give one of them")
         if self.unique_key is not None and (why := key_problem(self.unique_key)) is not None:
-            checks.add("unique_key", why, "use a shorter key, or its hash")
+            checks.add("unique_key", why, _key_fix(self.unique_key))
         if self.task_id is not None and (why := id_problem(self.task_id)):
             checks.add("task_id", why, ID_FIX)
         check_metadata(checks, self.metadata)
@@ -181,6 +181,15 @@ class SendOptions:
             checks.boolean("store_result", self.store_result)
         check_keep_for(checks, self.keep_for)
         check_unique(checks, self)
+
+
+def _key_fix(key: object) -> str:
+    """The remedy for a unique key that `key_problem` refuses."""
+    if not isinstance(key, str):
+        return "give a text, such as str(...) of what the task is about"
+    if not key:
+        return "give a text, or None for no key"
+    return "use a shorter key, or its hash" if len(key) > 255 else "leave that character out, or use a hash of the key"
 
 
 def check_name(checks: Checks, field: str, name: object, *, is_sent: bool = False) -> None:

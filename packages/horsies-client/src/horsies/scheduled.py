@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from horsies._checks import Checks, shown
@@ -283,7 +283,7 @@ def _row(app: "AppRuntime", schedule: TaskSchedule, task_name: str, checks: Chec
 def _check_time(checks: Checks, schedule: TaskSchedule, cron_problem: CronProblem | None) -> None:
     name, pattern = schedule.timezone, schedule.pattern
     if isinstance(pattern, Cron) and cron_problem is not None and (why := cron_problem(pattern.expression)):
-        checks.add("pattern", f"{pattern.expression!r}: {why}", "five fields: minute hour day-of-month month weekday")
+        checks.add("pattern", f"{pattern.expression!r}: {why}", _cron_fix(why))
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -291,3 +291,21 @@ def _check_time(checks: Checks, schedule: TaskSchedule, cron_problem: CronProble
             checks.add("timezone", f"there is no time zone {name!r}", "give an IANA name, such as Europe/Berlin or UTC")
         else:
             checks.add("timezone", f"{name!r} cannot be read: this machine has no time zone data", "pip install tzdata")
+
+
+_CRON_FIELDS: Final = {
+    "minute": "a minute is 0 to 59",
+    "hour": "an hour is 0 to 23",
+    "day-of-month": "a day of the month is 1 to 31, L or LW, and one that a month of the fourth field has",
+    "month": "a month is 1 to 12, or jan to dec",
+    "day-of-week": "a day of the week is 0 to 7, or sun to sat; 5L is the last Friday, 1#2 the second Monday",
+}
+
+
+def _cron_fix(why: str) -> str:
+    """The remedy for what the cron library says: `bad minute`, or that no time is named."""
+    if (field := why.removeprefix("bad ")) in _CRON_FIELDS:
+        return f"{_CRON_FIELDS[field]}; in lists and ranges too, which ascend"
+    if why.startswith("names no time"):
+        return "name a day that exists"
+    return "five fields: minute hour day-of-month month weekday"

@@ -133,6 +133,37 @@ SELECT current_user::text AS role, quote_ident(current_user) AS quoted, quote_id
 """
 
 
+def require_readable(connection: Connection, schema: str | None) -> None:
+    """Raise `MigrationError`, in the words of the client, where the role may not read the revision."""
+    lack = connection.exec_driver_sql(_MISSING_RIGHT, (schema,)).one_or_none()
+    connection.rollback()
+    if lack is not None:
+        role, right = lack
+        raise MigrationError(
+            f"the connection works, but role {role!r} has no {right}: let the owner of the tables run what "
+            "`horsies-migrate grants` prints, and grant one of its roles to this one",
+            ExitCode.UNSUITABLE,
+        )
+
+
+# Reads catalogs alone, which every role may read: to_regclass does not see a schema without USAGE.
+_MISSING_RIGHT = f"""
+SELECT current_user::text AS role,
+       CASE WHEN has_schema_privilege(n.oid, 'USAGE')
+            THEN 'SELECT on table ' || quote_ident(n.nspname) || '.' || c.relname
+            ELSE 'USAGE on schema ' || quote_ident(n.nspname) END AS missing
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relname = '{VERSION_TABLE}' AND c.relkind IN ('r', 'p')
+   AND NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'))
+   AND CASE WHEN $1::text IS NOT NULL THEN n.nspname = $1::text
+            WHEN to_regclass('{VERSION_TABLE}') IS NOT NULL THEN c.oid = to_regclass('{VERSION_TABLE}')
+            ELSE EXISTS (
+                 SELECT FROM unnest(string_to_array(current_setting('search_path'), ',')) AS entry (name)
+                  WHERE replace(trim(both ' "' FROM entry.name), '$user', current_user) = n.nspname) END
+ ORDER BY n.nspname LIMIT 1
+"""
+
+
 async def under_lock(url: str, schema: str | None, work: Callable[[Connection], T]) -> T:
     def locked(connection: Connection) -> T:
         require_suitable(connection, for_writing=True)
@@ -285,6 +316,13 @@ def _taken_names(connection: Connection) -> str | None:
     names = taken.all()
     if not names:
         return None
+    if connection.exec_driver_sql(f"SELECT to_regclass('{VERSION_TABLE}')").scalar() is not None:
+        return (
+            f"the horsies tables are there, but the table {VERSION_TABLE} is empty: as the owner of the tables restore "
+            "its row from a backup, or insert the revision that `horsies-migrate up` brought them to, such as that of "
+            f"another database of the same release: INSERT INTO {VERSION_TABLE} (version_num) VALUES ('...'); "
+            "`horsies doctor` then names what does not fit it"
+        )
     schema = connection.exec_driver_sql("SELECT current_schema()").scalar_one()
     return (
         f"schema {schema!r} holds tables of these names that horsies-migrate did not make ({', '.join(names)}): they "

@@ -18,12 +18,13 @@ from horsies_schema.connection import (
     in_slices,
     on_database,
     quote_identifier,
+    require_readable,
     require_suitable,
     under_lock,
 )
 from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.errors import ExitCode, MigrationError as MigrationError
-from horsies_schema.revisions import alembic_config, head as head, steps_between
+from horsies_schema.revisions import alembic_config, head as head, is_older, steps_between
 from horsies_schema.roles import grants
 
 T = TypeVar("T")
@@ -90,7 +91,12 @@ async def downgrade_async(
 
 async def current_async(url: str, *, schema: str | None = None) -> str | None:
     """The revision the database is at; None when it has no horsies tables."""
-    return await on_database(url, schema, current_revision)
+
+    def work(connection: Connection) -> str | None:
+        require_readable(connection, schema)
+        return current_revision(connection)
+
+    return await on_database(url, schema, work)
 
 
 async def check_async(url: str, *, schema: str | None = None) -> str:
@@ -98,6 +104,7 @@ async def check_async(url: str, *, schema: str | None = None) -> str:
     or newer without breaking the code of this release."""
 
     def work(connection: Connection) -> str:
+        require_readable(connection, schema)
         require_suitable(connection, for_writing=False)
         found = current_revision(connection)
         if found is None or found < head():
@@ -154,6 +161,12 @@ def sql(revision: str = "head", *, since: str = "base", schema: str | None = Non
     config = alembic_config()
     config.output_buffer = buffer
     try:
+        if is_older(revision, since):
+            raise MigrationError(
+                f"revision {revision} is older than {since} of --since, and no SQL leads down: name a newer one, or go "
+                f"down with `horsies-migrate down {revision} --yes`",
+                ExitCode.USAGE,
+            )
         command.upgrade(config, f"{since}:{revision}", sql=True)
     except CommandError as error:
         raise MigrationError(f"{error}; this package's newest is {head()}", ExitCode.USAGE) from error

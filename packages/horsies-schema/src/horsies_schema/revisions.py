@@ -4,6 +4,7 @@ from functools import cache
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection
 
 
@@ -28,6 +29,23 @@ def steps_between(current: str | None, wanted: str) -> int | None:
     if wanted not in places or (current or "base") not in places:
         return None
     return abs(places[wanted] - places[current or "base"])
+
+
+def is_older(one: str, other: str) -> bool:
+    """Whether a revision comes before another; False for a relative or unknown one."""
+    scripts = ScriptDirectory.from_config(alembic_config())
+    ordered = [script.revision for script in scripts.walk_revisions()][::-1]
+
+    def place(name: str) -> int | None:
+        if name == "base":
+            return -1
+        try:
+            return ordered.index(scripts.get_revision(name).revision)
+        except CommandError:
+            return None
+
+    first, second = place(one), place(other)
+    return first is not None and second is not None and first < second
 
 
 def alembic_config(connection: Connection | None = None) -> Config:

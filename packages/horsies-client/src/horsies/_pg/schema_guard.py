@@ -40,7 +40,8 @@ async def require_schema(connection: _Connection, schema: str | None) -> str:
     await require_one_place(connection.fetch, schema)
     rows = await connection.fetch(statements["revisions"].sql)
     if not rows:
-        raise SchemaError(missing(schema))
+        places = await connection.fetch(statements["places"].sql, *places_values(schema))
+        raise SchemaError(no_row((row[1] for row in places), schema))
     if problem := rows_problem([str(row["version_num"]) for row in rows]):
         raise SchemaError(problem)
     found = Revision(str(rows[0]["version_num"]), rows[0]["breaking"])
@@ -114,6 +115,20 @@ def rows_problem(numbers: Sequence[str]) -> str | None:
     return (
         f"the table {VERSION_TABLE} has {len(numbers)} rows ({', '.join(sorted(numbers))}), not one: delete all but "
         "that of the revision which the tables are at"
+    )
+
+
+def no_row(names: Iterable[str], schema: str | None) -> str:
+    """The version table is empty. `names` are those that the statement `places` found. Where tables are among them, the
+    message is that of `horsies-migrate`."""
+    others = {qualify(VERSION_TABLE, schema), "another installation"}
+    if all(name in others or name.endswith(")") for name in names):
+        return missing(schema)
+    return (
+        f"the horsies tables are there, but the table {VERSION_TABLE} is empty: as the owner of the tables restore its "
+        "row from a backup, or insert the revision that `horsies-migrate up` brought them to, such as that of another "
+        f"database of the same release: INSERT INTO {VERSION_TABLE} (version_num) VALUES ('...'); `horsies doctor` "
+        "then names what does not fit it"
     )
 
 

@@ -258,6 +258,15 @@ SELECT sign.newest, statement_timestamp() - sign.newest AS silence,
                                LIMIT 100000) AS n) AS waits
   FROM sign;
 
+-- name: as_copied :one
+-- Whether the rows of workers and schedulers are as COPY left them. COPY writes all rows of a table in one transaction, from
+-- the first place of the table on: a worker that registers here adds a row of another transaction, and one that beats leaves
+-- the place of its row. That is seen at once, where the counts of `restore_facts` are up to a minute late. Schedulers are
+-- copied before workers. Reads system columns, for which a role needs SELECT on the whole table.
+SELECT count(DISTINCT i.xmin::text) = 1 AND bool_or(i.ctid = '(0,1)')
+       AND NOT EXISTS (SELECT FROM horsies_schedulers s WHERE age(s.xmin) < min(age(i.xmin))) AS is_so
+  FROM horsies_worker_instances i;
+
 -- name: timeline_history :one
 -- How the current timeline of the server began: its last line gives the reason, such as 'before 2026-01-31 12:00:00+00' after
 -- point in time recovery, or 'no recovery target specified' after the promotion of a standby. Superusers may read it.

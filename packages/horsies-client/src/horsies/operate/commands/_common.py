@@ -192,6 +192,8 @@ def add_decode(to: argparse.ArgumentParser) -> None:
 
 def duration(text: str) -> timedelta:
     """Parse `90s`, `15m`, `2h`, `7d` or `1h30m`, for argparse."""
+    if re.match(r"-\.?[0-9]", text):
+        raise argparse.ArgumentTypeError(f"{short(text)!r} is negative: a duration is zero or longer")
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise argparse.ArgumentTypeError(f"{short(text)!r} is not a duration: write 90s, 15m, 2h, 7d or 1h30m")

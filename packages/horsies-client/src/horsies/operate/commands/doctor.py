@@ -8,15 +8,17 @@ from horsies.operate.commands._print import complain, one_line, plural, say, say
 from horsies.operate.doctor.finding import Finding, Severity
 
 NOT_MADE: Final = 3
-"""The exit code when no problem was found and some checks could not be made."""
+"""The exit code when no problem was found and some checks could not be made at all. A hidden finding of a check that
+was made leaves it 0."""
 _ORDER: Final = (Severity.PROBLEM, Severity.WARN, Severity.HIDDEN, Severity.OK)
 
 
 def build() -> Command:
     about = "Say what is wrong with a database and its workers, why it matters, and how to fix it."
     epilog = (
-        "exit codes: 0 no problem found; 1 problems found; 2 wrong usage; 3 no problem found, but this role may not "
-        "read what some checks need"
+        "exit codes: 0 no problem found; 1 problems found; 2 wrong usage; 3 no problem found, but some "
+        "checks could not be made at all, because this role may not read what they need; a check that was made and saw "
+        "less counts as made"
     )
     command = Command("doctor", about, _examine, epilog=epilog)
     command.parser.add_argument("--quiet", action="store_true", help="leave out what is fine")

@@ -6,7 +6,7 @@ from typing import Final
 
 from horsies._text import error_in
 from horsies.errors import BrokerError, HorsiesError, UsageError
-from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_decode, at_least_one, row_id
+from horsies.operate.commands._common import OK, PROBLEMS, USAGE, Command, Desk, add_decode, at_least_one, row_id
 from horsies.operate.commands._print import complain, one_line, say, say_json, say_table
 from horsies.operate.commands._workflow_check import add_check
 from horsies.operate.encoded import shown_result
@@ -148,7 +148,7 @@ async def _signal(desk: Desk) -> int:
         json.loads(options.value)
     except ValueError as error:
         complain(f"{options.value!r:.80} is not JSON ({error}); nothing was sent. A text has quotes: '\"yes\"'")
-        return PROBLEMS
+        return USAGE
     values = {"signal_id": options.signal_id, "path": options.path}
     told = await control.signal(options.id, options.name, options.value, **values)
     if options.json:

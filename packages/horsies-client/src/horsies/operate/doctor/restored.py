@@ -3,6 +3,9 @@
 The rows of a restored queue are consistent: nothing in them says that a task which they call waiting has run since.
 What tells is that no worker has written since a moment that is before the server started or the rows were copied, and,
 where the role may read it, the reason that the server noted when it began its timeline.
+
+A live worker may be silent for some seconds, so that a silence counts after a while. Rows that are as they were copied
+need none, where the role may see that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +25,9 @@ def restored(facts: Facts) -> Iterator[Finding]:
     began = _timeline(facts)
     if row["newest"] is None:
         yield Finding("restored", Severity.OK, "no worker has worked in this database yet")
-    elif row["silence"] >= facts.limits.silence and (row["is_copied"] or row["up_for"] < row["silence"]):
+    elif (row["is_copied"] and _as_copied(facts)) or (
+        row["silence"] >= facts.limits.silence and (row["is_copied"] or row["up_for"] < row["silence"])
+    ):
         yield _silent(facts, row, began)
     elif began is not None and began.target is not None and began.age < facts.limits.restored:
         yield Finding(
@@ -35,6 +40,14 @@ def restored(facts: Facts) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding("restored", Severity.OK, "no sign that the database was set back")
+
+
+def _as_copied(facts: Facts) -> bool:
+    """No worker or scheduler has written since the rows were copied. False if this role may not see that."""
+    try:
+        return bool(facts.row("as_copied")["is_so"])
+    except Unavailable:
+        return False
 
 
 def _silent(facts: Facts, row: Row, began: "_Timeline | None") -> Finding:

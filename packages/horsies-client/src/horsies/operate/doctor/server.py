@@ -8,6 +8,7 @@ from horsies._pg.schema_guard import (
     MINIMUM_SERVER,
     REQUIRED_REVISION,
     Revision,
+    no_row,
     places_problem,
     remedy,
     revision_problem,
@@ -63,7 +64,8 @@ def schema(facts: Facts) -> Iterator[Finding]:
         return
     rows = facts.rows("revisions")
     if not rows:
-        yield Finding("schema", PROBLEM, "the horsies tables were never completed", "nothing works without them", up)
+        what, _, fix = no_row((row["name"] for row in facts.rows("places")), facts.schema).partition(": ")
+        yield Finding("schema", PROBLEM, what, "clients, workers and `horsies-migrate` refuse to work with it", fix)
         return
     if problem := rows_problem([str(row["version_num"]) for row in rows]):
         what, _, fix = problem.partition(": ")
