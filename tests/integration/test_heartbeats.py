@@ -21,6 +21,7 @@ from horsies.options import TaskOptions
 from horsies_worker.child.jobs import Job, Room
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.claimed_task import ClaimedTask, OwnedTasks
+from horsies_worker.claim.reconcile import Reconciler
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.session import Session
 from horsies_worker.finish.finalizer import MAX_BYTES, STAGE_AFTER_S, Finalizer
@@ -557,3 +558,16 @@ async def test_cut_off_for_longer_than_the_threshold_stops_what_others_may_run(d
                     await watch.heartbeats.run_once()
                 assert watch.pool.abandoned == expected
             assert watch.owned.get(own) is not None
+
+            # Back in contact, it is not taken for a claim whose answer was lost: that goes back to its queue uncounted.
+            identity = Identity("worker-1", "host-1", 4711)
+            session = Session(make_app(db).config.broker, "claim", Queries(None, identity))
+            reconciler = Reconciler(session, watch.owned, watch.finalizer)
+            for is_mine in (True, False):
+                reconciler.doubt()
+                await reconciler.settle()
+                assert watch.finalizer.returning() == set()
+                assert ((shared, 1) in watch.finalizer.recent) == is_mine
+                # the reaper recovers it, and another worker takes it
+                db.execute("UPDATE horsies_tasks SET claimed_by_worker_id = 'worker-2' WHERE id = %s", shared)
+            await session.close()

@@ -2,6 +2,8 @@
 
 - The answer of a claim was lost. Such a row is RUNNING, but no child has it. Nothing would send its heartbeats, and the
   reaper would end it as a crash although its user code never ran. It is returned to the queue.
+- This worker stopped a task, because it was cut off for longer than the threshold. The reaper recovers it like a crash.
+  Returned to the queue as if it had not run, it would run again without being counted.
 - A failover lost the end of a task that has run here (`finish/recent_ends.py`). The end is written again. Where it is
   not known, the row stays as it is, and the reaper recovers it like a crash.
 """
@@ -55,6 +57,7 @@ class Reconciler:
             self.finalizer.recent.known()
         )  # as it was before the look: an end that is written meanwhile is not lost
         rows = await self.session.run(self.session.queries.list_owned)
+        self.finalizer.recent.keep_stopped(rows)
         self.next_look = now + LOOK_EVERY_S
         known = {end.task_id for end in self.finalizer.unwritten()} | self.finalizer.returning()
         unknown = [key for key in rows if self.owned.find(*key) is None and key[0] not in known]

@@ -7,7 +7,7 @@ end that a leader refused which had lost its place without knowing it (`database
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from horsies_worker.database.transition import Transition
@@ -32,6 +32,7 @@ class RecentEnds:
         self._count = 0
         self._by_key: dict[Key, Transition | None] | None = None
         """All of them, once one was looked for; None after a change."""
+        self._stopped: set[Key] = set()
 
     def keep(self, ends: Sequence[Transition]) -> None:
         """The database has these ends, or should have them."""
@@ -45,8 +46,17 @@ class RecentEnds:
         claim was lost."""
         self._add([key])
 
+    def was_stopped(self, key: Key) -> None:
+        """User code has run under this claim until this worker, cut off from the database, stopped it. The reaper
+        recovers the row as a crash, which counts. Kept until it has, however long the outage takes."""
+        self._stopped.add(key)
+
+    def keep_stopped(self, owned: Collection[Key]) -> None:
+        """Of the stopped ones, keep those that are this worker's by the database."""
+        self._stopped.intersection_update(owned)
+
     def __contains__(self, key: Key) -> bool:
-        return key in self.known()
+        return key in self._stopped or key in self.known()
 
     def _add(self, batch: Sequence[Transition | Key]) -> None:
         self._batches.append((self._clock() + KEPT_S, batch))

@@ -218,6 +218,7 @@ class Heartbeats(Service):
             is_repeated = policy is not None and policy.may_rerun_crashed(job.attempt, task.max_retries)
             if is_repeated or reruns_alone(is_batch=job.gather is not None, attempt=job.attempt):
                 self._stop(job, f"no contact with the database for {self._running_stale_s:.0f} s, stopping it")
+                self._finalizer.recent.was_stopped((job.task_id, job.generation))
 
     def _stop(self, job: Job, reason: str, *, has_begun: bool = True) -> None:
         log.warning(
