@@ -223,6 +223,15 @@ def test_a_start_in_a_paused_queue(world: World) -> None:
         Struck("pause_queue", "server", 0.0, detail={"queue": "main", "paused": paused, "resumed": resumed})
     )
     assert world.rules() == {"P1"}
+    # claimed before the pause, and started behind another task
+    times = ("sent_at", "created_at", "enqueued_at", "claimed_at")
+    before = world.db.execute(f"SELECT {', '.join(times)}, id FROM horsies_tasks")
+    changes = ", ".join(f"{name} = %s::timestamptz" for name in times)
+    early = world.db.value("SELECT (%s::timestamptz - interval '1 ms')::text", paused)
+    world.db.execute(f"UPDATE horsies_tasks SET {changes}", *[early] * len(times))
+    assert world.rules() == set()
+    for row in before:
+        world.db.execute(f"UPDATE horsies_tasks SET {changes} WHERE id = %s", *row)
     # the resume of an earlier pause has ended this one too
     earlier = world.db.value("SELECT (%s::timestamptz + interval '1 ms')::text", paused)
     first = {"queue": "main", "paused": paused, "resumed": earlier}

@@ -249,7 +249,7 @@ def ends_of_workflows(db: Database, sends: Sequence[Mapping[str, Any]]) -> list[
 
 def pauses(db: Database, struck: Sequence[Struck]) -> list[Finding]:
     """Nothing of a paused queue started from a second after the pause on, until the first resume: that of a pause which
-    began before this one ends both."""
+    began before this one ends both. What was claimed before the pause may start later, behind a slow or frozen task."""
     found: list[Finding] = []
     done = [fault.detail for fault in struck if fault.kind == "pause_queue" and "resumed" in fault.detail]
     for fault in struck:
@@ -263,8 +263,9 @@ def pauses(db: Database, struck: Sequence[Struck]) -> list[Finding]:
                 "SELECT a.task_id, a.started_at::text FROM horsies_task_attempts a"
                 " JOIN horsies_tasks t ON t.id = a.task_id WHERE t.queue_name = %s"
                 " AND a.started_at > %s::timestamptz + interval '1 second'"
-                " AND a.started_at < %s::timestamptz",
-                fault.detail["queue"], fault.detail["paused"], resumed,
+                " AND a.started_at < %s::timestamptz AND (t.claimed_at > %s::timestamptz"
+                " OR EXISTS (SELECT FROM horsies_task_attempts l WHERE l.task_id = t.id AND l.attempt > a.attempt))",
+                fault.detail["queue"], fault.detail["paused"], resumed, fault.detail["paused"],
             )  # fmt: skip
             found += [
                 Finding("P1", task_id, f"started at {at}, in the pause of {fault.detail}") for task_id, at in rows
