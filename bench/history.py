@@ -42,7 +42,7 @@ FEW, CHUNK, DAYS = 10_000, 250_000, 30
 AT_ONCE = 2
 """Chunks that are loaded at the same time."""
 BULK = 2_000_000
-"""More rows are loaded without secondary indexes, which is about five times as fast."""
+"""More rows than these are loaded without secondary indexes."""
 SECONDARY = """
 SELECT indexrelid::regclass::text, pg_get_indexdef(indexrelid) FROM pg_index
  WHERE indrelid IN ('horsies_tasks'::regclass, 'horsies_task_attempts'::regclass)

@@ -25,7 +25,6 @@ WITHOUT_TARGET: Final = frozenset({"kill_scheduler", "pause_queue", "pause_workf
 """These may come while the server is struck."""
 ORPHANS_S: Final = 5.0
 """Children are gone this long after their parent, on a busy machine; the promise is two seconds."""
-PATIENCE_S: Final = 60.0
 WRITES: Final = (r"INSERT INTO horsies_task_attempts", r"UPDATE horsies_tasks", r"^COMMIT")
 SENDS: Final = (r"CALL|horsies_send|INSERT INTO horsies_tasks", r"INSERT INTO horsies_workflows|COMMIT")
 STORM: Final = 30
@@ -298,6 +297,8 @@ async def _insist(work: Callable[[], Any]) -> Any:
 
 async def _ask(field: Field, question: str) -> list[Any]:
     """Repeat until the server answers: another fault may have stopped it, or may hold all its connections."""
+    from tests.soak.producer import PATIENCE_S
+
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -4,7 +4,6 @@ from functools import cache
 
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
 from sqlalchemy import Connection
 
 
@@ -24,8 +23,7 @@ def known_revisions() -> frozenset[str]:
 
 def steps_between(current: str | None, wanted: str) -> int | None:
     """How many revisions a migration runs, up or down; None for a relative or unknown revision."""
-    ordered = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
-    places = {"base": 0, "head": len(ordered), **{name: number for number, name in enumerate(ordered, 1)}}
+    places = _places()
     if wanted not in places or (current or "base") not in places:
         return None
     return abs(places[wanted] - places[current or "base"])
@@ -33,19 +31,14 @@ def steps_between(current: str | None, wanted: str) -> int | None:
 
 def is_older(one: str, other: str) -> bool:
     """Whether a revision comes before another; False for a relative or unknown one."""
-    scripts = ScriptDirectory.from_config(alembic_config())
-    ordered = [script.revision for script in scripts.walk_revisions()][::-1]
+    places = _places()
+    return one in places and other in places and places[one] < places[other]
 
-    def place(name: str) -> int | None:
-        if name == "base":
-            return -1
-        try:
-            return ordered.index(scripts.get_revision(name).revision)
-        except CommandError:
-            return None
 
-    first, second = place(one), place(other)
-    return first is not None and second is not None and first < second
+def _places() -> dict[str, int]:
+    """The number of each revision in their order, and those of `base` and `head`."""
+    ordered = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
+    return {"base": 0, "head": len(ordered), **{name: number for number, name in enumerate(ordered, 1)}}
 
 
 def alembic_config(connection: Connection | None = None) -> Config:

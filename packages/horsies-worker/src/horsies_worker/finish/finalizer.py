@@ -38,7 +38,8 @@ MAX_LOCK_WAIT_S = 0.5
 OPEN_AFTER_S = 5.0
 """A transaction of `complete()` that is still open so long after its task has returned is worth a warning."""
 OPEN_LIMIT_S = 60.0
-"""After so long its session is ended: nobody will commit it, and the task would stay RUNNING for ever."""
+"""After so long the worker ends the session of that transaction. The task's code has returned, so it will not commit
+any more, and as long as the transaction is open the task stays RUNNING."""
 
 
 class Settled(StrEnum):

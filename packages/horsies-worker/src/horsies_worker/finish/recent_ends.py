@@ -33,6 +33,7 @@ class RecentEnds:
         self._by_key: dict[Key, Transition | None] | None = None
         """All of them, once one was looked for; None after a change."""
         self._stopped: set[Key] = set()
+        """Claims under which this worker stopped a task while it was cut off."""
 
     def keep(self, ends: Sequence[Transition]) -> None:
         """The database has these ends, or should have them."""

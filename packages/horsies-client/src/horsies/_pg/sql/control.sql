@@ -10,13 +10,8 @@ SELECT id, outcome FROM horsies_cancel_tasks($1::text[]);
 
 -- name: task_holders :many
 -- params: ids
--- The sessions whose open transactions have changed or locked these tasks. A row that is locked by several transactions at
--- once names none of them.
 SELECT t.id, a.pid, a.usename::text AS role, a.application_name, statement_timestamp() - a.xact_start AS age
-  FROM horsies_tasks t
-  JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax
-  JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE t.id = ANY ($1::text[]);
+{{with_holder}} WHERE t.id = ANY ($1::text[]);
 
 -- name: retry_batch :many
 -- edge: FAILED -> PENDING; CANCELLED -> PENDING; EXPIRED -> PENDING

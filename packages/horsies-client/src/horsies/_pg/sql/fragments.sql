@@ -180,3 +180,10 @@ n.task_index, n.node_id, n.task_name, n.dependencies, n.join_type, n.kind IN ('w
 CASE n.status WHEN 'SKIPPED' THEN true
                                            WHEN 'FAILED' THEN EXISTS (SELECT FROM horsies_tasks k WHERE k.id = n.task_id AND k.status = 'CANCELLED')
                                            ELSE false END
+
+-- fragment: with_holder
+-- `t` with the session `a` whose open transaction has changed or locked the row. A row that several transactions have locked
+-- names none of them.
+  FROM horsies_tasks t
+  JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax
+  JOIN pg_stat_activity a ON a.pid = l.pid

@@ -167,14 +167,12 @@ SELECT x.id, t.status FROM unnest($2::text[], $3::int[]) AS x (id, generation)
 
 -- name: end_holder :value
 -- params: task_id, seconds
--- Ends the session whose transaction has changed or locked this task, if that transaction began so long ago. A role may end
+-- Ends the session whose open transaction has changed or locked this task, if that transaction began so long ago. A role may end
 -- the sessions of its own role; for others it needs pg_signal_backend.
 -- MATERIALIZED: as a mere condition, pg_terminate_backend would be called for sessions that the joins leave out.
 WITH holder AS MATERIALIZED (
     SELECT a.pid
-      FROM horsies_tasks t
-      JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = t.xmax
-      JOIN pg_stat_activity a ON a.pid = l.pid
+    {{with_holder}}
      WHERE t.id = $1::text AND a.xact_start < statement_timestamp() - make_interval(secs => $2::float8)
 )
 SELECT pid FROM holder WHERE pg_terminate_backend(pid);
