@@ -56,3 +56,8 @@ async def let_through(controller: Any, actor: int) -> None:
 
 async def arm(connection: Any) -> None:
     await connection.execute("SELECT pg_catalog.set_config('gate.armed', '1', false)")
+
+
+async def disarm(connection: Any) -> None:
+    """A statement that looked at no row has passed no gate, and has left it armed for the next schedule."""
+    await connection.execute("SELECT pg_catalog.set_config('gate.armed', '0', false)")

@@ -174,6 +174,7 @@ class Schedules:
         for actor in actors:
             actor.is_gated, actor.steps, actor.has_to_wait = gated, 0, False
             actor.state, actor.is_given_up = State.ACTIVE, False
+            await gates.disarm(actor.real)
         tasks = [
             asyncio.create_task(actor.run(lambda actor=actor, program=program: program(actor)))
             for actor, program in zip(actors, programs, strict=True)
