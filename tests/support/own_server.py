@@ -1,5 +1,6 @@
 """A server that a test may stop and start."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ def own_server(folder: Path, **settings: str) -> Iterator[SimpleNamespace]:
         psutil.Process(pid).send_signal(signal.SIGQUIT)  # immediate: as after a power cut
         eventually(lambda: not psutil.pid_exists(pid), timeout=20)
         eventually(lambda: not held[-1].is_running, timeout=20)
+        # Its keeper removes the directory a moment later, also one that was made anew in between.
+        eventually(lambda: not os.path.lexists(folder / "socket"), timeout=20)
 
     up()
     try:
