@@ -72,6 +72,7 @@ def test_running_tasks_and_last_writes_share_the_timeout(
         before = db.value("SELECT clock_timestamp()")
         leaving.terminate()
         assert left_within(leaving, max(1, timeout)) == 0
+        assert leaving.log.rstrip().endswith("has stopped")
         info = once.info()
         ended_at = db.value("SELECT finished_at FROM horsies_task_attempts WHERE task_id = %s", once.task_id)
         assert (ended_at - before).total_seconds() >= drain_s, "it had all the time that the log promised"

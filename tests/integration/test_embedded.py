@@ -312,6 +312,13 @@ def test_urls_that_mean_nothing(url: str, why: str) -> None:
         embedded.resolve(url)
 
 
+def test_start_takes_no_url(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    with pytest.raises(embedded.EmbeddedError, match=r"start\(\) takes a directory, and this is a URL \(embedded://"):
+        embedded.start("embedded:///db")
+    assert not list(place.iterdir())
+
+
 def test_is_embedded() -> None:
     assert embedded.is_embedded("embedded://")
     assert embedded.is_embedded("embedded:///some/dir?dbname=x")

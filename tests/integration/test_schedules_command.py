@@ -1,6 +1,7 @@
 """`horsies schedules` and the broker's methods behind it: on rows alone, without an app's code."""
 
 import json
+import sys
 import uuid
 from datetime import UTC, datetime
 
@@ -315,6 +316,31 @@ def test_wrong_usage_writes_nothing(
     assert code == 2
     assert told in err
     assert db.value("SELECT count(*) FROM horsies_schedules") == 0
+
+
+def test_a_name_that_the_given_app_does_not_have_is_told(
+    db: Database, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "tests.support.rolling_app", raising=False)  # it reads its URL once
+    add = ("--every", "1h", "--app", "tests.support.rolling_app:app")
+    code, out, err = horsies(capsys, "add", "a", "--task", "stedy", *add)
+    assert (code, "a: made" in out) == (0, True)  # the task may be of another app
+    told = "the given app has no task 'stedy', so its arguments were not checked; did you mean 'steady'?"
+    assert told in err
+    code, out, _ = horsies(capsys, "add", "b", "--workflow", "reprots", *add, "--json")
+    assert code == 0
+    assert json.loads(out)["alarms"][0].startswith("the given app has no workflow 'reprots'")
+    assert "the given app" not in horsies(capsys, "edit", "a", "--task", "steady", *add)[2]
+
+
+def test_a_long_list_of_options_does_not_hide_the_error(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["schedules", "add", "s", "--task", "t"])
+    first, hint, error = capsys.readouterr().err.splitlines()
+    assert (first, hint) == (
+        "usage: horsies schedules add NAME [options]", "`horsies schedules add --help` lists the options.",
+    )  # fmt: skip
+    assert error.startswith("horsies schedules add: error: one of the arguments --cron")
 
 
 def test_what_is_not_there_or_in_code_is_left_alone(db: Database, capsys: pytest.CaptureFixture[str]) -> None:

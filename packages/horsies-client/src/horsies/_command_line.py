@@ -14,6 +14,7 @@ _LONG_WORD: Final = re.compile(r"\S{81,}")
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _NEGATIVE: Final = re.compile(r"-\.?\d")
 _LIKENESS: Final = 0.6
+_USAGE_LINES: Final = 3
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -86,6 +87,15 @@ class Parser(argparse.ArgumentParser):
             meant = f"; write {first} behind the verb" if first in options else did_you_mean(first, options)
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return found
+
+    def format_usage(self) -> str:
+        """What stands above an error: a long list of options would hide it, and is left to the help."""
+        usage = super().format_usage()
+        if usage.count("\n") <= _USAGE_LINES:
+            return usage
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, [one for one in actions_of(self) if not one.option_strings], [])
+        return f"{formatter.format_help().rstrip()} [options]\n`{self.prog} --help` lists the options.\n"
 
     def error(self, message: str) -> NoReturn:
         if "did you mean" not in message and (word := _QUOTED.search(message)) is not None:

@@ -186,6 +186,7 @@ class Worker:
             self.bus.emit(WorkerStopped(self.identity.worker_id))
         if self._fatal is not None and not self.is_declared_dead:
             raise self._fatal
+        log.info("worker %s has stopped", self.identity.worker_id)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Run a part of the start, which may take long. False when the worker was stopped first."""

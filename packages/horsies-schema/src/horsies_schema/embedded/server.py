@@ -49,6 +49,9 @@ def start(
     Blocks until the server accepts connections, at most 60 seconds. Raises EmbeddedError. The server runs until the
     last process that uses it has called `stop()` or has ended.
     """
+    if isinstance(directory, str) and "://" in directory:
+        scheme = directory.partition("://")[0]
+        raise EmbeddedError(f"start() takes a directory, and this is a URL ({scheme}://...): resolve() takes those")
     wanted_port, wanted_settings = checked_port(port), checked_settings(settings)
     account = server_account()
     bin_dir = binaries.locate(account)

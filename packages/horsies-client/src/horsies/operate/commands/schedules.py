@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from horsies._command_line import did_you_mean
 from horsies.errors import BrokerError, ConfigurationError
 from horsies.operate.broker import PostgresBroker
 from horsies.operate.commands._common import OK, Command, CommandError, Desk, Refused, add_decode, at_least_one
@@ -23,6 +24,7 @@ from horsies.operate.views import ScheduleInfo
 from horsies.stored_schedule import schedule_of
 
 if TYPE_CHECKING:
+    from horsies.app import Horsies
     from horsies.envelopes import Envelopes
 
 _PAUSED, _OVERDUE, _REMOVED = ScheduleState.PAUSED, ScheduleState.OVERDUE, ScheduleState.REMOVED
@@ -296,6 +298,8 @@ async def _put(desk: Desk, row: Mapping[str, object], version: int, done: str) -
         raise Refused(f"nothing done: {error}") from error
     state = await desk.broker.schedules.state(stored.name)
     alarms = [] if state is None else list(_alarms([state]))
+    if desk.given_app is not None:
+        alarms = [*_unknown_target(desk.given_app, stored), *alarms]
     if not desk.options.json:
         for text in alarms:
             complain(text)
@@ -303,6 +307,18 @@ async def _put(desk: Desk, row: Mapping[str, object], version: int, done: str) -
     said = f"{one_line(stored.name)}: {done}; {stored.target}, {stored.told_pattern}{where}"
     shown = await control.get(stored.name, decode=False) or stored
     return desk.report([said], (), schedule=shown.without_envelopes(), alarms=alarms)
+
+
+def _unknown_target(app: "Horsies", stored: StoredSchedule) -> Iterator[str]:
+    """No error: the task may be of another app, whose scheduler knows it."""
+    if stored.workflow is None:
+        kind, name, known = "task", str(stored.task_name), {task.name for task in app.registry}
+    else:
+        known = {one.name for one in (*app.workflows, *app.workflows.definitions())}
+        kind, name = "workflow", stored.workflow
+    if name not in known:
+        meant = did_you_mean(name, known)
+        yield f"the given app has no {kind} {short(name)!r}, so its arguments were not checked{meant}"
 
 
 async def _remove(desk: Desk) -> int:
