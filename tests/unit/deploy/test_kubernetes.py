@@ -139,6 +139,17 @@ def test_images_of_the_base_are_replaced_in_the_overlay() -> None:
     assert names == {image["name"] for image in given["images"]}
 
 
+def test_every_deployment_that_imports_an_app_gets_that_of_the_overlay() -> None:
+    deployments = by_kind(rendered(KUBERNETES / "base"), "Deployment")
+    importing = {
+        name
+        for name, one in deployments.items()
+        if any(":" in word for container in containers(one) for word in container["args"])
+    }
+    (given,) = manifests.load(KUBERNETES / "overlays/example/kustomization.yaml")
+    assert importing == {patch["target"]["name"] for patch in given["patches"]}
+
+
 def test_commands_are_ones_that_the_programs_know() -> None:
     """Every option stands in the help of its command."""
     for one in workloads(rendered(KUBERNETES / "base")):
