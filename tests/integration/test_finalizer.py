@@ -21,6 +21,7 @@ from tests.support import factories
 from tests.support.chaosproxy import ChaosProxy, When
 from tests.support.hands import Hands, attempts, end_of, running
 from tests.support.postgres import Database
+from tests.support.refusals import refusing, updates_of
 from tests.support.waiting import eventually_async
 
 pytestmark = pytest.mark.shared_database
@@ -152,8 +153,32 @@ async def test_a_row_that_accepts_no_end_is_left_and_logged(db: Database, caplog
     assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == 9
     assert len(done) == 10
     assert finalizer.lost == 1
+    assert ("0005", 1) in finalizer.recent, "it has run, and must not be returned as one that never started"
     assert [record.levelname for record in caplog.records if "cannot be ended" in record.message] == ["CRITICAL"]
     db.execute("DELETE FROM horsies_tasks WHERE id = '0005'")
+
+
+async def test_a_row_that_a_trigger_refuses_waits_apart_and_keeps_its_result(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = count_statements(monkeypatch)
+    rows = fill_running(db, 300)
+    async with finalizing(db.url) as (finalizer, done):
+        with refusing(db, updates_of("0123"), code="P0001"):
+            for row in rows[:299]:
+                finalizer.add(end_of(row))
+            await eventually_async(lambda: len(done) == 298)
+            finalizer.add(end_of(rows[299]))
+            await eventually_async(lambda: len(done) == 299)
+            assert [len(batch) for batch in batches if rows[299]["id"] in {end.task_id for end in batch}] == [1]
+            assert [end.task_id for end in finalizer.unwritten()] == ["0123"]
+            session = Session(PostgresConfig(db.url), "stage", QUERIES)
+            await finalizer.stage_late(session, 0.0)  # raises nothing
+            await session.close()
+        await drained(finalizer)
+    assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == 300
+    assert len(done) == 300
+    assert "the database refuses its end: no; trying again in 1 s" in caplog.text
 
 
 async def test_half_of_a_split_that_meets_an_outage_is_tried_again(

@@ -523,13 +523,15 @@ async def test_large_results_are_staged_a_statement_at_a_time(db: Database) -> N
 
 async def test_what_cannot_be_staged_does_not_stop_the_beats(db: Database) -> None:
     async with watching(db, stage_after_s=0) as watch:
-        poisoned, healthy = watch.hold(), watch.hold()
+        retried = TaskOptions(retry_policy=RetryPolicy.fixed(1, max_retries=2, auto_retry_for=["WORKER_CRASHED"]))
+        poisoned, healthy = watch.hold(), watch.hold(options=retried)
         late(watch, poisoned, result="\x00")
-        for seconds in (0, 2):
+        for seconds, beats in ((0, 0), (2, 1), (310, 2)):
             watch.wait(seconds)
             with pytest.raises(asyncpg.CharacterNotInRepertoireError):
                 await watch.heartbeats.run_once()
-    assert [len(watch.beats(task)) for task in (poisoned, healthy)] == [1, 1]
+            assert [len(watch.beats(task)) for task in (poisoned, healthy)] == [beats, beats]
+        assert watch.pool.abandoned == [], "the worker was never without contact"
 
 
 async def test_a_staged_result_of_a_lost_task_is_not_written(db: Database) -> None:

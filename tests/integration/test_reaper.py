@@ -28,7 +28,7 @@ from tests.support.apps import add_task, make_app
 from tests.support.factories import NOW, ago, ahead
 from tests.support.hands import Hands
 from tests.support.postgres import Database, waits_for_a_lock
-from tests.support.refusals import refusing
+from tests.support.refusals import refusing, updates_of
 from tests.support.roles import account, login
 from tests.support.waiting import eventually_async
 
@@ -452,6 +452,18 @@ async def test_one_row_that_takes_no_end_does_not_stop_the_sweep(
     assert [status(db, task) for task in tasks] == ["FAILED"] * 4 + ["RUNNING"] + ["FAILED"] * 4
     assert status(db, overdue) == "EXPIRED"
     assert f"task {tasks[4]} cannot be ended" in caplog.text
+    db.execute("DELETE FROM horsies_tasks WHERE id = %s", tasks[4])
+
+
+async def test_one_row_that_a_trigger_refuses_does_not_stop_the_sweep(
+    db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = [factories.task(db, "RUNNING", **STALE, task_options="{}") for _ in range(9)]
+    with refusing(db, updates_of(tasks[4]), code="P0001"):
+        async with reaping(db) as reaper:
+            await reaper.run_once()
+    assert [status(db, task) for task in tasks] == ["FAILED"] * 4 + ["RUNNING"] + ["FAILED"] * 4
+    assert f"task {tasks[4]} cannot be ended: no" in caplog.text
     db.execute("DELETE FROM horsies_tasks WHERE id = %s", tasks[4])
 
 

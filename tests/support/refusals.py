@@ -6,6 +6,11 @@ from contextlib import contextmanager
 from tests.support.postgres import Database
 
 
+def updates_of(task_id: str) -> str:
+    """A trigger on every change of one task."""
+    return f"BEFORE UPDATE ON horsies_tasks FOR EACH ROW WHEN (OLD.id = '{task_id}')"
+
+
 @contextmanager
 def refusing(db: Database, *triggers: str, code: str) -> Generator[None]:
     """While this holds, statements that one of the triggers meets fail. A trigger is written as far as its body:

@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
-from horsies_worker.database.split_batch import write_or_split
+from horsies._pg.transient import is_transient
+from horsies_worker.database.split_batch import is_data_error, is_row_error, write_or_split
 
 
 class Table:
@@ -72,3 +73,25 @@ async def test_inside_a_transaction_each_part_has_a_savepoint() -> None:
     table = Table(1)
     await write_or_split(range(2), table.write, refuse, transaction=table)
     assert (table.statements, table.savepoints, table.rolled_back) == (3, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "function", "transient", "data", "row"),
+    [
+        ("22021", "report_invalid_encoding", False, True, True),
+        ("54000", "index_form_tuple_context", False, True, True),
+        # nothing can be written for now: no result is at fault, and each must be kept
+        ("54000", "GetNewTransactionId", True, False, False),
+        ("54000", "GetNewMultiXactId", True, False, False),
+        ("54000", "PreCommit_Notify", True, False, False),
+        ("P0001", "exec_stmt_raise", False, False, True),
+        ("XX001", "heap_fetch_toast_slice", False, False, True),
+        ("42P01", "parserOpenTable", False, False, False),
+        ("57P01", "ProcessInterrupts", True, False, False),
+    ],
+)
+def test_what_an_error_means_for_the_rows_of_a_batch(
+    code: str, function: str, transient: bool, data: bool, row: bool
+) -> None:
+    error = asyncpg.PostgresError.new({"S": "ERROR", "V": "ERROR", "C": code, "M": "no", "R": function})
+    assert (is_transient(error), is_data_error(error), is_row_error(error)) == (transient, data, row)

@@ -18,6 +18,8 @@ _NEVER: Final = frozenset(
         "53400",  # configuration_limit_exceeded
     }
 )
+_SERVER_LIMITS: Final = frozenset({"PreCommit_Notify", "GetNewTransactionId", "GetNewMultiXactId"})
+"""Functions of PostgreSQL that raise 54000 whatever a statement writes."""
 _ENDS_OF_SESSIONS: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "25P04"})
 """admin_shutdown, crash_shutdown, and the time-outs of idle sessions, idle transactions and transactions."""
 
@@ -37,7 +39,7 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(sqlstate, str):
         if sqlstate in _NEVER or is_undeclared_pooler(error):
             return False
-        if is_notify_queue_full(error):
+        if is_server_limit(error):
             return True
         return sqlstate[:2] in _SQLSTATE_CLASSES or sqlstate in _SQLSTATES
     from asyncpg import InterfaceError, InternalClientError
@@ -52,12 +54,20 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_notify_queue_full(error: BaseException) -> bool:
-    """True when a commit was refused because a session that listens has not read its notifications for long. Its
-    SQLSTATE is also that of values that are too large, and its text depends on the server's language."""
-    return (
-        getattr(error, "sqlstate", None) == "54000"
-        and getattr(error, "server_source_function", None) == "PreCommit_Notify"
-    )
+    """True when a commit was refused because a session that listens has not read its notifications for long."""
+    return _limit_of_server(error) == "PreCommit_Notify"
+
+
+def is_server_limit(error: BaseException) -> bool:
+    """True when the server takes no writes at all for now: its queue of notifications is full, or it has no transaction
+    ids left and waits for a vacuum."""
+    return _limit_of_server(error) in _SERVER_LIMITS
+
+
+def _limit_of_server(error: BaseException) -> str | None:
+    """The function of the server that refused. The SQLSTATE is also that of values that are too large, and the text
+    depends on the server's language."""
+    return getattr(error, "server_source_function", None) if getattr(error, "sqlstate", None) == "54000" else None
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -1,7 +1,7 @@
 """Writes ended attempts and returns unstarted tasks, in batches: while one statement runs, the next batch gathers.
 
 It never gives up while the worker lives. It drops a result only when its claim is lost, or when the database refuses
-even the error that replaces it.
+even the error that replaces it. A row that somebody else's trigger refuses waits apart, and the others go on.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from horsies.events import ResultDropped, TaskQuarantined, TasksReturned
 from horsies.status import AttemptOutcome, TaskStatus
 from horsies_worker.child.outcome import error_outcome
 from horsies_worker.database.session import Session
-from horsies_worker.database.split_batch import is_data_error, write_or_split
+from horsies_worker.database.split_batch import is_data_error, is_row_error, write_or_split
 from horsies_worker.database.transition import Transition
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.decide import NO_RETRY
@@ -33,6 +33,8 @@ MAX_ROWS = 300
 MAX_BYTES = 1_000_000
 """Ten results of 8 MB took 1.9 s in one statement; small ones must not wait behind them."""
 STAGE_AFTER_S = 2.0
+MIN_HOLD_S = 1.0
+MAX_HOLD_S = 60.0
 MIN_LOCK_WAIT_S = 0.005
 MAX_LOCK_WAIT_S = 0.5
 OPEN_AFTER_S = 5.0
@@ -79,6 +81,8 @@ class Finalizer(BacklogService):
         self._staged: set[Key] = set()
         self._replaced: set[Key] = set()
         """Those whose real result the database refused."""
+        self._held: dict[Key, tuple[float, float]] = {}
+        """Those whose rows take no end for now: when to try again, and after how long once more."""
         self._on_settled: dict[Key, OnSettled] = {}
         """What is called when these are written, or are found to be lost."""
         self._may_be_completed: set[Key] = set()
@@ -129,8 +133,9 @@ class Finalizer(BacklogService):
         as many as fit one statement."""
         oldest = time.monotonic() - after_s
         late = _one_statement(
-            end for key, end in self._ends.items() if end.outcome.finished_mono < oldest and key not in self._staged
-        )
+            end for key, end in self._ends.items()
+            if end.outcome.finished_mono < oldest and key not in self._staged and key not in self._held
+        )  # fmt: skip
         if late:
             await reached("before_stage")
             staged = await session.run(lambda connection: self._queries.stage(connection, late))
@@ -149,7 +154,9 @@ class Finalizer(BacklogService):
 
     async def run_once(self) -> None:
         settled = self._settled
-        if self._ends:
+        if self._held:
+            await self._write_held()
+        elif self._ends:
             await self._write(_one_statement(self._ends.values()))
         if self._returns:
             await self._hand_back()
@@ -167,7 +174,33 @@ class Finalizer(BacklogService):
         return 0.0
 
     async def _write(self, batch: Sequence[Transition]) -> None:
-        await write_or_split(batch, self._write_once, self._replace)
+        await write_or_split(batch, self._write_once, self._refused, splits=is_row_error)
+
+    async def _write_held(self) -> None:
+        """Write what is not held, then one that is due again, by itself."""
+        if free := _one_statement(end for key, end in self._ends.items() if key not in self._held):
+            await self._write(free)
+        now = time.monotonic()
+        due = next((key for key, (again, _) in self._held.items() if again <= now), None)
+        if due is not None:
+            await self._write([self._ends[due]])
+
+    def _refused(self, end: Transition, error: Exception) -> None:
+        """The database refuses this end, also alone."""
+        if is_data_error(error):
+            self._replace(end, error)
+        else:
+            self._hold(end, error)
+
+    def _hold(self, end: Transition, error: Exception) -> None:
+        """Its value is not at fault, so it is kept: the trigger or the damage that refuses it may be mended."""
+        key = (end.task_id, end.generation)
+        _, hold_s = self._held.pop(key, (0.0, MIN_HOLD_S))  # behind the others that are held
+        self._held[key] = (time.monotonic() + hold_s, min(2 * hold_s, MAX_HOLD_S))
+        log.error(
+            "task %s attempt %d: the database refuses its end: %s; trying again in %.0f s",
+            end.task_id, end.attempt, error, hold_s, extra=about(end.task_id, attempt=end.attempt),
+        )  # fmt: skip
 
     async def _write_once(self, batch: Sequence[Transition]) -> None:
         await reached("before_finalize")
@@ -205,6 +238,7 @@ class Finalizer(BacklogService):
                 extra=extra,
             )
             self.lost += 1
+            self.recent.was_stopped(key)  # it has run: the row must not be taken for one that never started
             self._bus.emit(ResultDropped(end.task_id, end.attempt, "refused"))
             self._tell([key], Settled.LOST)
             self._forget([key])
@@ -314,8 +348,9 @@ class Finalizer(BacklogService):
         for marks in (self._uncertain, self._staged, self._replaced, self._may_be_completed):
             if marks:  # nearly always empty, and the update looks at every key
                 marks.difference_update(keys)
-        for key in keys if self._open else ():
-            self._open.pop(key, None)
+        for places in (self._open, self._held):
+            for key in keys if places else ():
+                places.pop(key, None)
         self._settle(keys)
 
     async def _hand_back(self) -> None:

@@ -143,13 +143,13 @@ class Heartbeats(Service):
             except Exception:
                 self._on_missed()
                 raise
+            self._last_contact = now  # also if one of the writes below is refused
             for write in self._afterwards:
                 await write()
         except Exception:
             if self._clock() - self._last_contact >= self._running_stale_s:
                 self._stop_retryable()
             raise
-        self._last_contact = now
 
     def pause_s(self) -> float:
         self._is_idle = not self._owned and not self._finalizer.backlog

@@ -16,7 +16,7 @@ from horsies_worker.child.outcome import Outcome, OutcomeKind
 from horsies_worker.children.apart import apart_ms
 from horsies_worker.claim.claimed_task import options_of
 from horsies_worker.database.queries import Queries
-from horsies_worker.database.split_batch import write_or_split
+from horsies_worker.database.split_batch import is_row_error, write_or_split
 from horsies_worker.database.transition import Transition
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.finish.decide import decide
@@ -85,7 +85,7 @@ class Recovery:
             log.critical("reaper: task %s cannot be ended: %s", row["id"], error, extra=about(row["id"]))
             return []
 
-        parts = await write_or_split(rows, write, refuse, transaction=connection) if rows else []
+        parts = await write_or_split(rows, write, refuse, transaction=connection, splits=is_row_error) if rows else []
         return [row for part in parts for row in part]
 
     def _end_of(self, row: Mapping[str, Any], why: str, apart_ms: int) -> Transition:
