@@ -186,6 +186,7 @@ async def test_an_eight_megabyte_result_does_not_hold_up_the_loop() -> None:
         ("group", "UNHANDLED_EXCEPTION", "ExceptionGroup: both (2 sub-exceptions)"),
         ("base", "UNHANDLED_EXCEPTION", "BaseException: base"),
         ("unprintable", "UNHANDLED_EXCEPTION", "Unprintable: <its __str__ raised RuntimeError>"),
+        ("exits", "UNHANDLED_EXCEPTION", "Exits: <its __str__ raised SystemExit>"),
         ("nul", "UNHANDLED_EXCEPTION", "ValueError: a\ufffdb\ufffdc"),
         ("net", "NET", "ConnectionResetError: gone"),
         ("io", "IO", "FileNotFoundError: no such thing"),
@@ -196,6 +197,8 @@ async def test_an_eight_megabyte_result_does_not_hold_up_the_loop() -> None:
         ("unserialisable", "RETURN_TYPE_MISMATCH", "return value"),
         ("nul_error", "MINE", "a\ufffdb"),
         ("retry_after", "LATER", "try again"),
+        ("retry_after_float", "LATER", "try again"),
+        ("retry_after_negative", "LATER", "try again"),
     ],
 )
 async def test_every_exception_and_return_value_becomes_an_outcome(
@@ -247,8 +250,31 @@ async def test_every_exception_of_an_async_job_becomes_an_outcome(odd_harness: P
     assert (await odd_harness.run("async_odd", kind="exit")).error_message == "SystemExit: 1"
     assert (await odd_harness.run("async_odd", kind="cancel")).kind is OutcomeKind.ERR
     assert (await odd_harness.run("async_odd", kind="x")).error_message == "ValueError: x"
+    exits = (await odd_harness.run("async_odd", kind="exits")).error_message or ""
+    assert exits.endswith("Exits: <its __str__ raised SystemExit>")
+    assert (await odd_harness.run("async_odd", kind="retry_after_float")).error_code == "LATER"
     assert ok(await odd_harness.run("async_odd", kind="sub_exit")) == 1
     assert ok(await odd_harness.run("async_sleep", seconds=0)) > 0
+
+
+async def test_async_jobs_that_a_sibling_cancels_before_they_begin_are_reported(odd_harness: PoolHarness) -> None:
+    """`for task in asyncio.all_tasks(): task.cancel()` in user code also finds tasks that have not taken a step."""
+    await odd_harness.all_ready()
+    jobs = [odd_harness.job("async_odd", kind="cancel_all")]
+    jobs += [odd_harness.job("async_sleep", seconds=60) for _ in range(20)]
+    odd_harness.send(*jobs)
+    outcomes = await odd_harness.all_done(jobs)
+    assert ok(outcomes[0]) == 1
+    assert {outcome.kind for outcome in outcomes[1:]} == {OutcomeKind.ERR}
+    assert any("its asyncio task was cancelled before it began" in (one.error_message or "") for one in outcomes)
+
+
+async def test_an_alarm_that_a_task_forgot_ends_no_child(odd_harness: PoolHarness) -> None:
+    """Its handler raises while the child waits for the next task."""
+    sibling = odd_harness.send(odd_harness.job("async_sleep", seconds=1))
+    assert ok(await odd_harness.run("odd", kind="alarm")) == 1
+    assert ok(await odd_harness.outcome(sibling)) in odd_harness.pids()
+    assert ok(await odd_harness.run("add", a=1, b=1)) == 2
 
 
 async def test_an_unknown_name_and_wrong_arguments_become_outcomes(odd_harness: PoolHarness) -> None:

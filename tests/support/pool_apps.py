@@ -206,6 +206,15 @@ def length(text: str) -> Result:
     return TaskResult(ok=len(text))
 
 
+class Exits(Exception):
+    def __str__(self) -> str:  # noqa: PLE0307
+        sys.exit(4)
+
+
+def late(_number: int, _frame: object) -> None:
+    raise TimeoutError("too late")
+
+
 class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -228,6 +237,8 @@ def odd(kind: str) -> Result:
             raise BaseException("base")
         case "unprintable":
             raise Unprintable
+        case "exits":
+            raise Exits
         case "nul":
             raise ValueError("a\0b\ud800c")
         case "none":
@@ -246,6 +257,18 @@ def odd(kind: str) -> Result:
             raise FileNotFoundError("no such thing")
         case "retry_after":
             return TaskResult(err=TaskError("LATER", "try again", retry_after_ms=1500))
+        case "retry_after_float":
+            error = TaskError("LATER", "try again", retry_after_ms=1500)
+            error.retry_after_ms = 1500.5  # type: ignore[assignment]
+            return TaskResult(err=error)
+        case "retry_after_negative":
+            error = TaskError("LATER", "try again", retry_after_ms=1500)
+            error.retry_after_ms = -(2**70)
+            return TaskResult(err=error)
+        case "alarm":
+            signal.signal(signal.SIGALRM, late)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            return TaskResult(ok=1)
         case "deep":
             return odd(kind)
         case "forked":
@@ -395,6 +418,16 @@ async def async_odd(kind: str) -> Result:
         return TaskResult(ok=int(inner.done()))
     if kind == "cancel":
         raise asyncio.CancelledError
+    if kind == "cancel_all":
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        return TaskResult(ok=1)
+    if kind == "exits":
+        raise Exits
+    if kind == "retry_after_float":
+        error = TaskError("LATER", "try again", retry_after_ms=1500)
+        error.retry_after_ms = float("nan")  # type: ignore[assignment]
+        return TaskResult(err=error)
     raise ValueError(kind)
 
 

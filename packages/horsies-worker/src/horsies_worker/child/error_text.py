@@ -30,7 +30,7 @@ def exception_type(exc: BaseException) -> str:
 def exception_message(exc: BaseException) -> str:
     try:
         return short(str(exc))
-    except Exception as failure:
+    except BaseException as failure:  # user code, which may call sys.exit()
         return f"<its __str__ raised {type(failure).__name__}>"
 
 
@@ -46,7 +46,7 @@ def exception_data(exc: BaseException) -> dict[str, str]:
         found = traceback.TracebackException(type(exc), exc, exc.__traceback__, limit=_MAX_FRAMES)
         _leave_out_our_frames(found)
         text = short("".join(found.format()), MAX_TRACEBACK)
-    except Exception as failure:
+    except BaseException as failure:
         text = f"<the traceback could not be formatted: {type(failure).__name__}>"
     return {"type": exception_type(exc), "message": exception_message(exc), "traceback": text}
 

@@ -144,7 +144,8 @@ class Executor:
             encoded.json,
             short(str(error.error_code), 200),
             short(str(error.message)),
-            retry_after_ms=None if after is None else min(after, _MAX_RETRY_AFTER_MS),
+            # user code may have set the attribute to anything
+            retry_after_ms=min(after, _MAX_RETRY_AFTER_MS) if isinstance(after, int) and after >= 0 else None,
             returned=value,
         )
 

@@ -26,6 +26,7 @@ from horsies.context import BatchCall, StopReason, TaskContext, TaskStopped, ent
 from horsies.errors import OperationalErrorCode, UsageError
 from horsies_worker.child import execute, frames, stacks
 from horsies_worker.child.attempt_ends import AttemptEnds
+from horsies_worker.child.error_text import exception_text
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.meters import Meters
@@ -52,6 +53,7 @@ _BROKEN_STREAM_EXIT: Final = 70
 """EX_SOFTWARE of sysexits.h."""
 _REPORT_BYTES: Final = 1_000_000
 """The results of a call go to the parent in pieces of about this size."""
+_WATCH_S: Final = 1.0
 _CLAIMANT_S: Final = 10.0
 """The parent names the claimant as soon as this child is ready; the thread that reads it may come later."""
 
@@ -103,6 +105,7 @@ class Runner:
         self._running: _Run | None = None
         self._early_stops: dict[int, tuple[StopCode, bool]] = {}
         self._async_runs: dict[int, _Run] = {}
+        self._watch: asyncio.TimerHandle | None = None
         self.loop = asyncio.new_event_loop()
         self._main_thread = threading.get_ident()
         self._meters = meters
@@ -122,12 +125,23 @@ class Runner:
         signal.signal(INTERRUPT, self._on_interrupt)
         signal.signal(signal.SIGTERM, self._on_terminate)
         signal.siginterrupt(signal.SIGTERM, False)
+        seq: int | None = None
         while True:
-            token = os.read(self._tokens, frames.TOKEN_BYTES)
-            if not token:
-                return
-            seq = int.from_bytes(token, "little")
-            self._run_sync(seq, self._payload(seq))
+            try:
+                if seq is None:
+                    token = os.read(self._tokens, frames.TOKEN_BYTES)
+                    if not token:
+                        return
+                    seq = int.from_bytes(token, "little")
+                job = self._payload(seq)
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                # A handler of user code, such as that of an alarm which a task has set and forgotten.
+                _log.error("a signal handler raised between two tasks: %s", exception_text(error))
+                continue
+            self._run_sync(seq, job)
+            seq = None
 
     def _forked(self) -> None:
         self._is_copy = True
@@ -280,6 +294,8 @@ class Runner:
                 run = _Run(*(frames.decode_job if kind == FrameType.JOB else frames.decode_call)(frame), self)
                 self._async_runs[run.seq] = run
                 run.task = self.loop.create_task(self._run_async(run), name=f"horsies {run.job.task_name}")
+                if self._watch is None:
+                    self._watch = self.loop.call_later(_WATCH_S, self._report_silent)
             elif kind == FrameType.STOP:
                 self._on_stop(*frames.decode_stop(frame))
             elif kind == FrameType.CLAIMANT:
@@ -326,22 +342,45 @@ class Runner:
                 escaped = exc
             if self._is_copy:
                 os._exit(0)  # as in `_run_sync`: only the original may report
-        # The task's context holds the run. Without this line only the garbage collector could free them: 2.7 µs a task.
-        run.task = None
         finished = time.monotonic()
         if run.stop is not None:
             outcome = execute.stopped_outcome(run.stop, outcome, escaped)
         elif outcome is None:
             outcome = self._executor.failed(escaped or RuntimeError("no outcome"))
-        del self._async_runs[run.seq]
         self._async_done += 1
+        self._report_async(run, context, outcome, started, finished)
+
+    def _report_async(
+        self, run: _Run, context: TaskContext | BatchCall, outcome: Outcome, started: float, finished: float
+    ) -> None:
         if isinstance(context, BatchCall):
             self._report_members(run, outcome, started, finished)
-            return
-        measure = self._async_done % _MEASURE_EVERY == 1
-        self._report(context, run.seq, outcome, started, finished, finished - started, measure=measure)
-        if self.ends.is_wanted:
+        else:
+            measure = self._async_done % _MEASURE_EVERY == 1
+            self._report(context, run.seq, outcome, started, finished, finished - started, measure=measure)
+        # The task's context holds the run. Without this line only the garbage collector could free them: 2.7 µs a task.
+        run.task = None
+        del self._async_runs[run.seq]
+        if self.ends.is_wanted and not isinstance(context, BatchCall):
             self.ends.add(context, outcome, finished - started)
+
+    def _report_silent(self) -> None:
+        """Report the attempts whose asyncio task is over and has reported nothing: user code has cancelled it before
+        its first step (`asyncio.all_tasks()`), or its report has failed. The parent would wait for them for ever."""
+        self._watch = None
+        for run in [run for run in self._async_runs.values() if run.task is not None and run.task.done()]:
+            task = cast("asyncio.Task[None]", run.task)
+            error = None if task.cancelled() else task.exception()
+            error = error or asyncio.CancelledError("its asyncio task was cancelled before it began")
+            now = time.monotonic()
+            context = self._call_context(run) if run.job.members else self._context(run.job, run)
+            context.started_mono = now
+            outcome = self._executor.failed(error)
+            if run.stop is not None:
+                outcome = execute.stopped_outcome(run.stop, None, error)
+            self._report_async(run, context, outcome, now, now)
+        if self._async_runs:
+            self._watch = self.loop.call_later(_WATCH_S, self._report_silent)
 
     # -- both ------------------------------------------------------------------------------------------
 
@@ -458,8 +497,11 @@ def _result_frame(seq: int, outcome: Outcome, started: float, finished: float, d
     outcome.started_mono, outcome.finished_mono = started, finished
     try:
         return frames.encode_result(seq, outcome, duration, rss_kb)
-    except (UnicodeEncodeError, OverflowError):  # a codec let surrogates into the result
-        message = "the result is not valid text"
+    except Exception as error:  # such as a codec that let surrogates into the result
+        is_text = isinstance(error, UnicodeEncodeError | OverflowError)
+        message = (
+            "the result is not valid text" if is_text else f"the result cannot be reported: {exception_text(error)}"
+        )
         outcome = error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
         outcome.started_mono, outcome.finished_mono = started, finished
         return frames.encode_result(seq, outcome, duration, rss_kb)
