@@ -23,15 +23,15 @@ from typing import Any, Final, NoReturn, cast
 from horsies.app import Horsies
 from horsies.completing import Claimant, TransactionCompleter
 from horsies.context import BatchCall, StopReason, TaskContext, TaskStopped, enter_task, leave_task
-from horsies.errors import OperationalErrorCode, UsageError
+from horsies.errors import UsageError
 from horsies_worker.child import execute, frames, stacks
 from horsies_worker.child.attempt_ends import AttemptEnds
 from horsies_worker.child.error_text import exception_text
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.meters import Meters
-from horsies_worker.child.outcome import Outcome, OutcomeKind, error_outcome, in_envelopes, unless_completed
-from horsies_worker.output.log_context import about
+from horsies_worker.child.outcome import Outcome
+from horsies_worker.child.reports import Reports
 from horsies_worker.syncpoints import reached_in_child
 
 # A real-time signal, because user code and libraries use SIGUSR1. A signal, and not PyThreadState_SetAsyncExc,
@@ -51,8 +51,6 @@ _LONG_S: Final = 0.002
 _JOB: Final = int(FrameType.JOB)
 _BROKEN_STREAM_EXIT: Final = 70
 """EX_SOFTWARE of sysexits.h."""
-_REPORT_BYTES: Final = 1_000_000
-"""The results of a call go to the parent in pieces of about this size."""
 _WATCH_S: Final = 1.0
 _CLAIMANT_S: Final = 10.0
 """The parent names the claimant as soon as this child is ready; the thread that reads it may come later."""
@@ -89,6 +87,7 @@ class Runner:
     def __init__(self, app: Horsies, jobs: socket.socket, commands: socket.socket, tokens: int, meters: Meters) -> None:
         self._executor = execute.Executor(app)
         self._envelopes = app.envelopes
+        self._reports = Reports(jobs, app.envelopes, meters)
         self.ends = AttemptEnds(app.config.middleware, app.registry)
         self._jobs = jobs
         self._commands = commands
@@ -100,8 +99,6 @@ class Runner:
         self._payloads: deque[tuple[int, Job]] = deque()
         self._frames = FrameReader()
         self._command_frames = FrameReader()
-        # Both threads write to one stream; their frames must not interleave.
-        self._reporting = threading.Lock()
         self._running: _Run | None = None
         self._early_stops: dict[int, tuple[StopCode, bool]] = {}
         self._async_runs: dict[int, _Run] = {}
@@ -185,7 +182,7 @@ class Runner:
 
     def _run_sync(self, seq: int, job: Job) -> None:
         if job.start_by is not None and time.monotonic() > job.start_by:
-            self._send(frames.encode_late(seq))
+            self._reports.send(frames.encode_late(seq))
             return
         run = _Run(seq, job, self)
         context = self._call_context(run) if job.members else self._context(job, run)
@@ -210,11 +207,11 @@ class Runner:
             # since the last measurement. They are small and make a task look shorter; the parent corrects that
             # when a current job overruns its estimate.
             waited, self._waited = self._waited, self._meters.waited_s()
-            self._report(
+            self._reports.result(
                 context, seq, outcome, started, finished, max(0.0, duration - self._waited + waited), measure=True
             )
         else:
-            self._report(context, seq, outcome, started, finished, duration)
+            self._reports.result(context, seq, outcome, started, finished, duration)
         if self.ends.is_wanted:
             self.ends.add(context, outcome, duration)
 
@@ -303,7 +300,7 @@ class Runner:
                 self._is_named.set()
             elif kind == FrameType.STACKS:
                 runs = {run.task: run.job for run in self._async_runs.values() if run.task is not None}
-                self._send(frames.encode_stacks(stacks.describe(runs)))
+                self._reports.send(frames.encode_stacks(stacks.describe(runs)))
 
     def _on_stop(self, seq: int, stop: StopCode, interrupt: bool) -> None:
         async_run = self._async_runs.get(seq)
@@ -328,7 +325,7 @@ class Runner:
         if run.job.start_by is not None and started > run.job.start_by and run.stop is None:
             run.task = None
             del self._async_runs[run.seq]
-            self._send(frames.encode_late(run.seq))
+            self._reports.send(frames.encode_late(run.seq))
             return
         context = self._call_context(run) if run.job.members else self._context(run.job, run)
         context.started_mono = started
@@ -357,7 +354,7 @@ class Runner:
             self._report_members(run, outcome, started, finished)
         else:
             measure = self._async_done % _MEASURE_EVERY == 1
-            self._report(context, run.seq, outcome, started, finished, finished - started, measure=measure)
+            self._reports.result(context, run.seq, outcome, started, finished, finished - started, measure=measure)
         # The task's context holds the run. Without this line only the garbage collector could free them: 2.7 µs a task.
         run.task = None
         del self._async_runs[run.seq]
@@ -383,6 +380,13 @@ class Runner:
             self._watch = self.loop.call_later(_WATCH_S, self._report_silent)
 
     # -- both ------------------------------------------------------------------------------------------
+
+    def _report_members(self, run: _Run, outcome: Outcome, started: float, finished: float) -> None:
+        outcomes = execute.member_outcomes(run.job, outcome, run.stop)
+        self._reports.members(run.job, run.seq, outcomes, started, finished)
+        if self.ends.is_wanted:
+            for context, one in zip(run.contexts, outcomes, strict=True):
+                self.ends.add(context, one, finished - started)
 
     def _context(self, job: Job, run: _Run) -> TaskContext:
         """`job`: that of the run, or a member of the call that the run is."""
@@ -418,7 +422,7 @@ class Runner:
         frame = frames.encode_completing(context.task_id, context.fencing_token)
         run = self._running
         if run is None:
-            self._send(frame)
+            self._reports.send(frame)
         else:
             self._send_whole(run, frame)
         reached_in_child("completing")
@@ -431,56 +435,16 @@ class Runner:
     def _send_whole(self, run: _Run, frame: bytes) -> None:
         """Send a frame while `run` may be interrupted."""
         if threading.get_ident() != self._main_thread:
-            self._send(frame)
+            self._reports.send(frame)
             return
         # Half a frame would corrupt the stream, so a stop exception waits until the frame is sent.
         run.shielded = True
         try:
-            self._send(frame)
+            self._reports.send(frame)
         finally:
             run.shielded = False
         if run.stop is not None and self._running is run:
             signal.pthread_kill(self._main_thread, INTERRUPT)
-
-    def _report(
-        self, context: TaskContext, seq: int, outcome: Outcome, started: float, finished: float, duration: float, *,
-        measure: bool = False,
-    ) -> None:  # fmt: skip
-        rss_kb = self._meters.resident_kb() if measure else 0
-        if context.completion is not None:
-            if outcome.kind is OutcomeKind.OK and outcome.result != context.completion:
-                _log.warning(
-                    "task %s (%s) returned another value than it gave to complete(): the latter is kept",
-                    context.task_id, context.task_name,
-                    extra=about(context.task_id, context.task_name, context.attempt),
-                )  # fmt: skip
-            outcome = unless_completed(outcome, context.completion)
-        if self._envelopes.codec is not None:
-            outcome = in_envelopes(outcome, self._envelopes, context.task_name)
-        self._send(_result_frame(seq, outcome, started, finished, duration, rss_kb))
-
-    def _report_members(self, run: _Run, outcome: Outcome, started: float, finished: float) -> None:
-        """Report every member of a call. The parent takes the call for ended when it has all of them."""
-        outcomes = execute.member_outcomes(run.job, outcome, run.stop)
-        rss_kb, size = self._meters.resident_kb(), 0
-        pieces: list[bytes] = []
-        has_codec = self._envelopes.codec is not None
-        for at, one in enumerate(outcomes, 1):
-            stored = in_envelopes(one, self._envelopes, run.job.task_name) if has_codec else one
-            pieces.append(_result_frame(run.seq + at, stored, started, finished, finished - started, rss_kb))
-            size += len(pieces[-1])
-            if size >= _REPORT_BYTES or at == len(outcomes):
-                self._send(b"".join(pieces))
-                pieces, size = [], 0
-        if self.ends.is_wanted:
-            for context, one in zip(run.contexts, outcomes, strict=True):
-                self.ends.add(context, one, finished - started)
-
-    def _send(self, frame: bytes) -> None:
-        # Send each result before the next task starts: a result still in this process when the child dies would
-        # turn finished work into a crash.
-        with self._reporting:
-            self._jobs.sendall(frame)
 
 
 def _leave(error: Exception) -> NoReturn:
@@ -491,20 +455,6 @@ def _leave(error: Exception) -> NoReturn:
 
 def _deadline(timeout_ms: int) -> datetime:
     return datetime.now(UTC) + timedelta(milliseconds=timeout_ms)
-
-
-def _result_frame(seq: int, outcome: Outcome, started: float, finished: float, duration: float, rss_kb: int) -> bytes:
-    outcome.started_mono, outcome.finished_mono = started, finished
-    try:
-        return frames.encode_result(seq, outcome, duration, rss_kb)
-    except Exception as error:  # such as a codec that let surrogates into the result
-        is_text = isinstance(error, UnicodeEncodeError | OverflowError)
-        message = (
-            "the result is not valid text" if is_text else f"the result cannot be reported: {exception_text(error)}"
-        )
-        outcome = error_outcome(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, message)
-        outcome.started_mono, outcome.finished_mono = started, finished
-        return frames.encode_result(seq, outcome, duration, rss_kb)
 
 
 def _has_begun(task: asyncio.Task[None]) -> bool:
