@@ -223,6 +223,9 @@ def test_a_start_in_a_paused_queue(world: World) -> None:
         Struck("pause_queue", "server", 0.0, detail={"queue": "main", "paused": paused, "resumed": resumed})
     )
     assert world.rules() == {"P1"}
+    # started before the clock was set back, and before the pause
+    step = Struck("clock", "server", time.time() - 4, time.time() - 3)
+    assert unexplained(world.db, world.judge(), [*world.struck, step]) == []
     # claimed before the pause, and started behind another task
     times = ("sent_at", "created_at", "enqueued_at", "claimed_at")
     before = world.db.execute(f"SELECT {', '.join(times)}, id FROM horsies_tasks")

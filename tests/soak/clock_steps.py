@@ -9,8 +9,8 @@ from tests.soak.nemesis import Struck
 from tests.soak.rules import Finding
 from tests.support.postgres import Database
 
-OF_ROWS: Final = frozenset({"T5", "T6", "A4", "A6", "W5", "G2", "G3", "U1"})
-"""Rules that compare times of a row, or of rows that depend on each other."""
+OF_ROWS: Final = frozenset({"T5", "T6", "A4", "A6", "W5", "G2", "G3", "U1", "P1"})
+"""Rules that compare times of a row, of rows that depend on each other, or of a task and a pause."""
 OF_CAPS: Final = frozenset({"A7", "A8"})
 """Rules that put the attempts of all tasks in order."""
 NEAR_S: Final = 4.0

@@ -193,7 +193,7 @@ def hold_connections(field: Field, fault: Fault, slot: None) -> dict[str, Any]:
 
 
 def lock(field: Field, fault: Fault, slot: None) -> None:
-    with psycopg.connect(field.server.db.url) as connection:
+    with _connected(field) as connection:
         connection.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
         time.sleep(fault.seconds)
 
@@ -295,8 +295,22 @@ async def _insist(work: Callable[[], Any]) -> Any:
     return await insist(work)
 
 
+def _connected(field: Field) -> "psycopg.Connection[Any]":
+    """Repeat until the server accepts it: another fault may have stopped it, or may hold all its connections."""
+    from tests.soak.producer import PATIENCE_S
+
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return psycopg.connect(field.server.db.url)
+        except psycopg.OperationalError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.2)
+
+
 async def _ask(field: Field, question: str) -> list[Any]:
-    """Repeat until the server answers: another fault may have stopped it, or may hold all its connections."""
+    """As `_connected`, for one question."""
     from tests.soak.producer import PATIENCE_S
 
     until = time.monotonic() + PATIENCE_S
