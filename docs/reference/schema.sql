@@ -1,4 +1,4 @@
--- The horsies schema at revision 0030, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0031, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -1247,10 +1247,12 @@ BEGIN
             RETURN;
         END IF;
 
-        -- The holder is that of the row. If it has ended, or cannot be replaced any more, it is the one that has the key
-        -- in the index: a task that was sent with unique_key alone, or an older one that waits for its retry.
+        -- The holder is that of the row, unless that was deleted and another task was sent under its id since. If it has
+        -- ended, or cannot be replaced any more, it is the one that has the key in the index: a task that was sent with
+        -- unique_key alone, or an older one that waits for its retry.
         SELECT t.id, t.enqueue_sha, t.status INTO holder FROM public.horsies_tasks t
-         WHERE t.id = held.task_id AND t.task_name = new_name AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING');
+         WHERE t.id = held.task_id AND t.task_name = new_name AND t.created_at <= held.first_at
+           AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING');
         IF NOT FOUND OR mode <> 'keep' AND holder.status <> 'PENDING' THEN
             SELECT t.id, t.enqueue_sha, t.status INTO holder FROM public.horsies_tasks t
              WHERE t.task_name = new_name AND t.unique_key = new_key AND t.status IN ('PENDING', 'CLAIMED', 'RUNNING');

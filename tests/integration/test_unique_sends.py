@@ -148,6 +148,17 @@ async def test_a_waiting_task_takes_the_new_call(db: Database, add: Add) -> None
     assert key_row(db)["replaced"] == 1
 
 
+async def test_another_task_under_the_id_of_a_pruned_holder_is_not_replaced(db: Database, add: Add) -> None:
+    sender = add.with_options(unique_key="k", on_conflict="replace")
+    first = await sender.send_async(1)
+    db.execute("DELETE FROM horsies_tasks")
+    await add.with_options(task_id=first.task_id).send_async(7)
+    again = await sender.send_async(2)
+    assert again.task_id != first.task_id
+    assert factories.read(db, first.task_id)["kwargs"] == '{"a":7}'
+    assert factories.read(db, again.task_id)["unique_key"] == "k"
+
+
 async def test_a_replaced_task_keeps_its_place(db: Database, add: Add) -> None:
     sender = add.with_options(unique_key="k", on_conflict="replace", delay=60)
     first = await sender.send_async(1)
