@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,9 @@ LOCATORS = {
     "a file and a name": ("web/shop.py:app", "name the module instead, such as web.shop:app"),
     "no module": (":app", "':app' is not a locator: write module:attribute, such as shop.tasks:app"),
     "an expression": ("shop:app()", "is not a locator"),
+    "a URL": ("postgresql://u:topsecret@h/db", "'postgresql://u:***@h/db' is not a locator"),
+    "a DSN": ("host=h password=topsecret user=u", "'host=h password=*** user=u' is not a locator"),
+    "half a URL": ("u:topsecret@h", "'u:***@h' is not a locator"),
     "escapes": ("shop:\x1b[31mapp", r"'shop:\x1b[31mapp' is not a locator"),
 }
 
@@ -175,13 +179,28 @@ def test_bad_locators(
     monkeypatch.chdir(shop.directory)
     monkeypatch.setattr(sys, "path", [*sys.path])
     try:
-        assert cli.main(["check", locator]) == 1
+        assert cli.main(["check", locator]) == 2
     finally:
         sys.modules.pop("shop", None)
     said = capsys.readouterr()
     assert said.out == ""
     assert told.format(cwd=shop.directory) in said.err
     assert "\x1b" not in said.err
+    assert "topsecret" not in said.err
+
+
+@pytest.mark.parametrize(
+    "words", [["{}"], ["doctor", "--port", "{}"], ["tasks", "list", "--limit", "{}"], ["top", "{}"]]
+)
+def test_no_command_repeats_a_password(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    from horsies import cli
+
+    for given in ("postgresql://u:topsecret@h/db", "u:topsecret@127.0.0.1", "host=h password=topsecret"):
+        with suppress(SystemExit):
+            cli.main([word.format(given) for word in words])
+        said = capsys.readouterr()
+        assert said.err
+        assert "topsecret" not in said.out + said.err
 
 
 def test_modules_with_several_apps_or_none(shop: Shop) -> None:

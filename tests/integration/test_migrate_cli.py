@@ -82,6 +82,22 @@ def test_a_life_of_a_database(empty_db: Database, migrate: Migrate) -> None:
 
 
 @pytest.mark.parametrize(
+    ("revision", "more", "words"),
+    [
+        ("0001", (), "there is nothing to take down to 0001: this database (by its search_path) has no horsies tables"),
+        ("0001", ("--schema", "nope"), "there is nothing to take down to 0001: schema 'nope' of this database has no"),
+        ("9999", (), "there is no revision '9999': name one from 0001 to "),
+        ("0001:0002", (), "there is no revision '0001:0002'"),
+    ],
+)
+def test_down_to_nowhere(
+    migrate: Migrate, empty_db: Database, revision: str, more: tuple[str, ...], words: str
+) -> None:
+    code, _, err = migrate("down", revision, "--yes", *more, url=empty_db.url)
+    assert (code, words in err) == (2, True), err
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["up"], 2, "give --url or set HORSIES_DATABASE_URL"),
@@ -100,7 +116,10 @@ def test_a_life_of_a_database(empty_db: Database, migrate: Migrate) -> None:
         (["up", "--url", "postgresql://own:topsecret@h/db?x"], 2, "is not key=value"),
         (["up", "--url", "postgresql://own:topsecret@h/db?sslmode=topsecret"], 2, "unknown sslmode: choose one of"),
         (["up", "--url", "postgresql://own:topsecret@[h/db"], 2, "the database URL cannot be used"),
-        (["up", "--url", "postgresql://u:topsecret@127.0.0.1:1/x"], 4, "cannot reach the database"),
+        (["up", "--url", "postgresql://u:topsecret@127.0.0.1:1/x"], 4, "cannot reach the database at 127.0.0.1:1: "),
+        (["up", "--url", "postgresql://u:topsecret@/x?host=/gone"], 4, "the database at /gone/.s.PGSQL.5432: "),
+        (["up", "--url", "postgresql://u:topsecret@no.such.host.invalid/x"], 4, "at no.such.host.invalid:5432: "),
+        (["up", "--url", "embedded://u:topsecret@h/x"], 4, "write three slashes before it"),
         (
             ["up", "--url", "postgresql://u:topsecret@127.0.0.1:1/x", "--schema", "s" * 64],
             2,
@@ -286,7 +305,7 @@ def test_sql_leads_up_alone(migrate: Migrate) -> None:
         ("pg_", "PostgreSQL keeps names that begin with pg_ for itself"),
         ("x\n", "control characters"),
         ("a$$b", "control characters or $$"),
-        ("x" * 56, "more than the 63 bytes"),
+        ("x" * 56, "longer than 63 bytes"),
     ],
 )
 def test_prefixes_that_make_no_names(migrate: Migrate, db: Database, verb: str, prefix: str, why: str) -> None:

@@ -145,6 +145,21 @@ def test_without_stdout(db: Database) -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_without_stderr(db: Database, closed: str) -> None:
+    def code(*command: str) -> int:
+        script = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
+        environment = {**os.environ, "HORSIES_DATABASE_URL": db.url}
+        return subprocess.run(script, timeout=60, check=False, env=environment).returncode
+
+    plant(db, 3)
+    assert code(*HORSIES, "tasks", "retry", "--status", "cancelled", "--yes") == 0
+    assert db.execute("SELECT count(*) FROM horsies_tasks WHERE status = 'PENDING'") == [(3,)]
+    assert code(*HORSIES, "nope") == 2
+    for verb in (["check"], ["current"], ["sql"], ["grants"], ["up"]):
+        assert code(*MIGRATE, *verb) == 0, verb
+
+
 def test_an_error_in_the_middle_tells_what_was_done(db: Database) -> None:
     plant(db, 1_200)
     db.execute("CREATE SEQUENCE batches")

@@ -46,7 +46,7 @@ def horsies(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 def test_an_empty_list_says_how_it_fills(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     assert horsies(capsys, "list") == (
-        0, "no schedule yet: those in code appear when `horsies scheduler` has served them for the first time, and "
+        0, "no schedule: those in code appear when `horsies scheduler` has served them for the first time, and "
         "`horsies schedules add` makes others\n", "",
     )  # fmt: skip
     assert json.loads(horsies(capsys, "--json")[1]) == {"schedules": [], "next": None}
@@ -176,7 +176,7 @@ def test_an_unknown_name_changes_nothing(db: Database, capsys: pytest.CaptureFix
     )
     assert db.execute("SELECT * FROM horsies_schedule_state ORDER BY 1") == before
     empty(db)
-    assert "no scheduler has served any yet" in horsies(capsys, verb, "nightly")[2]
+    assert "and no other one either" in horsies(capsys, verb, "nightly")[2]
 
 
 @pytest.mark.parametrize("arguments", [["pause", "--json"], ["run-now"], ["list", "--loud"], ["explode", "nightly"]])
@@ -230,10 +230,10 @@ def test_add_show_edit_history_remove(db: Database, capsys: pytest.CaptureFixtur
     assert horsies(capsys, "edit", "report:acme", "--workflow", "reports")[0] == 2  # a workflow has no jitter
     weekly = ("--jitter", "0s", "--cron", "0 7 * * 1")
     assert horsies(capsys, "edit", "report:acme", "--workflow", "reports", *weekly)[0] == 0
-    assert horsies(capsys, "list", "--kind", "code")[1].startswith("no schedule yet")
+    assert horsies(capsys, "list", "--kind", "code")[1].startswith("no schedule:")
     assert "  data  " in horsies(capsys, "list", "--kind", "data")[1]
     assert horsies(capsys, "remove", "report:acme") == (0, "report:acme: removed\n", "")
-    assert horsies(capsys, "list")[1].startswith("no schedule yet")
+    assert horsies(capsys, "list")[1].startswith("no schedule:")
 
 
 def test_an_edit_takes_queue_and_group_away(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,7 +290,7 @@ def test_the_history_is_a_table(db: Database, capsys: pytest.CaptureFixture[str]
         (["add", "s", "--task", "t", "--hourly", "x"], "not a minute"),
         (["add", "s", "--task", "t", "--weekly", "08:00"], "has no time"),
         (["add", "s", "--task", "t", "--weekly", "someday@08:00"], "unknown value"),
-        (["add", "s", "--task", "t", "--monthly", "0@08:00"], "0 is not a day"),
+        (["add", "s", "--task", "t", "--monthly", "0@08:00"], "'0' is no day of a month"),
         (["add", "s", "--task", "t", "--monthly", "first@08:00"], "no day and time"),
         (["add", "s", "--task", "t", "--cron", "* * *"], "has 3 fields"),
         (["add", "s", "--task", "t", "--cron", "99 * * * *"], "bad minute"),

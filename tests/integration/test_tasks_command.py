@@ -102,6 +102,21 @@ def test_filters_of_state_code_and_worker(db: Database, operator: Operator) -> N
     assert operator.json("tasks", "list", "--status", "PENDING", "--error-code", "X")["tasks"] == []
 
 
+def test_a_worker_is_named_as_lists_of_workers_show_it(db: Database, operator: Operator) -> None:
+    factories.worker_state(db, "214a0000-aaaa", hostname="web-1", pid=4711)
+    for worker_id in ("77770000-aaaa", "77770000-bbbb"):
+        factories.worker_state(db, worker_id, hostname="web-2", pid=7)
+    task = factories.task(db, "FAILED", claimed_by_worker_id="214a0000-aaaa")
+    for word in ("214a0000-aaaa", "214a", "web-1:4711"):
+        assert [one["id"] for one in operator.json("tasks", "list", "--worker", word)["tasks"]] == [task]
+    assert operator("tasks", "retry", "--worker", "web-1:4711", "--dry-run").out.startswith("would retry 1 task\n")
+    for word in ("7777", "web-2:7"):
+        ran = operator("tasks", "list", "--worker", word)
+        assert ran.code == 2
+        assert "names 2 workers, one after the other: 77770000-" in ran.err
+    assert "no worker 'web-9:1' is known" in operator("tasks", "list", "--worker", "web-9:1").err
+
+
 def test_metadata_is_looked_for_among_live_tasks_and_those_of_a_day(db: Database, operator: Operator) -> None:
     def ended(hours: float, **columns: Any) -> str:
         then = {

@@ -48,6 +48,12 @@ def test_what_waits_is_listed_and_signalled(t: SimpleNamespace, operator: Operat
     assert operator.json("workflows", "waiting", "--signal", "other")["waiting"] == []
     assert operator.json("workflows", "waiting", "--signal", "approve")["waiting"][0]["node_id"] == "asked"
 
+    t.app.workflow("refund", [wait_for_signal("approve", bool)]).start()
+    make_wait(db)
+    assert operator("workflows", "waiting", "--limit", "1").out.endswith("\nthere are more: --limit shows more\n")
+    assert operator.json("workflows", "waiting", "--limit", "1")["has_more"] is True
+    assert operator.json("workflows", "waiting", "--limit", "2")["has_more"] is False
+
     ran = operator("workflows", "signal", run.workflow_id, "approve", "yes")
     assert ran.code == 2
     assert "'yes' is not JSON" in ran.err

@@ -40,6 +40,18 @@ def test_list(t: SimpleNamespace, operator: Operator) -> None:
     assert operator("workflows", "--status", "NONE").code == 2
 
 
+def test_a_list_says_when_it_is_cut_and_takes_several_states(t: SimpleNamespace, operator: Operator) -> None:
+    runs = [start(t) for _ in range(3)]
+    runs[0].cancel()
+    ran = operator("workflows", "list", "--limit", "2")
+    assert len(ran.lines) == 3
+    assert ran.out.endswith("\nthere are more: --limit shows more\n")
+    assert operator.json("workflows", "list", "--limit", "2")["has_more"] is True
+    assert operator.json("workflows", "list", "--limit", "3")["has_more"] is False
+    both = operator.json("workflows", "list", "--status", "cancelled", "--status", "running")["workflows"]
+    assert [one["id"] for one in both] == [run.workflow_id for run in (runs[2], runs[1], runs[0])]
+
+
 def test_show(t: SimpleNamespace, operator: Operator, db: Database) -> None:
     run = start(t)
     ran = operator("workflows", "show", run.workflow_id)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, NoReturn, cast
 
-from horsies._redaction import redact
+from horsies._redaction import redact_word
 from horsies._text import printable, short
 
 _LONG_WORD: Final = re.compile(r"\S{81,}")
@@ -100,7 +100,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if "did you mean" not in message and (word := _QUOTED.search(message)) is not None:
             message += did_you_mean(word[1], self._choices(message))
-        super().error(printable(_LONG_WORD.sub(lambda found: short(found[0]), redact(message))))
+        super().error(printable(_LONG_WORD.sub(lambda found: short(found[0]), redact_word(message))))
 
     def _chosen(self, found: argparse.Namespace) -> argparse.ArgumentParser:
         """The parser of the verb that was given."""

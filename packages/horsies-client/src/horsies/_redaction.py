@@ -35,6 +35,8 @@ _DSN_SECRET = re.compile(
     rf"((?<!\w)\w*password\s*=\s*).*?(?=\s{_KEY}\s*=|\s\w*password\s*=|\Z)", re.IGNORECASE | re.DOTALL
 )
 
+_BARE_USERINFO = re.compile(r"(?<![\w/])([\w.+%-]+:)[^\s/]+@")
+
 _SHORTEST_LITERAL = 3
 """Shorter secrets are not searched for: masking every "a" of a text would reveal the secret."""
 
@@ -53,6 +55,11 @@ def redact(text: str, *, secrets: Iterable[str] = ()) -> str:
         at = end
     pieces.append(_redact_pairs(text[at:]))
     return "".join(pieces)
+
+
+def redact_word(text: str) -> str:
+    """As `redact`, for words of a command line: also a URL whose `postgresql://` was forgotten."""
+    return _BARE_USERINFO.sub(rf"\g<1>{MASK}@", redact(text))
 
 
 def _url_spans(text: str) -> list[tuple[int, int]]:

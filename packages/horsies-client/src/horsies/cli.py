@@ -12,6 +12,7 @@ from horsies import __version__
 from horsies._colours import Colour, painted, uses_colours
 from horsies._command_line import Parser, did_you_mean
 from horsies._output import until_flushed
+from horsies._redaction import redact_word
 from horsies._text import one_line, printable, short
 
 OK: Final = 0
@@ -26,6 +27,7 @@ _ELSEWHERE: Final = {
     "scheduler": ("horsies-worker", "enqueue scheduled tasks when they are due"),
     "exporter": ("horsies-worker", "serve the figures of the whole installation to Prometheus"),
     "dev": ("horsies-worker", "worker and scheduler with reload, for development"),
+    "health": ("horsies-worker", "tell by its health file whether a worker or scheduler is alive, for probes"),
     "migrate": ("horsies-schema", "create and upgrade the tables"),
     "tui": ("horsies-tui", "the dashboard"),
 }
@@ -134,12 +136,12 @@ def _check_parser() -> Parser:
 def _check(argv: Sequence[str]) -> int:
     options = _check_parser().parse_args(argv)
     from horsies import check
-    from horsies.locate import LocatorError, load_app
+    from horsies.locate import AppImportError, LocatorError, load_app
 
     try:
         app = load_app(options.app)
     except LocatorError as error:
-        return _complain(str(error), PROBLEMS)
+        return _complain(str(error), PROBLEMS if isinstance(error, AppImportError) else USAGE)
     for line in check.describe(app):
         _say(one_line(line))
     findings = list(check.check_app(app))
@@ -255,7 +257,7 @@ def _say(text: str) -> None:
 
 
 def _complain(text: str, code: int) -> int:
-    print(f"horsies: {printable(text)}", file=sys.stderr)
+    print(f"horsies: {printable(redact_word(text))}", file=sys.stderr)
     return code
 
 

@@ -12,6 +12,8 @@ from typing import Final
 
 from horsies._checks import shown
 
+ID_LENGTH: Final = 36
+"""Characters of the ids that are made here; a sender may give a shorter one of its own."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _last = 0  # the 60 leading bits of the newest id: 48 of milliseconds, 12 of their fraction

@@ -24,6 +24,10 @@ class LocatorError(HorsiesError):
     """The locator leads to no app."""
 
 
+class AppImportError(LocatorError):
+    """There is a module, and importing it fails."""
+
+
 def load_app(locator: str) -> "Horsies":
     """Import the module of `module:attribute` and return the app in it.
 
@@ -60,13 +64,24 @@ def full_locator(locator: str) -> str:
 
 def _require_a_locator(locator: str, module_name: str, attribute: str | None) -> None:
     if module_name.endswith(".py") or "/" in module_name or os.sep in module_name:
-        dotted = short(module_name).removesuffix(".py").replace(os.sep, ".").replace("/", ".").strip(".")
+        dotted = short(_redacted(module_name)).removesuffix(".py").replace(os.sep, ".").replace("/", ".").strip(".")
         raise LocatorError(
-            f"{short(locator)!r} is a file path: name the module instead, such as {dotted}:{attribute or 'app'}"
+            f"{_quoted(locator)} is a file path: name the module instead, such as {dotted}:{attribute or 'app'}"
         )
     names = [*module_name.split("."), *(attribute.split(".") if attribute is not None else ())]
     if not all(name.isidentifier() for name in names):
-        raise LocatorError(f"{short(locator)!r} is not a locator: write module:attribute, such as shop.tasks:app")
+        raise LocatorError(f"{_quoted(locator)} is not a locator: write module:attribute, such as shop.tasks:app")
+
+
+def _quoted(locator: str) -> str:
+    return repr(short(_redacted(locator)))
+
+
+def _redacted(locator: str) -> str:
+    """What was given may be a database's URL, with its password."""
+    from horsies._redaction import redact_word
+
+    return redact_word(locator)
 
 
 def _import(name: str) -> ModuleType:
@@ -77,7 +92,7 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except HorsiesError as error:  # an invalid definition or configuration: its message has the fix
         place = next((f" ({at.filename}:{at.lineno})" for at in reversed(_own_frames(error))), "")
-        raise LocatorError(f"importing {short(name)!r} failed{place}\n{error}") from error
+        raise AppImportError(f"importing {short(name)!r} failed{place}\n{error}") from error
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             missing = "" if error.name == name else f" (there is no {error.name!r})"
@@ -87,12 +102,12 @@ def _import(name: str) -> ModuleType:
         raise _raised(name, error) from error
 
 
-def _raised(name: str, error: BaseException) -> LocatorError:
+def _raised(name: str, error: BaseException) -> AppImportError:
     from horsies._redaction import redact
 
     lines = [*traceback.format_list(_own_frames(error)[-_TRACEBACK_FRAMES:]), *traceback.format_exception_only(error)]
     # the source line in the traceback may contain the database's URL
-    return LocatorError(f"importing {short(name)!r} failed\n{redact(''.join(lines).rstrip())}")
+    return AppImportError(f"importing {short(name)!r} failed\n{redact(''.join(lines).rstrip())}")
 
 
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, cast
 
@@ -76,6 +77,7 @@ CLOSED: Final = 141
 def until_flushed(command: Callable[[], int]) -> int:
     """Run the command and flush what it printed: Python would do that at exit, with a traceback when it fails. Another
     exit code of the command than 0 stands."""
+    _open_missing()
     code = CLOSED
     try:
         code = command()
@@ -96,6 +98,18 @@ def until_flushed(command: Callable[[], int]) -> int:
         sys.stderr.write(f"horsies-migrate: the output cannot be written: {error.strerror}\n")
         code = code if code not in (0, CLOSED) else 1
     return code
+
+
+def _open_missing() -> None:
+    """Lead what the shell has closed (`>&-`, `2>&-`) to nowhere: Python has None for such a stream."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the rest of the process
 
 
 def _silence() -> None:

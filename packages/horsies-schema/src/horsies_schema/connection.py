@@ -21,7 +21,7 @@ from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.errors import ExitCode, MigrationError
 from horsies_schema.models import Base
 from horsies_schema.revisions import head, known_revisions
-from horsies_schema.urls import url_problem
+from horsies_schema.urls import server_of, url_problem
 
 T = TypeVar("T")
 _log = logging.getLogger("horsies.migrate")
@@ -66,10 +66,12 @@ async def _connect(url: str, schema: str | None) -> Any:
     try:
         return await asyncpg.connect(dsn, server_settings=settings, timeout=CONNECT_TIMEOUT_S)
     except TimeoutError:
-        told = f"cannot reach the database: it has not answered within {CONNECT_TIMEOUT_S} s"
+        told = f"cannot reach the database{_at(dsn)}: it has not answered within {CONNECT_TIMEOUT_S} s"
         raise MigrationError(told, ExitCode.UNREACHABLE) from None
     except (OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError) as error:
-        told = f"cannot reach the database: {_first_line(error)}"
+        told = f"cannot reach the database{_at(dsn)}: {_first_line(error)}"
+        if isinstance(error, OSError):
+            told += "; is the server running, and are host and port of the URL right?"
         if "unsupported startup parameter" in told:
             told += "; a pooler such as PgBouncer stands in front of the server: give the server's own URL"
         raise MigrationError(told, ExitCode.UNREACHABLE) from None
@@ -81,6 +83,11 @@ async def _connect(url: str, schema: str | None) -> Any:
             ": / ? # @ as %3A %2F %3F %23 %40",
             ExitCode.USAGE,
         ) from None
+
+
+def _at(dsn: str) -> str:
+    server = server_of(dsn)
+    return f" at {server}" if server else ""
 
 
 async def on_database(url: str, schema: str | None, work: Callable[[Connection], T]) -> T:

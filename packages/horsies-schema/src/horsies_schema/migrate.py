@@ -24,7 +24,7 @@ from horsies_schema.connection import (
 )
 from horsies_schema.environment import VERSION_TABLE
 from horsies_schema.errors import ExitCode, MigrationError as MigrationError
-from horsies_schema.revisions import alembic_config, head as head, is_older, steps_between
+from horsies_schema.revisions import alembic_config, head as head, is_older, known_revisions, steps_between
 from horsies_schema.roles import grants
 
 T = TypeVar("T")
@@ -79,14 +79,30 @@ async def downgrade_async(
     """Take the database down to `revision` ("base" removes everything). Data in dropped tables is gone."""
 
     def work(connection: Connection) -> str | None:
-        in_slices(connection, lambda: command.downgrade(_config(connection, revision, on_step), revision))
+        found = current_revision(connection)
+        connection.rollback()
+        if found is None and revision != "base":
+            raise MigrationError(
+                f"there is nothing to take down to {revision}: {_where(schema)} has no horsies tables", ExitCode.USAGE
+            )
+        if found is not None:
+            in_slices(connection, lambda: command.downgrade(_config(connection, revision, on_step), revision))
         if current_revision(connection) is None:
             # Alembic leaves its empty table behind; "base" means that nothing of ours is left
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {VERSION_TABLE}")
             connection.commit()
         return current_revision(connection)
 
+    if revision != "base" and revision not in known_revisions():
+        raise MigrationError(
+            f"there is no revision {revision!r}: name one from 0001 to {head()}, or base, which removes everything",
+            ExitCode.USAGE,
+        )
     return await under_lock(url, schema, work)
+
+
+def _where(schema: str | None) -> str:
+    return f"schema {schema!r} of this database" if schema else "this database (by its search_path)"
 
 
 async def current_async(url: str, *, schema: str | None = None) -> str | None:

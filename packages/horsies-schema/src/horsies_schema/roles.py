@@ -158,7 +158,7 @@ def prefix_problem(prefix: str) -> str | None:
     if not prefix.isprintable() or "$$" in prefix:
         return "it has control characters or $$"
     if len((prefix + "producer").encode()) > _LONGEST_NAME:
-        return f"{prefix + 'producer'!r} has more than the {_LONGEST_NAME} bytes of a role's name"
+        return f"it makes names of roles that are longer than {_LONGEST_NAME} bytes"
     return None
 
 

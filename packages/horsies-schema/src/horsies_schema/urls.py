@@ -6,7 +6,7 @@ the client's reader.
 
 import re
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 _URL: Final = re.compile(r"postgres(?:ql)?(?:\+\w+)?://", re.IGNORECASE)
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -35,6 +35,20 @@ def url_problem(text: str) -> str | None:
             "as %3A %2F %3F %23 %40"
         )
     return _encoding_problem(rest) or _query_problem(query)
+
+
+def server_of(text: str) -> str:
+    """The host and port of a URL that `url_problem` finds nothing in, or the path of the socket; without a password."""
+    rest, _, query = text.partition("://")[2].partition("?")
+    asked: dict[str, str] = {}
+    for item in query.split("&"):
+        name, _, value = item.partition("=")
+        asked[name] = value
+    hosts = rest.partition("/")[0].rpartition("@")[2] or unquote(asked.get("host", ""))
+    port = asked.get("port", "5432")
+    if hosts.startswith("/"):
+        return f"{hosts}/.s.PGSQL.{port}"
+    return hosts if ":" in hosts or not hosts else f"{hosts}:{port}"
 
 
 def _ports(hosts: str) -> list[str]:

@@ -7,6 +7,7 @@ once when their task is cancelled, array types need no look-up on the server, ti
 
 import asyncio
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -127,11 +128,14 @@ def _places(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _name_places(error: BaseException, arguments: Mapping[str, Any]) -> None:
-    """Name the silent server, or the Unix socket in the system's error, which names only addresses of TCP."""
+    """Name the silent server; in the system's error, which names only addresses of TCP, the unknown host or the Unix
+    socket."""
     places = _places(arguments)
     if isinstance(error, TimeoutError) and not str(error):
         error.args = (told_silent(arguments),)  # not another error, whose context would keep asyncpg's frames
-    elif isinstance(error, OSError) and error.errno and places and all(place.startswith("/") for place in places):
+    elif isinstance(error, OSError) and error.errno and places and (
+        isinstance(error, socket.gaierror) or all(place.startswith("/") for place in places)
+    ):  # fmt: skip
         error.filename = error.filename or ", ".join(places)
 
 

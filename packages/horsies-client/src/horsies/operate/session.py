@@ -167,7 +167,11 @@ class OperatorSession:
         except Exception as error:
             told = worded(error)
             if is_denied(error):
-                told += "; grant this role what it lacks: `horsies-migrate grants` prints who may do what"
+                told += (
+                    "; this login lacks a right: lists need those of a viewer, actions, payloads, keys and metadata "
+                    "those of an operator, as in `GRANT horsies_operator TO the_login`; `horsies-migrate grants` "
+                    "prints both"
+                )
             elif is_transient(error) or is_from_driver(error):
                 told = doubt.describe(told)
                 if doubt.may_be_done:

@@ -24,7 +24,7 @@ MAX_PROCESSES: Final = 1_000
 _TIMEOUT_MS: Final = 5_000
 _SEEN_WITHIN: Final = timedelta(days=1)
 _LOOK_S: Final = 0.25
-_SHORTEST_PREFIX: Final = 4
+SHORTEST_PREFIX: Final = 4
 _BY_LENGTH: Final = 255
 
 
@@ -196,7 +196,7 @@ def _matching(name: str, live: Sequence[WorkerStatus], found: Sequence[WorkerSta
     exact = [one for one in live if name in (one.worker_id, f"{one.hostname}:{one.pid}")]
     if exact or (exact := [one for one in live if one.hostname == name]):
         return exact
-    starts = [one for one in live if len(name) >= _SHORTEST_PREFIX and one.worker_id.startswith(name)]
+    starts = [one for one in live if len(name) >= SHORTEST_PREFIX and one.worker_id.startswith(name)]
     if len(starts) == 1:
         return starts
     shown = repr(short(name))
@@ -204,7 +204,7 @@ def _matching(name: str, live: Sequence[WorkerStatus], found: Sequence[WorkerSta
         ids = ", ".join(one.worker_id for one in starts)
         raise UsageError(f"{shown} is the beginning of {len(starts)} workers ({ids}): give more of the id")
     for one in found:
-        if name == one.worker_id or (len(name) >= _SHORTEST_PREFIX and one.worker_id.startswith(name)):
+        if name == one.worker_id or (len(name) >= SHORTEST_PREFIX and one.worker_id.startswith(name)):
             raise UsageError(f"worker {one.worker_id} is {one.liveness}: only a live worker can be asked")
     known = ", ".join(f"{one.worker_id} ({one.hostname}:{one.pid})" for one in live[:5]) or "none"
     more = f" and {len(live) - 5} more" if len(live) > 5 else ""

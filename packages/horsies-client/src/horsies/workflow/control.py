@@ -6,7 +6,7 @@ transaction that gets the locks later sees the change.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -51,9 +51,13 @@ class WorkflowControl:
             rows = await self._rows("show_workflow", workflow_id)  # a viewer may not read metadata
         return WorkflowInfo.from_row(rows[0]) if rows else None
 
-    async def list(self, status: WorkflowStatus | None = None, limit: int = 50) -> list[WorkflowInfo]:
-        """Live runs first, then the newest ended ones; without the runs inside others."""
-        rows = await self._rows("list_workflows", None if status is None else str(status), limit)
+    async def list(
+        self, status: WorkflowStatus | Collection[WorkflowStatus] | None = None, limit: int = 50
+    ) -> list[WorkflowInfo]:
+        """Live runs first, then the newest ended ones; without the runs inside others. `status`: one state, or several
+        of which each will do."""
+        statuses = [status] if isinstance(status, str) else status
+        rows = await self._rows("list_workflows", None if statuses is None else sorted(map(str, statuses)), limit)
         return [WorkflowInfo.from_row(row) for row in rows]
 
     async def nodes(self, workflow_id: str) -> list[WorkflowNodeInfo]:

@@ -72,12 +72,12 @@ def default_directory() -> Path:
 
 
 def _parse(url: str) -> _Target:
-    parts = urlsplit(url)
+    parts = urlsplit(url)  # no message has the place of the host, which may hold a password
     problems: list[str] = []
     if parts.scheme != _SCHEME or not is_embedded(url):
         problems.append("it does not start with embedded://")
     if parts.netloc:
-        problems.append(f"{parts.netloc!r} stands where a directory should: write three slashes before it")
+        problems.append("a host or a name stands where a directory should: write three slashes before it")
     if parts.fragment:
         problems.append("a # begins a fragment: write %23 in a directory's name")
     query = parse_qsl(parts.query, keep_blank_values=True)
@@ -88,7 +88,8 @@ def _parse(url: str) -> _Target:
     if len(databases) > 1 or "" in databases:
         problems.append("dbname needs one value")
     if problems:
-        raise EmbeddedError(f"{url!r} is not a URL of an embedded database: {'; '.join(problems)}")
+        shown = f"{parts.scheme}://{'...' if parts.netloc else ''}{parts.path}"
+        raise EmbeddedError(f"{shown!r} is not a URL of an embedded database: {'; '.join(problems)}")
     path = Path(unquote(parts.path)) if parts.path.strip("/") else default_directory()
     return _Target(path.expanduser().resolve(), databases[0] if databases else None)
 

@@ -45,18 +45,18 @@ SELECT {{workflow_info}}, coalesce(w.metadata, '{}') AS metadata FROM horsies_wo
 SELECT {{workflow_info}}, NULL::jsonb AS metadata FROM horsies_workflows w WHERE w.id = $1;
 
 -- name: list_workflows :many
--- params: status, row_limit
+-- params: statuses, row_limit
 -- Live workflows first, then the newest ended ones; workflows inside others are left out, and what a run was before it
 -- continued: such a row has a root and no parent.
 SELECT *, NULL::jsonb AS metadata FROM (
     (SELECT {{workflow_info}} FROM horsies_workflows w
       WHERE w.status IN ('PENDING', 'RUNNING', 'PAUSED') AND w.depth = 0 AND w.root_workflow_id IS NULL
-        AND ($1::text IS NULL OR w.status = $1)
+        AND ($1::text[] IS NULL OR w.status = ANY ($1))
       ORDER BY w.status, w.updated_at DESC LIMIT $2)
     UNION ALL
     (SELECT {{workflow_info}} FROM horsies_workflows w
       WHERE w.completed_at IS NOT NULL AND w.depth = 0 AND w.root_workflow_id IS NULL
-        AND ($1::text IS NULL OR w.status = $1)
+        AND ($1::text[] IS NULL OR w.status = ANY ($1))
       ORDER BY w.completed_at DESC LIMIT $2)) AS found
  ORDER BY completed_at IS NOT NULL, coalesce(completed_at, created_at) DESC LIMIT $2;
 

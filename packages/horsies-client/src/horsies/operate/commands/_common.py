@@ -172,8 +172,8 @@ def add_database_options(to: argparse.ArgumentParser, app: str | None = None) ->
         to.add_argument("app", metavar=app, help="module:attribute, such as shop.tasks:app")
     group.add_argument(
         "--replica-url", metavar="URL",
-        help="list and show from this streaming replica; actions go to the primary (default: the app's, or the "
-        f"environment's {REPLICA_URL_VARIABLE} where the database is that of {DATABASE_URL_VARIABLE})",
+        help="list and count from this streaming replica; `show` and actions ask the primary (default: the app's, or "
+        f"the environment's {REPLICA_URL_VARIABLE} where the database is that of {DATABASE_URL_VARIABLE})",
     )  # fmt: skip
     group.add_argument("--schema", help="the PostgreSQL schema that horsies lives in (default: by search_path)")
 
@@ -210,7 +210,7 @@ def at_least_one(text: str) -> int:
     except ValueError:
         value = 0
     if not 1 <= value <= 10**9:
-        raise argparse.ArgumentTypeError(f"{short(text)!r} is not a whole number from 1")
+        raise argparse.ArgumentTypeError(f"{short(text)!r} is not a whole number from 1 to 1,000,000,000")
     return value
 
 

@@ -130,6 +130,8 @@ def _monthly(text: str) -> Pattern:
     day, at, time = text.partition("@")
     if not at or not (day == "last" or (day.isascii() and day.isdigit())):
         raise argparse.ArgumentTypeError(f"{short(text)!r} is no day and time: write 15@08:00 or last@23:00")
+    if day != "last" and not 1 <= int(day) <= 31:
+        raise argparse.ArgumentTypeError(f"{short(day)!r} is no day of a month: choose 1 to 31, or last")
     return _checked(lambda _: Monthly(LAST_DAY if day == "last" else int(day), time))(text)
 
 

@@ -16,7 +16,7 @@ from horsies.operate import actions
 from horsies.operate.broker import PostgresBroker
 from horsies.operate.commands._common import OK, PROBLEMS, Desk, Refused, confirm
 from horsies.operate.commands._print import complain, plural, say, say_json
-from horsies.operate.commands._task_filter import filter_of, narrowed, searched
+from horsies.operate.commands._task_filter import chosen_filter, narrowed, searched
 from horsies.operate.filters import LIVE_STATES, RETRYABLE_STATES, TaskCursor, TaskFilter
 from horsies.operate.reading import COUNT_BOUND
 from horsies.operate.session import SlowAnswer
@@ -90,7 +90,7 @@ class Act:
 
 async def act(desk: Desk, how: Act) -> int:
     """Carry out a verb of `horsies tasks`."""
-    options, filter = desk.options, filter_of(desk.options)
+    options, filter = desk.options, await chosen_filter(desk)
     ids = list(dict.fromkeys(options.ids))
     wants_all = getattr(options, "all", False)
     if wants_all and (ids or not filter.is_empty):

@@ -8,8 +8,11 @@ from typing import Any, Final
 
 from horsies._text import short, span
 from horsies.errors import ConfigurationError
-from horsies.operate.commands._common import Refused, at_least_one, duration, row_id
+from horsies.ids import ID_LENGTH
+from horsies.operate.commands._common import Desk, Refused, at_least_one, duration, row_id
+from horsies.operate.commands._print import complain
 from horsies.operate.filters import METADATA_WINDOW, TaskFilter
+from horsies.operate.worker_control import SHORTEST_PREFIX
 from horsies.status import TaskStatus
 
 _FIELDS: Final = {
@@ -33,7 +36,10 @@ def add_selection(to: argparse.ArgumentParser, *, ids: bool = True, ends: bool =
     group.add_argument("--task", action="append", metavar="NAME", help="the task's registered name")
     if ends:
         group.add_argument("--error-code", action="append", metavar="CODE", help="how it ended, such as WORKER_CRASHED")
-    group.add_argument("--worker", metavar="ID", help="held or run by this worker, also at its end")
+    group.add_argument(
+        "--worker", metavar="WORKER",
+        help="held or run by this worker, also at its end: an id, its beginning, or host:pid",
+    )  # fmt: skip
     group.add_argument(
         "--older-than", type=duration, metavar="SPAN", help="at least so long in its state: 90s, 15m, 2h, 7d"
     )
@@ -51,7 +57,34 @@ def filter_of(options: argparse.Namespace) -> TaskFilter:
     try:
         return TaskFilter(**{field: getattr(options, name, None) for name, field in _FIELDS.items()})
     except ConfigurationError as error:
-        raise Refused(str(error)) from None
+        told = str(error)
+        for option, field in _FIELDS.items():
+            told = told.replace(f"TaskFilter.{field}", f"--{option.replace('_', '-')}")
+        raise Refused(told) from None
+
+
+async def chosen_filter(desk: Desk) -> TaskFilter:
+    """The filter of the options, with the id of the worker that `--worker` names; raises Refused."""
+    filter = filter_of(desk.options)
+    word = filter.worker_id
+    if word is None or len(word) == ID_LENGTH:
+        return filter
+    workers = await desk.reader.get_workers(None)
+    if word in (ids := [one.worker_id for one in workers]):
+        return filter
+    found = [one.worker_id for one in workers if word == f"{one.hostname}:{one.pid}"]
+    found = found or [one for one in ids if len(word) >= SHORTEST_PREFIX and one.startswith(word)]
+    if len(found) > 1:
+        raise Refused(
+            f"--worker {short(word)!r} names {len(found)} workers, one after the other: {', '.join(found[:5])}"
+        )
+    if not found:
+        complain(
+            f"no worker {short(word)!r} is known: give a whole id, its beginning, or host:pid, as "
+            "`horsies workers --all` lists them"
+        )
+        return filter
+    return replace(filter, worker_id=found[0])
 
 
 def searched(filter: TaskFilter) -> str | None:
@@ -90,7 +123,8 @@ def narrowed(filter: TaskFilter, allowed: Collection[TaskStatus], verb: str) -> 
     if filter.statuses is None:
         return replace(filter, statuses=frozenset(allowed))
     if wrong := sorted(frozenset(filter.statuses) - frozenset(allowed)):
-        words = " and ".join(sorted(allowed))
+        *others, last = sorted(allowed)
+        words = f"{', '.join(others)} and {last}" if others else last
         raise Refused(f"{', '.join(wrong)} tasks cannot be {verb}: only {words} ones can")
     return filter
 

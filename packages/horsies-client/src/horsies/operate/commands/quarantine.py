@@ -6,7 +6,7 @@ from horsies.operate.broker import PostgresBroker
 from horsies.operate.commands._common import OK, Command, Desk, add_confirmation
 from horsies.operate.commands._print import complain, say
 from horsies.operate.commands._task_actions import Act, Left, Purge, Retry, act
-from horsies.operate.commands._task_filter import add_selection, filter_of, searched
+from horsies.operate.commands._task_filter import add_selection, chosen_filter, searched
 from horsies.operate.commands.tasks import PAGE, cursor, say_tasks
 from horsies.operate.filters import TaskFilter
 from horsies.operate.quarantine import CRASH_LIMIT, in_quarantine
@@ -62,7 +62,7 @@ def build() -> Command:
 
 
 async def _list(desk: Desk) -> int:
-    options, filter = desk.options, filter_of(desk.options)
+    options, filter = desk.options, await chosen_filter(desk)
     page = await desk.reader.quarantine.list(filter, options.limit or PAGE, options.after)
     document = {"tasks": page.tasks, "next": str(page.next) if page.next else None, "ended_within": filter.window}
     if not desk.has_said(document, page.tasks, "no task is in quarantine"):

@@ -84,9 +84,10 @@ async def _list(desk: Desk) -> int:
         found = [one for one in found if one.state is not _REMOVED or one.unlisted_for <= FORGOTTEN_AFTER]
     document = {"schedules": [{**asdict(one), "state": one.state} for one in found], "next": last}
     empty = (
-        "no schedule yet: those in code appear when `horsies scheduler` has served them for the first time, and "
+        f"no schedule behind {short(options.after)!r}" if options.after is not None
+        else "no schedule: those in code appear when `horsies scheduler` has served them for the first time, and "
         "`horsies schedules add` makes others"
-    )
+    )  # fmt: skip
     if desk.has_said(document, found, empty):
         return OK
     say_table(
@@ -128,10 +129,11 @@ def _alarms(found: Sequence[ScheduleInfo], *, is_shown: bool = False) -> Iterato
     if found and not is_scheduler_seen(seen := found[0].scheduler_seen):
         sign = "there was never one" if seen is None else f"the last sign of one is {span(seen)} old"
         yield f"no scheduler is running: {sign}; `horsies scheduler module:app` starts one"
-    if any(one.state is ScheduleState.UNKNOWN for one in found):
+    if unknown := [one.schedule_name for one in found if one.state is ScheduleState.UNKNOWN]:
+        whose = one_line(short(unknown[0])) if len(unknown) == 1 else f"{len(unknown)} schedules"
         yield (
-            f"no running scheduler knows the task of {'this schedule' if len(found) == 1 else 'some schedules'}: it is "
-            "misspelt or gone from the code, or the scheduler of its app is down"
+            f"no running scheduler knows what {whose} is to run: the name of the task or workflow is misspelt or gone "
+            "from the code, or the scheduler of its app is down"
         )
     if not is_shown and any(one.state is ScheduleState.BROKEN for one in found):
         which = f"{one_line(found[0].schedule_name)!r} cannot" if len(found) == 1 else "some schedules cannot"
@@ -169,7 +171,7 @@ def _hint(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name, known, 1)
     if close:
         return f"did you mean {close[0]!r}?"
-    return "`horsies schedules list` names those there are" if known else "no scheduler has served any yet"
+    return "`horsies schedules list` names those there are" if known else "and no other one either"
 
 
 # -- one schedule --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from horsies._text import error_in
+from horsies.ids import ID_LENGTH
 from horsies.operate.commands._common import OK, PROBLEMS, Command, Desk, add_confirmation, add_decode, row_id
 from horsies.operate.commands._print import (
     as_json,
@@ -21,7 +22,7 @@ from horsies.operate.commands._print import (
     span,
 )
 from horsies.operate.commands._task_actions import Act, Cancel, Purge, Retry, act
-from horsies.operate.commands._task_filter import add_selection, filter_of, searched
+from horsies.operate.commands._task_filter import add_selection, chosen_filter, searched
 from horsies.operate.filters import TaskCursor, TaskFilter
 from horsies.operate.reading import COUNT_BOUND
 from horsies.operate.session import NEEDS_OPERATOR, NOT_STORED
@@ -79,7 +80,7 @@ def cursor(text: str) -> TaskCursor:
 
 
 async def _list(desk: Desk) -> int:
-    options, filter = desk.options, filter_of(desk.options)
+    options, filter = desk.options, await chosen_filter(desk)
     page = await desk.reader.list_tasks(filter, options.limit or PAGE, options.after)
     document = {"tasks": page.tasks, "next": str(page.next) if page.next else None, "ended_within": filter.window}
     if not desk.has_said(document, page.tasks, "no tasks"):
@@ -92,7 +93,7 @@ async def _list(desk: Desk) -> int:
 
 
 async def _count(desk: Desk) -> int:
-    filter, bound = filter_of(desk.options), desk.options.limit or COUNT_BOUND
+    filter, bound = await chosen_filter(desk), desk.options.limit or COUNT_BOUND
     count = await desk.reader.count_tasks(filter, bound)
     if desk.options.json:
         say_json({"count": count, "is_lower_bound": count >= bound, "ended_within": filter.window})
@@ -151,7 +152,9 @@ async def _show(desk: Desk) -> int:
             say()
         _say_detail(detail, limit=None if options.full else SHORT)
     for task_id in missing:
-        complain(f"there is no task {task_id}: never sent, not committed yet, or pruned since")
+        is_part = len(task_id) < ID_LENGTH
+        part = f"; an id has {ID_LENGTH} characters, `horsies tasks list` shows it whole" if is_part else ""
+        complain(f"there is no task {task_id}: never sent, not committed yet, or pruned since{part}")
     return PROBLEMS if missing else OK
 
 

@@ -1,6 +1,7 @@
 """`horsies workers [list]`, and `horsies workers drain|resume|resize ID...`: the workers, and control of them."""
 
 import argparse
+import asyncio
 import getpass
 import socket
 import time
@@ -9,7 +10,7 @@ from typing import Final
 
 from horsies._text import short
 from horsies.operate.commands._common import OK, Command, CommandError, Desk, Refused, confirm, duration
-from horsies.operate.commands._print import plural, say, say_table, span
+from horsies.operate.commands._print import complain, plural, say, say_table, span
 from horsies.operate.commands._progress import Progress
 from horsies.operate.reading import is_recent
 from horsies.operate.views import WorkerStatus
@@ -82,7 +83,12 @@ async def _control(desk: Desk) -> int:
                 f"{span(timedelta(seconds=int(time.monotonic() - began)))}; Ctrl-C ends the wait, the request stays"
             )
 
-        problems = await control.wait(asked, options.timeout.total_seconds(), on_look)
+        try:
+            problems = await control.wait(asked, options.timeout.total_seconds(), on_look)
+        except asyncio.CancelledError:  # Ctrl-C
+            undo = "`horsies workers resume`" if options.verb == "drain" else "another request"
+            complain(f"the request to {options.verb} {plural(len(asked), 'worker')} stays: {undo} takes it back")
+            raise
     now = {one.worker_id: one for one in await control.progress(asked)}
     reached = [one.worker_id for one in asked if one.worker_id in now and now[one.worker_id].has_reached(one)]
     size = f" to {options.processes}" if options.verb == "resize" else ""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from horsies._text import error_in
 from horsies.errors import BrokerError, HorsiesError, UsageError
@@ -39,6 +39,8 @@ _REFUSED: Final = {
     "NOT_STARTED": "the workflow at the path has not started",
 }
 """Why a signal was not sent."""
+_MORE: Final = "\nthere are more: --limit shows more"
+_T = TypeVar("_T")
 
 
 def build() -> Command:
@@ -47,8 +49,9 @@ def build() -> Command:
     )
     listed = command.add("list", "list runs, live ones first (this is what `workflows` alone does)", _list)
     listed.add_argument(
-        "--status", type=_status, choices=[status.value for status in WorkflowStatus], metavar="STATUS",
-        help=f"only runs in this state: one of {', '.join(WorkflowStatus)}",
+        "--status", action="append", type=_status, metavar="STATUS",
+        choices=[status.value for status in WorkflowStatus],
+        help=f"only runs in this state: one of {', '.join(WorkflowStatus)}; given twice it means either",
     )  # fmt: skip
     listed.add_argument("--limit", type=at_least_one, default=50, help="how many (default 50)")
     show = command.add("show", "draw a run with the state of every node", _show)
@@ -80,17 +83,25 @@ def _status(text: str) -> str:
 
 
 async def _list(desk: Desk) -> int:
-    status = None if desk.options.status is None else WorkflowStatus(desk.options.status)
-    runs = await desk.reader.workflows.list(status, desk.options.limit)
-    empty = "no run matches" if status is not None else "no workflow was ever started"
-    if desk.has_said({"workflows": runs}, runs, empty):
+    limit, given = desk.options.limit, desk.options.status
+    statuses = None if given is None else frozenset(map(WorkflowStatus, given))
+    runs, has_more = _page(await desk.reader.workflows.list(statuses, limit + 1), limit)
+    empty = "no run matches" if statuses is not None else "no workflow was ever started"
+    if desk.has_said({"workflows": runs, "has_more": has_more}, runs, empty):
         return OK
     say_table(
         ["ID", "NAME", "STATUS", "NODES LEFT", "STARTED", "ENDED"],
         [(one.id, one.name, one.status, one.nodes_left, one.started_at, one.completed_at) for one in runs],
         right=("NODES LEFT",),
     )
+    if has_more:
+        say(_MORE)
     return OK
+
+
+def _page(found: list[_T], limit: int) -> tuple[list[_T], bool]:
+    """The rows that are shown, and whether there are more: one more than the limit was asked for."""
+    return found[:limit], len(found) > limit
 
 
 async def _show(desk: Desk) -> int:
@@ -127,10 +138,10 @@ async def _show(desk: Desk) -> int:
 
 
 async def _waiting(desk: Desk) -> int:
-    name = desk.options.signal
-    nodes = await desk.reader.workflows.waiting(name, desk.options.limit)
+    name, limit = desk.options.signal, desk.options.limit
+    nodes, has_more = _page(await desk.reader.workflows.waiting(name, limit + 1), limit)
     empty = "no node waits for a signal" if name is None else f"no node waits for the signal {name!r}"
-    if desk.has_said({"waiting": nodes}, nodes, empty):
+    if desk.has_said({"waiting": nodes, "has_more": has_more}, nodes, empty):
         return OK
     say_table(
         ["WORKFLOW ID", "WORKFLOW", "NODE", "SIGNAL", "SINCE", "UNTIL"],
@@ -139,6 +150,8 @@ async def _waiting(desk: Desk) -> int:
             for one in nodes
         ],
     )
+    if has_more:
+        say(_MORE)
     return OK
 
 
