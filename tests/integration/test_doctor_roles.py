@@ -94,6 +94,21 @@ def test_a_worker_that_holds_a_lock_is_named_when_it_lasts(served: Database) -> 
         assert found.severity is Severity.PROBLEM
 
 
+def test_a_session_that_keeps_rows_of_ours_is_named_when_it_lasts(served: Database) -> None:
+    """Such as a request that hangs after a cancel."""
+    with psycopg.connect(served.url, application_name="shop") as other:
+        other.execute("SELECT FROM horsies_workflows FOR UPDATE")
+        other.execute("INSERT INTO horsies_tasks (id, task_name) VALUES ('00000000-0000-4000-8000-000000000001', 'x')")
+        assert "locks" not in trouble(look(served))
+        found = only(look(served, own_transaction=timedelta()), "locks", Severity.WARN)
+        assert f"session {other.info.backend_pid} (role " in found.what
+        assert "application 'shop') has had a transaction open for " in found.what
+        assert found.what.endswith("rows of horsies_tasks and horsies_workflows")
+        assert f"pg_terminate_backend({other.info.backend_pid})" in found.fix
+        other.rollback()
+        assert "locks" not in trouble(look(served, own_transaction=timedelta()))
+
+
 def test_the_keys_of_the_locks_are_those_that_are_taken() -> None:
     assert locks.MIGRATION_LOCK == connection.LOCK_KEY
 

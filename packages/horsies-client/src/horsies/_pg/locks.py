@@ -20,6 +20,9 @@ PURPOSES: Final[Mapping[int, str]] = {
     MIGRATION_LOCK: "of migrations",
 }
 
+HELD_TABLES: Final = ("horsies_tasks", "horsies_workflows")
+"""A transaction that stays open and has rows of these makes runs, or slots of schedules, wait for it."""
+
 
 def holder(row: Mapping[str, Any]) -> str:
     """Who holds a lock, of a row of `lock_holders`."""

@@ -134,7 +134,7 @@ class _Drain:
             run_ahead=False,
         )  # fmt: skip
         self._names = [task.name for task in app.registry if not task.is_stub]
-        self._advancer = Advancer(session, config)
+        self._advancer = Advancer(session, config, waits_for_locks=True)
         self._clock = opened.clock
         self._completer = DrainCompleter(app, self._claimant)
         self._report = DrainReport()

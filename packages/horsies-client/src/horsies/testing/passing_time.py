@@ -60,7 +60,8 @@ async def move_times(app: Horsies, session: Session, line: Timeline, time: timed
 
 async def run_schedules(app: Horsies, session: Session, line: Timeline) -> None:
     """What a scheduler does in one round: plan new schedules, and fire those that are due or were asked to run."""
-    await Scheduler(session, app, settled_schedules(app), serve=_Later(line.passed).serve).run_once()
+    scheduler = Scheduler(session, app, settled_schedules(app), serve=_Later(line.passed).serve, waits_for_locks=True)
+    await scheduler.run_once()
 
 
 async def is_run_asked_for(app: Horsies, session: Session) -> bool:

@@ -193,6 +193,10 @@ class Session:
                 await connection.execute(SET_LOCAL)
             yield
 
+    def another(self, purpose: str) -> "Session":
+        """A session with a connection of its own to the same database. Its maker closes it."""
+        return Session(self._config, purpose, self.queries)
+
     async def close(self, timeout_s: float = 2.0) -> None:
         async with self._lock:
             connection = self._forget()

@@ -6,6 +6,8 @@ next_run      which instants those are, and the rules for clocks that jump (pure
 slots         which slots of a due schedule run, and when it is due next (pure)
 state         the rows of schedules in code, and the writing of runs
 stored        schedules that were made at run time: their rows, and what is wrong with them
+blocked       schedules whose slot another session holds, and who that is
+passed        what the log says of slots that pass without a run
 scheduler     the service: reads the state, fires due slots, sleeps until the next one
 process       `horsies scheduler`: a scheduler in a process of its own
 """

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 from horsies._pg import channels
 from horsies._pg.listener import Listener
+from horsies._pg.transient import sqlstate
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.config import PostgresConfig
@@ -30,8 +30,18 @@ from horsies_worker.database.session import Session
 from horsies_worker.database.split_batch import is_data_error, write_or_split
 from horsies_worker.events.bus import SILENT, EventBus
 from horsies_worker.output.log_context import about
+from horsies_worker.scheduler.blocked import (
+    BATCH_WAIT_MS,
+    PART_WAIT_MS,
+    PARTS_S,
+    BlockedSchedules,
+    Blockers,
+    OutOfTime,
+    SlotBlocked,
+)
 from horsies_worker.scheduler.local_times import cron_problem
-from horsies_worker.scheduler.slots import Move, PlanReason, Why, move, plan_row
+from horsies_worker.scheduler.passed import LOGGED, log_passed, utc
+from horsies_worker.scheduler.slots import Move, PlanReason, move, plan_row
 from horsies_worker.scheduler.state import Batch, CodeSchedules, Outlook, Runs, Serve, Served, serve
 from horsies_worker.scheduler.stored import StoredSchedules
 from horsies_worker.service import Service
@@ -48,13 +58,11 @@ MAX_FIRES: Final = 5_000
 FIRST_RETRY_S: Final = 0.05
 EARLY_S: Final = 0.001
 """Added to each sleep: a timer may fire a little early, and the check would find nothing due."""
-_LOGGED: Final = 20
-"""Schedules that the log names for one batch; it counts the others."""
-_COUNTED: Final = 1_000
+_LOCKED: Final = "55P03"
+"""The SQLSTATE of a lock that was waited for too long."""
 
 
 Lock = Callable[[Any], Awaitable[Batch]]
-Write = Callable[[Any, list[Move], Batch], Awaitable[set[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +93,20 @@ class Scheduler(Service):
         on_contact: Callable[[], None] = lambda: None,
         bus: EventBus = SILENT,
         serve: Serve = serve,
+        waits_for_locks: bool = False,
     ) -> None:
-        """`serve` gives a schedule its slots."""
+        """`serve` gives a schedule its slots. `waits_for_locks`: as long as the session's own settings let it, for a
+        caller without other work."""
         self._bus = bus
         resilience = app.config.resilience
         super().__init__(session, resilience, resilience.notify_poll_interval_ms / 1000)
         self._resilience = resilience
         self._served = {task.name: serve(task, None) for task in tasks}
         self._code = CodeSchedules(session.queries, self._served)
-        self._stored = StoredSchedules(app, session.queries, serve)
+        self._blocked = BlockedSchedules()
+        self._blockers = Blockers(session)
+        self._waits_for_locks = waits_for_locks
+        self._stored = StoredSchedules(app, session.queries, serve, blocked=self._blocked)
         self._runs = Runs(app, session.queries)
         self._on_contact = on_contact
         self._has_planned = False
@@ -117,6 +130,12 @@ class Scheduler(Service):
     # -- checking --------------------------------------------------------------------------------
 
     async def run_once(self) -> None:
+        began = time.monotonic()
+        blocked = self._blocked.due(began)
+        await self._fire_due()
+        self._blocked.forget_untried(blocked, began)
+
+    async def _fire_due(self) -> None:
         outlook = await self._check()
         if time.monotonic() >= self._confirm_mono:
             stored = self._stored
@@ -134,7 +153,7 @@ class Scheduler(Service):
             return
         moved = 0
         for is_due, lock in (
-            (outlook.due > 0, partial(self._code.lock_due, limit=BATCH)),
+            (outlook.due > 0, partial(self._code.lock_due, limit=BATCH, blocked=self._blocked)),
             (outlook.stored_due, partial(self._stored.lock_due, limit=STORED_BATCH)),
             (outlook.stored_requested, partial(self._stored.lock_due, limit=STORED_BATCH, requested=True)),
         ):
@@ -157,6 +176,8 @@ class Scheduler(Service):
             pause = min(pause, FIRST_RETRY_S * 2 ** min(self._idle_fires - 1, 16))
         elif outlook.is_due:
             pause = 0.0
+        if self._blocked:
+            pause = min(pause, self._blocked.next_s(time.monotonic()))
         if outlook.stored_unplanned:  # another session holds their rows
             pause = min(pause, FIRST_RETRY_S)
         if outlook.next_slot is not None:
@@ -188,11 +209,11 @@ class Scheduler(Service):
         if plans:
             written = await self._session.run(lambda connection: self._code.write_plans(connection, plans))
             fresh = [plan for plan in plans if plan.name in written]
-            for plan in fresh[:_LOGGED]:
+            for plan in fresh[:LOGGED]:
                 level = logging.WARNING if plan.reason is PlanReason.ORPHANED else logging.INFO
-                _log.log(level, "schedule %r %s; next run %s", plan.name, plan.reason, _utc(plan.next_run_at))
-            if len(fresh) > _LOGGED:
-                _log.info("planned as well: %s", plural(len(fresh) - _LOGGED, "more schedule"))
+                _log.log(level, "schedule %r %s; next run %s", plan.name, plan.reason, utc(plan.next_run_at))
+            if len(fresh) > LOGGED:
+                _log.info("planned as well: %s", plural(len(fresh) - LOGGED, "more schedule"))
         # rows that another scheduler changed meanwhile are planned again
         self._has_planned = self._has_planned or len(written) == len(plans)
 
@@ -202,13 +223,13 @@ class Scheduler(Service):
         more = True
         while more:
             planned, more = await self._session.run(self._plan_batch)
-            for name, slot in planned[:_LOGGED]:
-                _log.info("schedule %r was made or changed; next run %s", name, _utc(slot))
-            if len(planned) > _LOGGED:
-                _log.info("planned as well: %s", plural(len(planned) - _LOGGED, "more schedule"))
+            for name, slot in planned[:LOGGED]:
+                _log.info("schedule %r was made or changed; next run %s", name, utc(slot))
+            if len(planned) > LOGGED:
+                _log.info("planned as well: %s", plural(len(planned) - LOGGED, "more schedule"))
         while (after := self._checked_rules_to) is not None:
             changed, self._checked_rules_to = await self._session.run(partial(self._check_rules_batch, after=after))
-            for name in changed[:_LOGGED]:
+            for name in changed[:LOGGED]:
                 _log.info("schedule %r %s", name, PlanReason.RULES)
 
     async def _plan_batch(self, connection: Any) -> tuple[list[tuple[str, datetime | None]], bool]:
@@ -223,12 +244,12 @@ class Scheduler(Service):
 
     def _tell_clashes(self, outlook: Outlook) -> None:
         clashes = frozenset(outlook.clashing or ())
-        for name in sorted(clashes - self._told_clashes)[:_LOGGED]:
+        for name in sorted(clashes - self._told_clashes)[:LOGGED]:
             _log.warning(
                 "schedule %r of the code is skipped: a schedule that was made at run time has its name, and is served "
                 "in its place; `horsies schedules remove` gives the name back to the code", name,
             )  # fmt: skip
-        for name in sorted(self._told_clashes - clashes)[:_LOGGED]:
+        for name in sorted(self._told_clashes - clashes)[:LOGGED]:
             _log.info("schedule %r of the code is served again", name)
         self._told_clashes = clashes
 
@@ -237,14 +258,15 @@ class Scheduler(Service):
     async def _fire(self, lock: Lock) -> Fired:
         """Fire one batch in one transaction."""
         announcer = self._runs.announcer
+        careful = bool(self._blocked)
         try:
             try:
-                fired = await self._session.run(partial(self._fire_batch, lock=lock, write=self._write))
+                fired = await self._session.run(partial(self._fire_batch, lock=lock, careful=careful))
             except Exception as error:
-                if not is_data_error(error):
+                if careful or not (is_data_error(error) or isinstance(error, SlotBlocked)):
                     raise
-                # the database refuses one of the tasks: write the batch again without that one
-                fired = await self._session.run(partial(self._fire_batch, lock=lock, write=self._write_accepted))
+                # one of the tasks cannot be written: write the batch again without that one
+                fired = await self._session.run(partial(self._fire_batch, lock=lock, careful=True))
         except BaseException as error:
             await announcer.tell_sent(error)
             raise
@@ -254,17 +276,35 @@ class Scheduler(Service):
         await announcer.tell_sent()
         return fired
 
-    async def _fire_batch(self, connection: Any, *, lock: Lock, write: Write) -> Fired:
-        async with self._session.transaction(connection):
-            batch = await lock(connection)
-            if batch.now is None:
-                return Fired()
-            await reached("before_fire")
-            moves, problems = self._decide(batch)
-            await self._stored.note(connection, problems)
-            fires = sum(len(made.fires) for made in moves)
-            fresh = await write(connection, moves, batch) if moves else set[str]()
-            await reached("before_fire_commit")
+    async def _fire_batch(self, connection: Any, *, lock: Lock, careful: bool) -> Fired:
+        """`careful`: leave out what cannot be written, which takes longer."""
+        try:
+            async with self._session.transaction(connection):
+                return await self._fire_locked(connection, lock, careful=careful)
+        except Exception as error:
+            # told apart here, inside the action: the connection is sound, and is not dropped as after an outage
+            if not careful and not self._waits_for_locks and sqlstate(error) == _LOCKED:
+                raise SlotBlocked from error
+            raise
+
+    async def _fire_locked(self, connection: Any, lock: Lock, *, careful: bool) -> Fired:
+        limit = None if self._waits_for_locks else f"{PART_WAIT_MS if careful else BATCH_WAIT_MS}ms"
+        (limited,) = await self._queries.fetch(connection, "limit_lock_waits", limit)
+        batch = await lock(connection)
+        if batch.now is None:
+            return Fired()
+        await reached("before_fire")
+        moves, problems = self._decide(batch)
+        await self._stored.note(connection, problems)
+        fires = sum(len(made.fires) for made in moves)
+        fresh = set[str]()
+        if moves and careful:
+            fresh = await self._write_accepted(connection, moves, batch)
+        elif moves and self._waits_for_locks:
+            fresh = await self._write(connection, moves, batch)
+        elif moves:
+            fresh = await self._blockers.during(limited["pid"], self._write(connection, moves, batch))
+        await reached("before_fire_commit")
         is_full = bool(moves or problems or batch.problems) and (batch.is_full or fires >= MAX_FIRES)
         return Fired(moves, batch.served, frozenset(fresh), is_full)
 
@@ -300,25 +340,42 @@ class Scheduler(Service):
         """The same without moves that the database refuses: they are logged and removed from the list."""
         problems: dict[str, str] = {}
 
-        def write(part: Sequence[Move]) -> Awaitable[set[str]]:
-            return self._write(connection, part, batch)
+        blocked: list[str] = []
+        give_up = time.monotonic() + PARTS_S
+
+        async def write(part: Sequence[Move]) -> set[str]:
+            if time.monotonic() > give_up:
+                raise OutOfTime
+            return await self._write(connection, part, batch)
 
         def refuse(made: Move, error: Exception) -> set[str]:
-            _log.critical("schedule %r: the database refuses its task: %s", made.name, error)
             moves.remove(made)
             self._runs.announcer.note_refusal(made, error)
-            if (version := batch.served[made.name].version) is not None:
+            version = batch.served[made.name].version
+            if not is_data_error(error):
+                self._blocked.hold(made.name, version, time.monotonic())
+                if not isinstance(error, OutOfTime):
+                    blocked.append(made.name)
+                return set()
+            _log.critical("schedule %r: the database refuses its task: %s", made.name, error)
+            if version is not None:
                 problems[made.name] = self._stored.put_aside(made.name, version, error)
             return set()
 
-        fresh = set[str]().union(*await write_or_split(list(moves), write, refuse, transaction=connection))
+        fresh = set[str]().union(
+            *await write_or_split(list(moves), write, refuse, transaction=connection, splits=_has_one_reason)
+        )
         await self._stored.note(connection, problems)
+        if told := self._blocked.to_tell(blocked, time.monotonic()):
+            self._blockers.tell(told)
         return fresh
 
     # -- logging ---------------------------------------------------------------------------------
 
     def _log_moves(self, fired: Fired) -> None:
         for made in fired.moves:
+            if self._blocked and (waited := self._blocked.release(made.name, time.monotonic())) is not None:
+                _log.info("schedule %r: its slot could be written after %.0f s", made.name, waited)
             for fire in made.fires:
                 is_fresh = fire.task_id in fired.fresh
                 if is_fresh:
@@ -328,39 +385,12 @@ class Scheduler(Service):
                 extra = about(fire.task_id, fired.served[made.name].task.schedule.target)
                 _log.log(
                     logging.DEBUG if is_fresh else logging.WARNING,
-                    "schedule %r: %s has its run %s%s", made.name, _utc(fire.slot), fire.task_id,
+                    "schedule %r: %s has its run %s%s", made.name, utc(fire.slot), fire.task_id,
                     "" if is_fresh else " already", extra=extra,
                 )  # fmt: skip
-        passed = [made for made in fired.moves if made.passed is not None and made.passed.why is not Why.PAUSED]
-        for made in passed[:_LOGGED]:
-            self._log_passed(made, fired.served[made.name])
-        if len(passed) > _LOGGED:
-            _log.warning("slots not run as well: %s", plural(len(passed) - _LOGGED, "more schedule"))
-
-    def _log_passed(self, made: Move, one: Served) -> None:
-        if made.passed is None:
-            return
-        first, until = made.passed.first, made.passed.until
-        if made.passed.why is Why.OVERLAP:
-            _log.warning(
-                "schedule %r: the run of %s is skipped, the run before has not ended (overlap=skip)",
-                made.name, _utc(first),
-            )  # fmt: skip
-            return
-        count = 0
-        for slot in islice(one.slots.until(until), _COUNTED + 1):
-            if slot < first:
-                break
-            count += slot < until
-        if not count:
-            return  # the row was set by hand to a time between two slots
-        number = f"at least {_COUNTED:,}" if count >= _COUNTED else str(count)
-        ran = sum(fire.slot >= until for fire in made.fires)
-        _log.warning(
-            "schedule %r: %s missed slot%s not run (from %s on), the latest %s",
-            made.name, number, " is" if count == 1 else "s are", _utc(first), "one is" if ran == 1 else f"{ran} are",
-        )  # fmt: skip
+        log_passed(fired.moves, fired.served)
 
 
-def _utc(moment: datetime | None) -> str:
-    return "never" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+def _has_one_reason(error: BaseException) -> bool:
+    """Whether one schedule of a batch may be the reason that it cannot be written."""
+    return is_data_error(error) or isinstance(error, OutOfTime) or sqlstate(error) == _LOCKED

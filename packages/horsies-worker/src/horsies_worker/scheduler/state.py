@@ -1,5 +1,6 @@
 """The scheduler's statements as typed functions: the rows of schedules in code, and the writing of runs."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,7 @@ from horsies.scheduled import ScheduledTask
 from horsies.workflow.start import Start
 from horsies_worker.database.queries import Queries
 from horsies_worker.scheduler.announcing import Announcer
+from horsies_worker.scheduler.blocked import BlockedSchedules
 from horsies_worker.scheduler.next_run import Slots, slots_of
 from horsies_worker.scheduler.slots import (
     ORPHANED_AFTER,
@@ -134,8 +136,13 @@ class CodeSchedules:
             )  # fmt: skip
         return {row["schedule_name"] for row in written}
 
-    async def lock_due(self, connection: Any, limit: int) -> Batch:
-        rows = await connection.fetch(self._sql("lock_due_schedules"), self._names, self._hashes, limit)
+    async def lock_due(self, connection: Any, limit: int, blocked: BlockedSchedules) -> Batch:
+        """Due rows, without those of schedules whose slots cannot be written now."""
+        names, hashes = self._names, self._hashes
+        if waiting := blocked.waiting(time.monotonic()):
+            kept = [(name, one) for name, one in zip(names, hashes, strict=True) if name not in waiting]
+            names, hashes = [name for name, _ in kept], [one for _, one in kept]
+        rows = await connection.fetch(self._sql("lock_due_schedules"), names, hashes, limit)
         live = await live_runs(connection, self._sql("live_task_batch"), rows, self._served)
         due = [due_row(row, live, is_ours=bool(row["is_ours"])) for row in rows]
         return Batch(rows[0]["now"] if rows else None, due, self._served, len(rows) == limit)

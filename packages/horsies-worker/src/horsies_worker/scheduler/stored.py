@@ -19,6 +19,7 @@ from horsies.payload_codec import PayloadError
 from horsies.scheduled import decoded, settle_schedule
 from horsies.stored_schedule import schedule_of
 from horsies_worker.database.queries import Queries
+from horsies_worker.scheduler.blocked import BlockedSchedules
 from horsies_worker.scheduler.local_times import cron_problem
 from horsies_worker.scheduler.state import Batch, Serve, Served, due_row, live_runs, serve
 
@@ -41,8 +42,10 @@ def stored_hash(served: Served) -> str:
 
 
 class StoredSchedules:
-    def __init__(self, app: Horsies, queries: Queries, serve: Serve = serve) -> None:
+    def __init__(self, app: Horsies, queries: Queries, serve: Serve = serve, *, blocked: BlockedSchedules) -> None:
+        """`blocked`: schedules whose slots cannot be written now."""
         self._app = app
+        self._blocked = blocked
         self._serve = serve
         self._sql = queries.sql
         self.tasks = sorted(task.name for task in app.registry)
@@ -56,7 +59,9 @@ class StoredSchedules:
         now = time.monotonic()
         for name in [name for name, (_, until) in self._aside.items() if until <= now]:
             del self._aside[name]
-        return self.tasks, self.workflows, list(self._aside), [version for version, _ in self._aside.values()]
+        aside = [(name, version) for name, (version, _) in self._aside.items()]
+        aside += [(name, version) for name, version in self._blocked.waiting(now).items() if version is not None]
+        return self.tasks, self.workflows, [name for name, _ in aside], [version for _, version in aside]
 
     # -- due ones --------------------------------------------------------------------------------
 

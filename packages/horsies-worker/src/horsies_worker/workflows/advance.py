@@ -4,23 +4,31 @@
 unknown tasks), the reaper and the recovery of dead workers call it; a cancel or a manual fail arrives by notification.
 The ids are only hints: a step reads the true state under the workflow's lock. A needless hint costs one lookup, and
 the reaper repairs a lost one after its grace.
+
+A run that another session has locked waits apart (`locked.py`): a transaction that stays open must not hold up the
+others.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from horsies._pg.transient import is_transient
+from horsies._pg.locks import holder
+from horsies._pg.transient import is_transient, sqlstate
+from horsies._text import span
 from horsies.config import AppConfig
 from horsies.envelopes import Envelopes, stored_bytes
 from horsies_worker.database.checks import Checks
 from horsies_worker.database.session import Session
 from horsies_worker.events.bus import SILENT, EventBus
+from horsies_worker.output.log_context import log
 from horsies_worker.service import BacklogService
 from horsies_worker.syncpoints import reached
+from horsies_worker.workflows.locked import RETRIES, RETRY_WAIT_MS, LockedRuns, RunLocked
 from horsies_worker.workflows.step import take_step
 from horsies_worker.workflows.work import Work
 
@@ -39,9 +47,16 @@ class Advancer(BacklogService):
     name = "workflows"
 
     def __init__(
-        self, session: Session, config: AppConfig, bus: EventBus = SILENT, *, checks: Session | None = None
+        self,
+        session: Session,
+        config: AppConfig,
+        bus: EventBus = SILENT,
+        *,
+        checks: Session | None = None,
+        waits_for_locks: bool = False,
     ) -> None:
-        """`checks`: a session whose connection is open anyway, for looks at the clocks, most of which find nothing."""
+        """`checks`: a session whose connection is open anyway, for looks at the clocks, most of which find nothing.
+        `waits_for_locks`: as long as the session's own settings let it, for a caller without other work."""
         super().__init__(session, config.resilience)
         self._checks = Checks(checks, session)
         codec, max_bytes = config.payload_codec, config.payload_max_bytes
@@ -51,6 +66,8 @@ class Advancer(BacklogService):
         )  # fmt: skip
         self._tasks: dict[str, None] = {}
         self._workflows: dict[str, Work] = {}
+        self._locked = LockedRuns()
+        self._waits_for_locks = waits_for_locks
         self._alarm: asyncio.TimerHandle | None = None
         self._has_rung = False
 
@@ -104,13 +121,10 @@ class Advancer(BacklogService):
             self._alarm = None
 
     def _add(self, workflow_id: str, work: Work) -> None:
-        known = self._workflows.setdefault(workflow_id, Work())
-        known.task_ids += work.task_ids
-        known.child_ids += work.child_ids
-        known.ready |= work.ready
-        known.paused |= work.paused
-        known.signals |= work.signals
-        known.whole |= work.whole
+        if workflow_id in self._locked:
+            self._locked.add(workflow_id, work)
+        else:
+            self._workflows.setdefault(workflow_id, Work()).add(work)
 
     def _wake_up(self) -> None:
         if self.has_backlog():
@@ -119,6 +133,10 @@ class Advancer(BacklogService):
     # -- rounds ----------------------------------------------------------------------------------
 
     def has_backlog(self) -> bool:
+        return bool(self._has_work or self._locked)
+
+    @property
+    def _has_work(self) -> bool:
         return bool(self._tasks or self._workflows or self._has_rung)
 
     async def run_once(self) -> None:
@@ -129,21 +147,97 @@ class Advancer(BacklogService):
         await reached("before_workflow_phase")
         unexpected: Exception | None = None
         for workflow_id in list(self._workflows):
-            work = self._workflows.pop(workflow_id)
-            try:
-                following = await self._session.run(
-                    lambda connection: self._take_step(connection, workflow_id, work)  # noqa: B023  (awaited here)
-                )
-            except Exception as error:
-                if is_transient(error):  # repeat the step, together with what arrives meanwhile
-                    self._add(workflow_id, work)
-                    raise
-                unexpected = unexpected or error
-                continue
-            for next_id, next_work in following.items():
-                self._add(next_id, next_work)
+            unexpected = await self._step(workflow_id, self._workflows.pop(workflow_id)) or unexpected
+        if self._locked:
+            unexpected = await self._retry_locked() or unexpected
         if unexpected is not None:
             raise unexpected
+        if self._locked and not self._has_work:
+            await self._wait_for_locks()
+
+    async def _step(self, workflow_id: str, work: Work, lock_wait_ms: int | None = None) -> Exception | None:
+        """Take one step; returns an unexpected error. `lock_wait_ms`: of a run that was found locked before."""
+        is_retry = lock_wait_ms is not None
+        limit = None if self._waits_for_locks else f"{lock_wait_ms or self._locked.lock_wait_ms}ms"
+        unexpected: Exception | None = None
+        following: dict[str, Work] = {}
+        try:
+            following = await self._session.run(lambda connection: self._take(connection, workflow_id, work, limit))
+        except RunLocked:
+            self._locked.hold(workflow_id, work, time.monotonic())
+            return None
+        except Exception as error:
+            if is_transient(error):  # repeat the step, together with what arrives meanwhile
+                self._add(workflow_id, work)
+                raise
+            unexpected = error
+        if is_retry:
+            self._add_again(workflow_id)
+        for next_id, next_work in following.items():
+            self._add(next_id, next_work)
+        return unexpected
+
+    async def _take(self, connection: Any, workflow_id: str, work: Work, lock_wait: str | None) -> dict[str, Work]:
+        try:
+            return await self._take_step(connection, workflow_id, work, lock_wait=lock_wait)
+        except Exception as error:
+            # told apart here, inside the action: the connection is sound, and is not dropped as after an outage
+            if lock_wait is not None and sqlstate(error) == "55P03":
+                raise RunLocked(workflow_id) from error
+            raise
+
+    # -- runs that other sessions have locked ----------------------------------------------------
+
+    def _add_again(self, workflow_id: str) -> None:
+        """This run has been stepped after it was locked; the next step checks what has come meanwhile."""
+        if (more := self._locked.release(workflow_id)) != Work():
+            self._add(workflow_id, more)
+
+    async def _retry_locked(self) -> Exception | None:
+        """Step the runs that are locked no longer. Returns an unexpected error of a step."""
+        unexpected: Exception | None = None
+        if due := self._locked.due(time.monotonic()):
+            found = await self._session.ask("unlocked_workflows", due)
+            free = {row["id"] for row in found}
+            self._locked.still_locked([one for one in due if one not in free], time.monotonic())
+            for workflow_id in [one for one in due if one in free][:RETRIES]:
+                work = self._locked.take_work(workflow_id)
+                unexpected = await self._step(workflow_id, work, RETRY_WAIT_MS) or unexpected
+        if late := self._locked.to_tell(time.monotonic()):
+            await self._tell_late(late)
+        return unexpected
+
+    async def _wait_for_locks(self) -> None:
+        """Other sessions have locked all runs that have something to do: wait until the next look, or for new work."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(max(0.0, self._locked.next_s(time.monotonic()))):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _tell_late(self, workflow_ids: list[str]) -> None:
+        """Name the sessions that keep runs from going on."""
+        try:
+            rows = await self._session.ask("workflow_holders", workflow_ids[:BATCH])
+        except Exception as error:
+            log.debug("workflows: the holder of a lock could not be read", exc_info=error)
+            rows = []
+        unnamed = set(workflow_ids)
+        for row in rows:
+            unnamed -= set(row["ids"])
+            since = f" for {span(row['age'])}" if row["age"] is not None else ""
+            log.warning(
+                "%s waits: %s has locked %s rows in a transaction that has been open%s; other workflows go on. It "
+                "should commit or roll back; to end it: SELECT pg_terminate_backend(%d)",
+                _named(row["ids"]), holder(row), "its" if len(row["ids"]) == 1 else "their", since, row["pid"],
+            )  # fmt: skip
+        if unnamed:
+            waited = max(self._locked.waited_s(one, time.monotonic()) for one in unnamed)
+            log.warning(
+                "%s waits: a session that cannot be named has locked its rows for %.0f s; other workflows go on",
+                _named(sorted(unnamed)), waited,
+            )  # fmt: skip
 
     async def _find_due(self) -> None:
         rows = await self._checks.ask("due_workflows", BATCH, LEASE)
@@ -164,3 +258,8 @@ class Advancer(BacklogService):
             del self._tasks[task_id]
         for row in rows:
             self._add(row["workflow_id"], Work(task_ids=[row["task_id"]]))
+
+
+def _named(workflow_ids: list[str]) -> str:
+    more = len(workflow_ids) - 1
+    return f"workflow {workflow_ids[0]}" + (f" (and {more:,} more)" if more else "")

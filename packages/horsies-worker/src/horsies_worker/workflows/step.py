@@ -57,18 +57,20 @@ async def take_step(
     bus: EventBus = SILENT,
     on_clock: Callable[[float], None] = lambda _: None,
     envelopes: Envelopes = PLAIN_ENVELOPES,
+    lock_wait: str | None = None,
 ) -> dict[str, Work]:
     """Take one step; returns the workflows to step next, and what to check in each. `on_clock` is told in how many
-    seconds the next clock of the run comes. `envelopes`: those of the app, for conditions, lists and errors."""
+    seconds the next clock of the run comes. `envelopes`: those of the app, for conditions, lists and errors.
+    `lock_wait`: the longest wait for a lock; None for the limit that the connection has."""
     run = RunStatements(session.queries, connection, workflow_id, envelopes)
     try:
-        return await _Step(session, run, max_bytes, bus, on_clock, careful=False).take(work)
+        return await _Step(session, run, max_bytes, bus, on_clock, lock_wait, careful=False).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
     try:
         # one node cannot be enqueued: repeat the step with savepoints, so that the others can
-        return await _Step(session, run, max_bytes, bus, on_clock, careful=True).take(work)
+        return await _Step(session, run, max_bytes, bus, on_clock, lock_wait, careful=True).take(work)
     except Exception as error:
         if not is_own_fault(error):
             raise
@@ -77,14 +79,20 @@ async def take_step(
         # the message of the database or of a BadRow names the value; any other error may be a bug of this code
         is_clear = isinstance(error, BadRow) or is_from_driver(error)
         log.error("workflow %s ends FAILED: %s", workflow_id, reason, exc_info=None if is_clear else error)
-    return await give_up(session, connection, workflow_id, reason, bus)
+    return await give_up(session, connection, workflow_id, reason, bus, lock_wait)
 
 
 async def give_up(
-    session: Session, connection: Any, workflow_id: str, reason: str, bus: EventBus = SILENT
+    session: Session,
+    connection: Any,
+    workflow_id: str,
+    reason: str,
+    bus: EventBus = SILENT,
+    lock_wait: str | None = None,
 ) -> dict[str, Work]:
     """End a run whose own data make its steps fail: it would fail for ever."""
     async with session.transaction(connection):
+        await session.queries.fetch(connection, "limit_lock_waits", lock_wait)
         around, ended = await fail_run(session.queries, connection, workflow_id, reason)
     for event in ended:
         bus.emit(event)
@@ -100,10 +108,12 @@ class _Step:
         max_bytes: int,
         bus: EventBus,
         on_clock: Callable[[float], None],
+        lock_wait: str | None,
         *,
         careful: bool,
     ) -> None:
         self._bus = bus
+        self._lock_wait = lock_wait
         self._on_clock = on_clock
         self._ended: list[WorkflowEnded] = []
         self._session = session
@@ -126,7 +136,7 @@ class _Step:
 
     async def take(self, work: Work) -> dict[str, Work]:
         async with self._session.transaction(self._connection):
-            rows = await self._fetch("lock_workflow")
+            rows = await self._fetch("lock_workflow", self._lock_wait)
             if not rows:
                 return {}
             await reached("workflow_locked")

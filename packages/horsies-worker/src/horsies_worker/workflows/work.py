@@ -20,6 +20,14 @@ class Work:
     signals: bool = False
     whole: bool = False
 
+    def add(self, more: "Work") -> None:
+        self.task_ids += more.task_ids
+        self.child_ids += more.child_ids
+        self.ready |= more.ready
+        self.paused |= more.paused
+        self.signals |= more.signals
+        self.whole |= more.whole
+
 
 @dataclass(frozen=True, slots=True)
 class RunStatements:

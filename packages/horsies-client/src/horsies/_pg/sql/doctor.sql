@@ -149,6 +149,22 @@ SELECT l.classid::bigint AS key, l.pid, a.usename::text AS role, a.application_n
    AND l.objid::bigint = hashtext(coalesce(current_schema(), '')) & 4294967295
  ORDER BY l.pid, l.classid;
 
+-- name: open_writers :many
+-- params: tables, tasks_table
+-- Sessions whose open transactions have written or locked rows of these tables, and since when. The age is NULL to a role that
+-- may not see it.
+SELECT a.pid, a.usename::text AS role, a.application_name, statement_timestamp() - a.xact_start AS age,
+       array_agg(DISTINCT c.relname::text ORDER BY c.relname::text) AS tables
+  FROM pg_locks l
+  JOIN pg_class c ON c.oid = l.relation AND c.relname = ANY ($1::text[])
+   AND c.relnamespace = (SELECT o.relnamespace FROM pg_class o WHERE o.oid = to_regclass($2::text))
+  JOIN pg_stat_activity a ON a.pid = l.pid AND a.backend_xid IS NOT NULL
+ WHERE l.locktype = 'relation' AND l.granted AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+   AND l.pid <> pg_backend_pid()
+   AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+ GROUP BY a.pid, a.usename, a.application_name, a.xact_start
+ ORDER BY a.xact_start, a.pid LIMIT 20;
+
 -- name: unreadable_times :many
 -- params: tasks_table
 -- Tables whose rule for times is missing or was never validated, and up to three rows of each that break it. A table

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from horsies._pg.dsn import connect_arguments
 from horsies._pg.embedded import resolve
 from horsies._pg.listener import notify_round_trip
-from horsies._pg.locks import PURPOSES
+from horsies._pg.locks import HELD_TABLES, PURPOSES
 from horsies._pg.probes import close, is_pooled, shares_sessions, told_elsewhere, value
 from horsies._pg.refusals import is_undeclared_pooler, remedy, worded
 from horsies._pg.schema_guard import VERSION_TABLE, places_values
@@ -174,7 +174,8 @@ async def _gather(
         "table_facts": (list(TABLES), tasks_table), "old_grants": (tasks_table,),
         "table_sizes": (list(TABLES), tasks_table), "index_facts": (tasks_table,), "trigger_facts": (tasks_table,),
         "foreign_facts": (tasks_table,),
-        "lock_holders": (list(PURPOSES), tasks_table), "unreadable_times": (tasks_table,),
+        "lock_holders": (list(PURPOSES), tasks_table), "open_writers": (list(HELD_TABLES), tasks_table),
+        "unreadable_times": (tasks_table,),
         "restore_facts": (qualify("horsies_worker_instances", schema),), "as_copied": (),
         "timeline_history": (),
         "xmin_holders": (), "hidden_sessions": (), "connection_facts": (),

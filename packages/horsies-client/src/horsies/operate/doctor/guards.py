@@ -38,7 +38,8 @@ def times(facts: Facts) -> Iterator[Finding]:
 
 
 def locks(facts: Facts) -> Iterator[Finding]:
-    """A session that holds one of our advisory locks, which every role may take, and is no worker, or holds it long."""
+    """Sessions that hold one of our advisory locks, which every role may take, and are no workers, or hold it long; and
+    those that hold rows of tasks or runs for long."""
     good = True
     for row in facts.rows("lock_holders"):
         age: timedelta | None = row["age"]
@@ -52,6 +53,16 @@ def locks(facts: Facts) -> Iterator[Finding]:
                 "locks", PROBLEM, f"{holder(row)} holds the advisory lock {PURPOSES[row['key']]}{since}",
                 _STOPPED[row["key"]],
                 f"find out what it is; to end it: SELECT pg_terminate_backend({row['pid']})",
+            )  # fmt: skip
+    for row in facts.rows("open_writers"):
+        if row["age"] is not None and row["age"] > facts.limits.own_transaction:
+            good = False
+            yield Finding(
+                "locks", WARN,
+                f"{holder(row)} has had a transaction open for {span(row['age'])} that has written or locked rows of "
+                f"{' and '.join(row['tables'])}",
+                "runs and tasks whose rows it holds, and schedules whose slots it has inserted, wait until it ends",
+                f"let it commit or roll back; to end it: SELECT pg_terminate_backend({row['pid']})",
             )  # fmt: skip
     if good:
         yield Finding("locks", OK, "no foreign session holds a lock of horsies")

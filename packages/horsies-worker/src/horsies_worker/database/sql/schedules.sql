@@ -1,6 +1,7 @@
 -- The scheduler's statements. The scheduler that locks the row of a schedule fires its slots: the tasks and the row are
 -- written in one transaction, and the task's id is a function of schedule and slot, so that a crash leaves either both
--- or nothing. No scheduler waits for a row that another one holds.
+-- or nothing. No scheduler waits for a row that another one holds; the insert of a task may wait for a session that is no
+-- scheduler and has inserted its id, for a short time (scheduler/blocked.py).
 --
 -- Schedules in code are found by their names and the hash of their timing. Schedules that were made at run time
 -- (`is_data`) are found by indexes of their next slot and their requests, and only if this scheduler knows their task.
@@ -39,7 +40,7 @@ RETURNING schedule_name;
 -- name: replan_schedule_batch :many
 -- params: names, config_hashes, next_run_ats, old_hashes, old_next_run_ats
 -- Guarded by the values that were read: two schedulers that start together do not undo each other, and a slot that was
--- fired since stays fired.
+-- fired since stays fired. A row that another session has locked is planned later: it must not hold up the others.
 WITH target AS MATERIALIZED (
     SELECT s.schedule_name, x.config_hash, x.next_run_at
       FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::timestamptz[])
@@ -47,7 +48,7 @@ WITH target AS MATERIALIZED (
       JOIN horsies_schedule_state s ON s.schedule_name = x.name
      WHERE s.config_hash IS NOT DISTINCT FROM x.old_hash AND s.next_run_at IS NOT DISTINCT FROM x.old_next_run_at
        AND NOT s.is_data
-     ORDER BY s.schedule_name FOR UPDATE OF s
+     ORDER BY s.schedule_name FOR UPDATE OF s SKIP LOCKED
 )
 UPDATE horsies_schedule_state s
    SET config_hash = target.config_hash, next_run_at = target.next_run_at, updated_at = statement_timestamp()
@@ -215,6 +216,13 @@ SELECT x.id, x.task_name, x.queue_name, x.priority, x.args, x.kwargs, x.slot,
              task_options, enqueue_sha, metadata, group_key, keep_seconds)
 ON CONFLICT DO NOTHING
 RETURNING id;
+
+-- name: blocking_sessions :many
+-- params: pid
+-- The sessions for which a session waits at this moment.
+SELECT a.pid, a.usename::text AS role, a.application_name, statement_timestamp() - a.xact_start AS age
+  FROM unnest(pg_blocking_pids($1::int)) AS b (pid) JOIN pg_stat_activity a ON a.pid = b.pid
+ ORDER BY a.pid;
 
 -- name: move_schedule_batch :many
 -- params: names, old_next_run_ats, next_run_ats, runs, ran_ats, task_ids, are_fulfilled, entries, run_names, run_entries, slots, last_slots, run_ids, skipped, are_requests, fired_at

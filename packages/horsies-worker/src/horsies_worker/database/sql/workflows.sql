@@ -143,7 +143,9 @@ SELECT n.workflow_id, x.id AS task_id FROM unnest($1::text[]) AS x (id)
  CROSS JOIN LATERAL (SELECT n.workflow_id FROM horsies_workflow_tasks n WHERE n.task_id = x.id LIMIT 1) AS n;
 
 -- name: lock_workflow :one
--- params: id
+-- params: id, lock_wait
+-- No lock is waited for longer than lock_wait in this transaction: another session's transaction that stays open would hold
+-- up all other workflows of this worker. It is set here, because a statement of its own would cost each step a round trip.
 -- `paused_along`: see lock_workflow_tree. `is_overdue`: its deadline has passed. `may_start`: it was to start later, and
 -- that time has come.
 SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside, ends_as, ended_count, continues, depth, error,
@@ -154,7 +156,47 @@ SELECT id, name, status, on_error, nodes_left, parent_workflow_id, paused_inside
            OR coalesce(error LIKE '{"err":{"error_code":"WORKFLOW_PAUSED","message":"the workflow '
                        'around it is paused%', false)) AS paused_along,
        success_policy::text AS success_policy
-  FROM horsies_workflows WHERE id = $1 FOR NO KEY UPDATE;
+  FROM horsies_workflows
+ WHERE id = $1 AND (SELECT set_config('lock_timeout', coalesce($2::text, current_setting('lock_timeout')), true)) IS NOT NULL
+   FOR NO KEY UPDATE;
+
+-- name: limit_lock_waits :one
+-- params: lock_wait
+-- For the rest of this transaction.
+SELECT set_config('lock_timeout', coalesce($1::text, current_setting('lock_timeout')), true), pg_backend_pid() AS pid;
+
+-- name: unlocked_workflows :many
+-- params: ids
+-- Those of these runs whose rows are not locked any more. A run that is gone counts as one: its step does nothing.
+WITH free AS MATERIALIZED (
+    SELECT w.id FROM unnest($1::text[]) AS x (id)
+     CROSS JOIN LATERAL (SELECT w.id FROM horsies_workflows w WHERE w.id = x.id FOR NO KEY UPDATE SKIP LOCKED) AS w
+)
+SELECT id FROM free
+UNION ALL
+SELECT x.id FROM unnest($1::text[]) AS x (id)
+ WHERE NOT EXISTS (SELECT FROM horsies_workflows w WHERE w.id = x.id);
+
+-- name: workflow_holders :many
+-- params: ids
+-- The sessions whose open transactions have changed or locked one of these runs, a run inside one, or a task under way in
+-- one. A row that several transactions have locked names none of them.
+SELECT a.pid, a.usename::text AS role, a.application_name, statement_timestamp() - a.xact_start AS age,
+       array_agg(DISTINCT x.id ORDER BY x.id) AS ids
+  FROM unnest($1::text[]) AS x (id)
+ CROSS JOIN LATERAL (
+       (SELECT w.xmax FROM horsies_workflows w WHERE w.id = x.id LIMIT 1)
+       UNION ALL
+       (SELECT c.xmax FROM horsies_workflows c WHERE c.parent_workflow_id = x.id LIMIT 1000)
+       UNION ALL
+       (SELECT t.xmax FROM horsies_workflow_tasks n
+         CROSS JOIN LATERAL (SELECT t.xmax FROM horsies_tasks t WHERE t.id = n.task_id LIMIT 1) AS t
+         WHERE n.workflow_id = x.id AND n.status = 'ENQUEUED' LIMIT 1000)) AS touched
+  JOIN pg_locks l ON l.locktype = 'transactionid' AND l.granted AND l.transactionid = touched.xmax
+  JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE a.pid <> pg_backend_pid()
+ GROUP BY a.pid, a.usename, a.application_name, a.xact_start
+ ORDER BY a.pid;
 
 -- name: settle_tasks :many
 -- params: id, task_ids, lost_error, is_open, may_continue, stopped_error, ended_count
@@ -897,7 +939,7 @@ RETURNING w.id;
 -- params: row_limit, lease
 -- Runs with a clock that has come, and the seconds until the next one. Their clocks are moved by the lease, so that one
 -- worker steps them, and another one later if it dies; the step sets the right time. A locked run is being stepped, and its
--- step sets the time.
+-- step sets the time; or another session has locked it, so there is a further look half a second later.
 WITH due AS MATERIALIZED (
     SELECT w.ctid AS tid FROM horsies_workflows w WHERE w.wake_at <= statement_timestamp()
      ORDER BY w.wake_at LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
@@ -908,7 +950,10 @@ WITH due AS MATERIALIZED (
 SELECT id, NULL::float8 AS wait_s FROM moved
 UNION ALL
 SELECT NULL, (SELECT date_part('epoch', w.wake_at - statement_timestamp()) FROM horsies_workflows w
-               WHERE w.wake_at > statement_timestamp() ORDER BY w.wake_at LIMIT 1);
+               WHERE w.wake_at > statement_timestamp() ORDER BY w.wake_at LIMIT 1)
+UNION ALL
+SELECT NULL, 0.5 WHERE (SELECT count(*) FROM due) < (SELECT count(*) FROM (
+       SELECT FROM horsies_workflows w WHERE w.wake_at <= statement_timestamp() ORDER BY w.wake_at LIMIT $1) AS found);
 
 -- name: plan_compensations :many
 -- params: id, ends_as, error
