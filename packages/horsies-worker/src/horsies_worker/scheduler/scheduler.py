@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from horsies._pg import channels
 from horsies._pg.listener import Listener
+from horsies._pg.refusals import worded
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.config import PostgresConfig
@@ -304,7 +305,7 @@ class Scheduler(Service):
             return self._write(connection, part, batch)
 
         def refuse(made: Move, error: Exception) -> set[str]:
-            _log.critical("schedule %r: the database refuses its task: %s", made.name, error)
+            _log.critical("schedule %r: the database refuses its task: %s", made.name, worded(error))
             moves.remove(made)
             self._runs.announcer.note_refusal(made, error)
             if (version := batch.served[made.name].version) is not None:
