@@ -102,7 +102,7 @@ def test_each_task_has_its_own_end(shared: SimpleNamespace) -> None:
     assert (ok.ok, last.ok, again.ok) == ("OWN0", "OWN4", "own3 again")
     assert (busy.err_value.error_code, busy.err_value.message) == ("BUSY", "own1 is busy")
     assert odd.err_value.error_code == "RETURN_TYPE_MISMATCH"
-    assert "'own2' is not a TaskResult" in str(odd.err_value.message)
+    assert "it is a str, not a TaskResult" in str(odd.err_value.message)
     calls = calls_of(shared.folder, handles)
     assert [call.attempts for call in calls] == [[1] * 5, [2], [2]]
     assert {call.keys[0] for call in calls[1:]} == {"own1", "own3"}

@@ -178,7 +178,7 @@ async def test_a_row_that_a_trigger_refuses_waits_apart_and_keeps_its_result(
         await drained(finalizer)
     assert db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'COMPLETED'") == 300
     assert len(done) == 300
-    assert "the database refuses its end: no; trying again in 1 s" in caplog.text
+    assert "the database refuses its end: RaiseError: no; trying again in 1 s" in caplog.text
 
 
 async def test_half_of_a_split_that_meets_an_outage_is_tried_again(

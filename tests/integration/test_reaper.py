@@ -463,7 +463,7 @@ async def test_one_row_that_a_trigger_refuses_does_not_stop_the_sweep(
         async with reaping(db) as reaper:
             await reaper.run_once()
     assert [status(db, task) for task in tasks] == ["FAILED"] * 4 + ["RUNNING"] + ["FAILED"] * 4
-    assert f"task {tasks[4]} cannot be ended: no" in caplog.text
+    assert f"task {tasks[4]} cannot be ended: RaiseError: no" in caplog.text
     db.execute("DELETE FROM horsies_tasks WHERE id = %s", tasks[4])
 
 

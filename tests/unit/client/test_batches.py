@@ -104,11 +104,11 @@ def test_the_same_calls_are_the_same_start() -> None:
     ("calls", "why"),
     [
         ([], "has no members, so that nothing would run: give at least one call"),
-        (double.call(1), "takes several calls, not TaskCall("),
-        ("abc", "takes several calls, not 'abc' (str): give a list"),
-        (5, "takes several calls, not 5"),
-        ([double.call(1), (2,)], "member 1 is (2,) (tuple), not a call: write task.call(...)"),
-        ([double.call(1), double], "member 1 is <TaskFunction 'double'>"),
+        (double.call(1), "takes several calls, not a TaskCall"),
+        ("abc", "takes several calls, not a str: give a list"),
+        (5, "takes several calls, not an int"),
+        ([double.call(1), (2,)], "member 1 is a tuple, not a call: write task.call(...)"),
+        ([double.call(1), double], "member 1 is a TaskFunction"),
         ([double.call(1), double.call("x")], "member 1: "),  # type: ignore[arg-type]
         ([double.call()], "member 0: "),  # type: ignore[call-arg]
         ([double.call(1), double.with_options(delay=5).call(2)], "member 1 was made by with_options(delay=...)"),

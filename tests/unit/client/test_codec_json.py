@@ -106,7 +106,8 @@ class TestStrictJson:
         for annotation in (t.Any, dict):
             error = refused(codec_for(annotation), {"a": 1, key: 2})
             assert error.reason is Reason.KEY_NOT_STRING
-            assert repr(key) in str(error)
+            assert f" {type(key).__name__}; keys of JSON objects" in str(error)
+            assert error.fault.value == repr(key)
 
     @pytest.mark.parametrize(
         "value",

@@ -173,7 +173,7 @@ def test_a_union_may_hold_what_is_no_key(app: Horsies) -> None:
     def either(key: str | float) -> Number:
         return TaskResult(ok=0)
 
-    with pytest.raises(TaskSendError, match=r"task 'either': its group_by gives 1\.5: name a parameter that is a str"):
+    with pytest.raises(TaskSendError, match=r"task 'either': its group_by gives a float: name a parameter"):
         either.send(1.5)
 
 

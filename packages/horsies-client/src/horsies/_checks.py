@@ -31,6 +31,14 @@ def shown(value: object) -> str:
     return text if type(value) in (int, float) else f"{text} ({type(value).__name__})"
 
 
+def a_type(value: object) -> str:
+    """The type of a value, for an error text that must not repeat the value because it may be logged: `an int`."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
 def key_problem(key: object) -> str | None:
     """The problem of a text that stands in a key column, or None."""
     if not isinstance(key, str) or not 1 <= len(key) <= 255:

@@ -37,7 +37,8 @@ class OperationalErrorCode(StrEnum):
     WORKER_SERIALIZATION_ERROR = "WORKER_SERIALIZATION_ERROR"
     """The result cannot be stored as JSON or is too large; or the stored arguments do not fit the signature, such as
     `"5"`, `5.0` or `true` for an `int`, or an unknown key of a TypedDict, from a sender by name or an edge of a
-    workflow; or the payload codec failed. To do: Read the message: it names the argument or the value; correct the
+    workflow; or the payload codec failed. To do: Read the message: it names the argument or the place in
+    the value, and the type; what was refused of a result is `value` in `data`, which no log line repeats. Correct the
     sender, the annotation or the codec."""
     RESULT_DESERIALIZATION_ERROR = "RESULT_DESERIALIZATION_ERROR"
     """The stored result does not fit the type that the handle expects, or this app's payload codec cannot decode it. To
@@ -59,7 +60,8 @@ class ContractCode(StrEnum):
     RETURN_TYPE_MISMATCH = "RETURN_TYPE_MISMATCH"
     """The task returned something else than its annotation says, also a key that its TypedDict does not have; or
     `Continue` with a workflow of another type, or outside a workflow; or a batch task returned another number of
-    results than it got items. To do: Correct the return value or the annotation."""
+    results than it got items. To do: Correct the return value or the annotation; the message names the types, and
+    `value` in `data` is what was returned, which no log line repeats."""
     RESERVED_ERROR_CODE = "RESERVED_ERROR_CODE"
     """The task returned an error with one of these codes, also by passing the error of another task along. `data` is
     that error. To do: Return an error with a code of your own."""

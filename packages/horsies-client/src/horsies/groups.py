@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter as P
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from horsies._checks import Checks, key_problem, shown
+from horsies._checks import Checks, a_type, key_problem, shown
 from horsies.errors import HorsiesError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class GroupBy:
             fix = "return a str, an int, a UUID, or None for no group"
             if self._name is not None:
                 fix = "name a parameter that is a str, an int or a UUID, or give a function that returns one"
-            raise self._refused(f"its group_by gives {shown(found)}", fix)
+            raise self._refused(f"its group_by gives {a_type(found)}", fix)
         if (why := key_problem(key)) is not None:
             raise self._refused(f"the key of its group_by: {why}", _FIX)
         return key

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from horsies._checks import Checks, shown
+from horsies._checks import Checks, a_type
 from horsies._loading import CODEC, load
 from horsies._pg import enqueue
 from horsies._runtime import AppRuntime
@@ -140,12 +140,12 @@ class SendCalls(Send[list[TaskHandle[Any]]]):
 def _gathered(app: AppRuntime, calls: object) -> list[_Kind]:
     """Check and encode the calls."""
     if not isinstance(calls, Iterable) or isinstance(calls, str | bytes | TaskCall):
-        raise _invalid(f"takes several calls, not {shown(calls)}: give a list: [task.call(...), ...]")
+        raise _invalid(f"takes several calls, not {a_type(calls)}: give a list: [task.call(...), ...]")
     kinds: dict[tuple[str, int], _Kind] = {}
     limits = app.payload_limits
     for at, call in enumerate(cast("Iterable[object]", calls)):
         if not isinstance(call, TaskCall):
-            raise _invalid(f"item {at} is {shown(call)}, not a call: write task.call(...)")
+            raise _invalid(f"item {at} is {a_type(call)}, not a call: write task.call(...)")
         made = cast("TaskCall[Any]", call)
         key = (made.task_name or "", id(made.options))
         if (kind := kinds.get(key)) is None:

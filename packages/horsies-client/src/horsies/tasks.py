@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast
 
-from horsies._checks import Checks, shown
+from horsies._checks import Checks, a_type, shown
 from horsies._hints import SENDER, known_options, missing
 from horsies._loading import CODEC, load
 from horsies.errors import ConfigurationError, HorsiesError, SendErrorCode, TaskSendError, UsageError
@@ -245,7 +245,9 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
                 "own: app.send_many([task.with_options(unique_key=...).call(...), ...])"
             )
         if not isinstance(calls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise _invalid(f"send_many takes several calls, not {shown(calls)}: give a list of calls: [task.call(...)]")
+            raise _invalid(
+                f"send_many takes several calls, not {a_type(calls)}: give a list of calls: [task.call(...)]"
+            )
         encode, limits = self._definition.codec.encode_call, self._app.payload_limits
         plan = self._current_plan()
         if plan.by_args or plan.unique is not None:
@@ -283,7 +285,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         if isinstance(call, Mapping):
             return (), cast("Mapping[str, Any]", call)
         raise _invalid(
-            f"send_many item {at} is {shown(call)}: give task.call(...), a tuple of positional arguments "
+            f"send_many item {at} is {a_type(call)}: give task.call(...), a tuple of positional arguments "
             "or a mapping of keyword arguments"
         )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from horsies._pg import channels
 from horsies._pg.embedded import resolve_async
 from horsies._pg.listener import Listener, OnNotify
+from horsies._pg.refusals import worded
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.completing import Claimant
@@ -336,7 +337,7 @@ class Worker:
         recorded = asyncio.ensure_future(self.sessions.heartbeat.run(self.instance.close))
         await self._stop.finished(recorded, until=lambda: min(latest, self._stop.deadlines.write_until))
         if not recorded.cancel() and not recorded.cancelled() and (error := recorded.exception()) is not None:
-            log.debug("the end of this worker could not be recorded: %s", error)
+            log.debug("the end of this worker could not be recorded: %s", worded(error))
 
     async def _close_sessions(self) -> None:
         await self.sessions.close(max(0.1, min(2.0, self._stop.deadlines.end - time.monotonic() - 0.2)))

@@ -1,26 +1,29 @@
 """Opens all asyncpg connections of client and worker.
 
-It adds five things to asyncpg (read in 0.32): a silent host does not hide the others (`hosts`), transactions end at
+It adds six things to asyncpg (read in 0.32): a silent host does not hide the others (`hosts`), transactions end at
 once when their task is cancelled, array types need no look-up on the server, times that Python cannot hold are read
-(`times`), and failures do not carry the password in their traceback.
+(`times`), failures do not carry the password in their traceback, and errors do not quote rows and arguments.
 """
 
 import asyncio
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import asyncpg
 
 from horsies._pg import times
 from horsies._pg.hosts import connect_to_one
+from horsies._pg.refusals import leave_out_values
 
 if TYPE_CHECKING:  # generic in its stubs only
     _Connection = asyncpg.Connection[asyncpg.Record]
 else:
     _Connection = asyncpg.Connection
+
+R = TypeVar("R")
 
 # Array types of PostgreSQL itself, whose numbers never change: name, number of the array, number of its element.
 # asyncpg knows only text[] and oid[] by itself and looks up every other one on each new connection, with four round
@@ -42,10 +45,42 @@ _TYPES: Final = tuple(
 
 
 class Connection(_Connection):
-    """An asyncpg connection whose transactions never wait for a server that does not answer."""
+    """An asyncpg connection whose transactions never wait for a server that does not answer, and whose errors quote no
+    rows and arguments: services log them, and an application may log what they cause."""
+
+    async def execute(self, query: str, *args: Any, **options: Any) -> str:
+        return await _without_values(super().execute(query, *args, **options))
+
+    async def _do_execute(self, *args: Any, **options: Any) -> Any:
+        """Every statement with parameters comes through here, and every `fetch`."""
+        base: Any = super()
+        return await _without_values(base._do_execute(*args, **options))
+
+    async def prepare(self, query: str, **options: Any) -> "Prepared":  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Prepared(await super().prepare(query, **options))
 
     def transaction(self, **options: Any) -> "Transaction":  # pyright: ignore[reportIncompatibleMethodOverride]
         return Transaction(self, super().transaction(**options))
+
+
+async def _without_values(statement: Awaitable[R]) -> R:
+    try:
+        return await statement
+    except asyncpg.PostgresError as error:
+        leave_out_values(error)
+        raise
+
+
+class Prepared:
+    """A statement that is prepared already. asyncpg runs it past the connection's own methods."""
+
+    __slots__ = ("_statement",)
+
+    def __init__(self, statement: Any) -> None:
+        self._statement = statement
+
+    async def fetch(self, *args: Any) -> list[Any]:
+        return await _without_values(self._statement.fetch(*args))
 
 
 class Transaction:

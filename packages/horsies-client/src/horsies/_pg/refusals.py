@@ -1,6 +1,8 @@
-"""Remedies for errors with which the database refuses a connection or a statement. They never show a password."""
+"""Texts of errors with which the database refuses a connection or a statement, and remedies for them. They never show a
+password, and no values of rows and arguments."""
 
-from typing import Final
+import re
+from typing import Any, Final
 
 POOLER_FIX: Final = (
     "a transaction-mode pooler such as PgBouncer stands in front of the server: set PostgresConfig(pooler=True, "
@@ -18,6 +20,9 @@ _FIXES: Final = {
     "26000": POOLER_FIX,
     "42P05": POOLER_FIX,
 }
+_DETAIL: Final = "\nDETAIL:"
+_ARGUMENT: Final = re.compile(r"(invalid input for query argument \$\d+[^:]*): .* (?=\()", re.DOTALL)
+"""asyncpg's words for a value that it cannot send: the value stands between the colon and the reason in brackets."""
 
 
 def is_undeclared_pooler(error: BaseException) -> bool:
@@ -25,13 +30,25 @@ def is_undeclared_pooler(error: BaseException) -> bool:
     return "unsupported startup parameter" in str(error)
 
 
+def leave_out_values(error: BaseException) -> None:
+    """Take out of an error of asyncpg what quotes a row or an argument, so that no log line, traceback or message can
+    have it. For a row that a constraint refuses, the server's DETAIL is the whole row: arguments, result and keys."""
+    told: Any = error
+    told.detail = None
+    if error.args and isinstance(error.args[0], str):
+        error.args = (_ARGUMENT.sub(r"\1 ", error.args[0]), *error.args[1:])
+
+
 def worded(error: BaseException) -> str:
-    """The error as text, also if it has none of its own."""
+    """The error as text, also if it has none of its own. The error of a caller's driver is told without its DETAIL."""
     if type(error).__name__ == "InternalClientError" and "cannot switch to state" in str(error):
         # asyncpg's words for a server that ends the session just as a statement is sent
         return "ConnectionError: the connection was lost before the server answered"
     silent = "no answer in time" if isinstance(error, TimeoutError) else "no reason was given"
-    return f"{type(error).__name__}: {str(error) or silent}"
+    # psycopg has the message apart; the word DETAIL in its str() may be translated
+    said: object = getattr(getattr(error, "diag", None), "message_primary", None)
+    text = said if isinstance(said, str) else _ARGUMENT.sub(r"\1 ", str(error).partition(_DETAIL)[0])
+    return f"{type(error).__name__}: {text or silent}"
 
 
 def and_remedy(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from horsies._checks import Checks, shown
+from horsies._checks import Checks, a_type, shown
 from horsies._text import short
 from horsies.codec.errors import type_name
 from horsies.errors import ConfigurationError, HorsiesError, SendErrorCode, TaskSendError
@@ -64,7 +64,7 @@ class Members:
     def add_all(self, calls: Iterable[Any], dependents: str) -> None:
         """Add these calls. `dependents`: the JSON list of the nodes that wait for them."""
         if not isinstance(calls, Iterable) or isinstance(calls, str | bytes | TaskCall):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise self._invalid(f"takes several calls, not {shown(calls)}: give a list: [task.call(...), ...]")
+            raise self._invalid(f"takes several calls, not {a_type(calls)}: give a list: [task.call(...), ...]")
         for at, call in enumerate(calls):
             if at == MAX_MEMBERS:
                 raise self._invalid(f"has more than {MAX_MEMBERS:,} members, which is the limit: start several batches")
@@ -74,7 +74,7 @@ class Members:
 
     def _add(self, at: int, call: object, dependents: str) -> None:
         if not isinstance(call, TaskCall):
-            raise self._invalid(f"member {at} is {shown(call)}, not a call: write task.call(...)")
+            raise self._invalid(f"member {at} is {a_type(call)}, not a call: write task.call(...)")
         made = cast("TaskCall[Any]", call)
         kind = self._kinds.get((made.task_name or "", id(made.options))) or self._kind(at, made, dependents)
         try:

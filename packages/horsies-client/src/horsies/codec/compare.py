@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import from_json, to_json
 
+from horsies._checks import a_type
 from horsies.codec.errors import Fault, Reason
 from horsies.result import TaskError, TaskResult
 
@@ -110,12 +111,8 @@ def _number_fault(value: object, path: Path) -> Fault | None:
 
 
 def _key_fault(key: object, path: Path) -> Fault:
-    why = f"the key {safe_repr(key)} is {_a(type(key).__name__)}; keys of JSON objects are strings"
-    return Fault(path, Reason.KEY_NOT_STRING, why)
-
-
-def _a(noun: str) -> str:
-    return f"an {noun}" if noun[:1].lower() in "aeiou" else f"a {noun}"
+    why = f"a key is {a_type(key)}; keys of JSON objects are strings"
+    return Fault(path, Reason.KEY_NOT_STRING, why, safe_repr(key))
 
 
 def _children(value: object) -> Iterator[tuple[object, object]] | None:
@@ -167,8 +164,9 @@ def first_difference(sent: object, back: object, path: Path, *, same_text: bool)
             return _dict_difference(ours, theirs, path, same_text=same_text)
     elif kind is type(back) and kind.__eq__ is object.__eq__ and same_text:
         return None
-    why = f"{safe_repr(sent)} ({type(sent).__name__}) would arrive as {safe_repr(back)} ({type(back).__name__})"
-    return Fault(path, Reason.NOT_EXACT, why)
+    other = "another value" if kind is type(back) else a_type(back)
+    why = f"{a_type(sent)} would arrive as {other}"
+    return Fault(path, Reason.NOT_EXACT, why, f"{safe_repr(sent)} would arrive as {safe_repr(back)}")
 
 
 _Dict = dict[object, object]
@@ -194,14 +192,14 @@ def _dict_difference(sent: _Dict, back: _Dict, path: Path, *, same_text: bool) -
         if key not in back:
             if not isinstance(key, str):
                 return _key_fault(key, path)
-            lost = Fault(path, Reason.NOT_EXACT, f"{safe_repr(key)} would be lost on the way")
+            lost = Fault(path, Reason.NOT_EXACT, "a key would be lost on the way", safe_repr(key))
             return _text_fault(key, path, "a key") or lost
         part = key if isinstance(key, str | int) else safe_repr(key)
         if (fault := first_difference(value, back[key], (*path, part), same_text=same_text)) is not None:
             return fault
     for key in back:
         if key not in sent:
-            return Fault(path, Reason.NOT_EXACT, f"{safe_repr(key)} would be added on the way")
+            return Fault(path, Reason.NOT_EXACT, "a key would be added on the way", safe_repr(key))
     return None
 
 
@@ -218,8 +216,7 @@ def first_conversion(returned: object, checked: object, path: Path) -> Fault | N
         return None
     if isinstance(checked, float) and type(returned) is int and equal(returned, checked):
         return None
-    have, want = _a(type(returned).__name__), _a(type(checked).__name__)
-    return Fault(path, Reason.INVALID, f"{safe_repr(returned)} is {have}, not {want}")
+    return Fault(path, Reason.INVALID, f"it is {a_type(returned)}, not {a_type(checked)}", safe_repr(returned))
 
 
 _PLAIN: Final = (str, int, float, bool, bytes)
@@ -238,9 +235,8 @@ def first_plain_conversion(given: object, checked: object, path: Path, *, only_r
         return None
     is_rounded = isinstance(checked, float) and isinstance(given, int | Decimal) and given != checked
     if is_rounded or not (only_rounded or _stands_for(given, checked)):
-        have, want = _a(type(given).__name__), _a(type(checked).__name__)
-        arrives = f"it would arrive as {safe_repr(checked)}"
-        return Fault(path, Reason.INVALID, f"{safe_repr(given)} is {have}, not {want}: {arrives}")
+        why = f"it is {a_type(given)}, not {a_type(checked)}: it would arrive as another value"
+        return Fault(path, Reason.INVALID, why, f"{safe_repr(given)} would arrive as {safe_repr(checked)}")
     for key, one, other in _pairs(given, checked):
         if (fault := first_plain_conversion(one, other, (*path, key), only_rounded=only_rounded)) is not None:
             return fault

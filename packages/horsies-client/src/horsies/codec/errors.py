@@ -33,11 +33,25 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A refusal with its place: `path` starts with the parameter and leads into its value."""
+    """A refusal with its place: `path` starts with the parameter and leads into its value.
+
+    `why` says the types of what was refused. It never quotes the value, because whoever catches the error, a worker
+    above all, logs its text. `value` is what was refused, for the stored error.
+    """
 
     path: tuple[str | int, ...]
     reason: Reason
     why: str
+    value: str | None = None
+
+
+def raised(error: BaseException) -> str:
+    """An exception in a message. Not its repr: that of a UnicodeError has the whole text, its `str` the place."""
+    try:
+        text = str(error)
+    except Exception as failure:  # a __str__ is user code and may raise anything
+        text = f"its __str__ raised {type(failure).__name__}"
+    return f"{type(error).__name__}: {text[:500]}"
 
 
 def type_name(annotation: Any) -> str:
@@ -60,7 +74,8 @@ def format_path(parts: Sequence[str | int]) -> str:
 
 
 class CodecError(HorsiesError, ValueError):
-    """A value cannot be encoded or decoded. `path` leads from the parameter to the place."""
+    """A value cannot be encoded or decoded. `path` leads from the parameter to the place. The text does not quote the
+    value."""
 
     def __init__(self, task_name: str, fault: Fault) -> None:
         self.task_name = task_name

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from pydantic_core import from_json, to_json
 
 from horsies.codec.compare import has_nul, safe_repr
+from horsies.codec.errors import raised
 from horsies.errors import OperationalErrorCode
 from horsies.result import TaskError
 
@@ -55,9 +56,7 @@ def encode_error(error: TaskError) -> str:
 
 def serialization_error(error: Exception) -> TaskError:
     """The error for an unexpected failure of the codec."""
-    return TaskError(
-        OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"the result cannot be stored: {safe_repr(error)}"
-    )
+    return TaskError(OperationalErrorCode.WORKER_SERIALIZATION_ERROR, f"the result cannot be stored: {raised(error)}")
 
 
 def clean(text: str) -> str:

@@ -16,6 +16,7 @@ from uuid import UUID
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from horsies._checks import a_type
 from horsies._hints import misplaced_options
 from horsies.codec.adapter import CORE_CONFIG, Field, Refuse, build_adapter
 from horsies.codec.compare import (
@@ -29,7 +30,7 @@ from horsies.codec.compare import (
     safe_repr,
     with_ordered_sets,
 )
-from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason
+from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason, raised
 from horsies.codec.exact import exact_validator, honest_serializer
 from horsies.codec.schema import SchemaReader
 from horsies.codec.wire import PayloadLimits, warn_large
@@ -94,11 +95,11 @@ class Record:
             checked = self._validate(values, strict=True)
         except Exception as error:  # validators of user types may raise anything
             if strict:
-                raise self._refused(values, error) from error
+                raise self._refused(values, error) from _cause(error)
             try:  # arguments that stand for the declared types: text for a date, a dict for a model
                 checked = self._validate(values)
             except Exception as told:  # validators of user types may raise anything
-                raise self._unconverted(values, error, told) from told
+                raise self._unconverted(values, error, told) from _cause(told)
         if not strict and not equal(values, checked):
             self._refuse_rounding(values, checked)
         if strict and not equal(values, checked):
@@ -151,7 +152,7 @@ class Record:
         try:
             back = self._load(data)
         except Exception as error:  # validators of user types may raise anything
-            raise self._unreadable(checked, error) from error
+            raise self._unreadable(checked, error) from _cause(error)
         if equal(checked, back):
             return
         try:
@@ -185,9 +186,7 @@ class Record:
             if fault.reason in _LOOK_CLOSER:
                 # pydantic reports "finite number" or "recursion"; the walk finds the value and its place.
                 fault = find_fault(self._labelled(values)) or fault
-        return EncodeError(
-            self._owner, fault or Fault((), Reason.INVALID, f"a validator raised {safe_repr(error, 500)}")
-        )
+        return EncodeError(self._owner, fault or Fault((), Reason.INVALID, f"a validator raised {raised(error)}"))
 
     def _unwritable(self, checked: dict[str, Any], error: Exception) -> EncodeError:
         if (fault := find_fault(self._labelled(checked))) is not None:
@@ -209,7 +208,7 @@ class Record:
             else:
                 what = _shown_at(told.path, self._labelled(checked))
                 fault = Fault(told.path, Reason.NOT_EXACT, f"{what} can be written but not read back: {told.why}")
-        why = f"it can be written but not read back: {safe_repr(error, 500)}"
+        why = f"it can be written but not read back: {raised(error)}"
         return EncodeError(self._owner, fault or Fault((), Reason.NOT_EXACT, why))
 
     def _deepest_or_longest(self, checked: dict[str, Any]) -> tuple[str, ...]:
@@ -247,9 +246,9 @@ class Record:
             if "NaN" in text or "Infinity" in text:
                 from_json(text, allow_inf_nan=False)
         except ValidationError as error:
-            raise DecodeError(self._owner, validation_fault(error, self._labels, self._reader)) from error
+            raise DecodeError(self._owner, validation_fault(error, self._labels, self._reader)) from _cause(error)
         except Exception as error:  # validators of user types may raise anything
-            raise DecodeError(self._owner, Fault((), Reason.MALFORMED, safe_repr(error, 500))) from error
+            raise DecodeError(self._owner, Fault((), Reason.MALFORMED, raised(error))) from error
         # 1e400 is valid JSON and reads as Infinity. Typed floats refuse it; untyped values need this check.
         if self._traits.has_any and b"Infinity" in self._dump(values, warnings=False):
             fault = find_fault(self._labelled(values))
@@ -284,6 +283,12 @@ _LAX_TYPES: Final = frozenset({"decimal_type", "date_from_datetime_inexact"})
 _LOOK_CLOSER: Final = frozenset({Reason.NAN, Reason.CIRCULAR, Reason.SURROGATE})
 
 
+def _cause(error: Exception) -> Exception | None:
+    """The cause of an error of ours. Not pydantic's own: it quotes the values that it refuses, and so would every log
+    with the traceback of ours."""
+    return None if isinstance(error, ValidationError) else error
+
+
 def _shown_at(path: Sequence[str | int], values: Mapping[str, Any]) -> str:
     value: Any = values
     try:
@@ -291,12 +296,12 @@ def _shown_at(path: Sequence[str | int], values: Mapping[str, Any]) -> str:
             value = getattr(value, str(part)) if hasattr(value, "__dict__") else value[part]
     except (AttributeError, LookupError, TypeError):  # a path through a union, a set or a key
         return "it"
-    return f"{safe_repr(value)} ({type(value).__name__})"
+    return a_type(value)
 
 
 def validation_fault(error: ValidationError, labels: Mapping[str, str], reader: SchemaReader) -> Fault:
     """pydantic's list of complaints as one fault: the first parameter's, joined."""
-    complaints = error.errors(include_url=False, include_input=False, include_context=False)
+    complaints = error.errors(include_url=False, include_input=False)
     first = complaints[0]
     reason = _REASONS.get(first["type"], Reason.INVALID)
     if first["type"].startswith("recursion"):  # a cycle, or pydantic's own depth limit
@@ -323,6 +328,8 @@ def _told(item: Any, reader: SchemaReader) -> str:
     if _REASONS.get(item["type"]) is Reason.UNEXPECTED:
         known = ", ".join(reader.keys_around(item["loc"])) or "no keys"
         return f"unexpected key {safe_repr(item['loc'][-1])} (it takes: {known})"
+    if item["type"] == "union_tag_invalid":  # the one message of pydantic that quotes a value
+        message = f"its tag in {item['ctx']['discriminator']} is none of {item['ctx']['expected_tags']}"
     return message[:1].lower() + message[1:500]
 
 

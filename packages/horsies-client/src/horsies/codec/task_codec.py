@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn, cast
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json
 
+from horsies._checks import a_type
 from horsies.codec.adapter import Field
 from horsies.codec.compare import safe_repr
 from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason, ResultError, type_name
@@ -164,15 +165,18 @@ class TaskCodec:
         """The text of a result. ResultError when it has the wrong type or cannot be stored."""
         name = self.signature.task_name
         if not isinstance(returned, TaskResult):
-            why = f"{safe_repr(returned)} is not a TaskResult; return TaskResult(ok=...) or TaskResult(err=...)"
-            raise ResultError(name, Fault((), Reason.INVALID, why), ContractCode.RETURN_TYPE_MISMATCH)
+            why = f"it is {a_type(returned)}, not a TaskResult; return TaskResult(ok=...) or TaskResult(err=...)"
+            fault = Fault((), Reason.INVALID, why, safe_repr(returned))
+            raise ResultError(name, fault, ContractCode.RETURN_TYPE_MISMATCH)
         if isinstance(returned, Continue):
             return self._encode_continue(cast("Continue[Any]", returned), limits)
         result = cast("TaskResult[Any, object]", returned)
         if result.is_err():
             if not isinstance(result.err, TaskError):
-                why = f"its err is {safe_repr(result.err)}, not a TaskError"
-                raise ResultError(name, Fault((), Reason.INVALID, why), ContractCode.RETURN_TYPE_MISMATCH)
+                fault = Fault(
+                    (), Reason.INVALID, f"its err is {a_type(result.err)}, not a TaskError", safe_repr(result.err)
+                )
+                raise ResultError(name, fault, ContractCode.RETURN_TYPE_MISMATCH)
             return encode_error(result.err)
         try:
             return self._result.encode({"ok": result.ok_value}, limits, strict=True)
@@ -199,7 +203,11 @@ class TaskCodec:
                 text = self.encode_result(returned, limits=limits)
                 return EncodedResult(text, cast("TaskResult[Any, TaskError]", returned).err)
         except ResultError as refused:
-            error = TaskError(refused.code, str(refused), {"reason": str(refused.reason), "path": refused.path})
+            # the value stands in `data` alone, because the message is logged
+            found = {"reason": str(refused.reason), "path": refused.path}
+            if refused.fault.value is not None:
+                found["value"] = refused.fault.value
+            error = TaskError(refused.code, str(refused), found)
         except Exception as unforeseen:  # MemoryError, RecursionError: the row must still end
             error = serialization_error(unforeseen)
         return EncodedResult(encode_error(error), error)

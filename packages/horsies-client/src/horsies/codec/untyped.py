@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from pydantic_core import from_json, to_json
 
+from horsies._checks import a_type
 from horsies.codec.adapter import build_error
-from horsies.codec.compare import find_fault, safe_repr, with_ordered_sets
+from horsies.codec.compare import find_fault, with_ordered_sets
 from horsies.codec.errors import DecodeError, EncodeError, Fault, Reason
 from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, PayloadLimits, warn_large
 from horsies.errors import RetrievalCode
@@ -85,5 +86,5 @@ def decode_untyped_result(text: str, *, task_name: str = "unknown") -> TaskResul
                 return TaskResult(err=build_error(shape["err"]))
             except ValueError as error:
                 raise DecodeError(task_name, Fault((), Reason.MALFORMED, str(error))) from error
-    why = f"{safe_repr(cast('object', tree))} is not a stored result: an object with either ok or err"
+    why = f"{a_type(cast('object', tree))} is not a stored result: an object with either ok or err"
     raise DecodeError(task_name, Fault((), Reason.MALFORMED, why))

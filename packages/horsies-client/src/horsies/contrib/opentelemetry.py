@@ -287,9 +287,10 @@ def _record_end(
             span.record_exception(error)
             span.set_attribute("error.type", reason)
             span.set_status(Status(StatusCode.ERROR, f"stopped: {reason}"))
-    elif not isinstance(result, TaskResult):  # user code may return anything
+    elif not isinstance(result, TaskResult) or not isinstance(cast("object", result.err), TaskError | None):
+        # user code may return anything
         span.set_attribute("error.type", str(ContractCode.RETURN_TYPE_MISMATCH))
-        span.set_status(Status(StatusCode.ERROR, "it did not return a TaskResult"))
+        span.set_status(Status(StatusCode.ERROR, "it did not return a TaskResult, or its err is no TaskError"))
     elif result.err is not None and result.err.error_code is OutcomeCode.TASK_SNOOZED:
         span.set_attribute("horsies.snoozed_s", (result.err.retry_after_ms or 0) / 1000)
     elif result.err is not None:

@@ -41,6 +41,12 @@ _HEADERS: Final = {"sentry-trace": "sentry-trace", "baggage": "sentry-baggage"}
 _log = logging.getLogger("horsies")
 
 
+def _returned_error(end: AttemptEnd) -> TaskError | None:
+    """The error that the task returned; user code may have put anything in its place."""
+    error = None if end.result is None else cast("object", end.result.err)
+    return error if isinstance(error, TaskError) else None
+
+
 @dataclass(slots=True)
 class _Scopes:
     """What an attempt collected: tags, breadcrumbs and the trace. The tasks of one call of a batch task share it."""
@@ -193,7 +199,7 @@ class Sentry(Middleware):
         with use_isolation_scope(scopes.isolation), use_scope(scopes.current):
             if end.exception is not None:
                 self._capture(end.exception, end)
-            elif self._capture_returned and end.result is not None and (failure := end.result.err) is not None:
+            elif self._capture_returned and (failure := _returned_error(end)) is not None:
                 sentry_sdk.capture_event(
                     {
                         "message": f"{end.context.task_name}: {failure.error_code}: {failure.message}",

@@ -314,10 +314,9 @@ class PostgresBroker:
         """`retry` for many, all or none; returns how many will run again."""
         done = await self._retry_batch(task_ids, None)
         if isinstance(done, BrokerError):
-            detail = getattr(done.__cause__, "detail", None)
             raise UsageError(
-                "not retried: another task that has not ended holds the same unique_key, and two with one key must "
-                f"not be live at a time ({detail}); cancel or await the other one first"
+                "not retried: another task that has not ended holds the same unique_key, and two with one key must not "
+                "be live at a time; cancel or await the other one first"
             ) from done
         return len(done)
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, cast
 
-from horsies._checks import shown
+from horsies._checks import a_type, shown
 from horsies.context import BatchCall, TaskContext
 from horsies.middleware import Middleware, overrides
 from horsies.result import TaskResult
@@ -79,7 +79,7 @@ async def _wrapped_async(item: Middleware, context: TaskContext, call: Callable[
 def _own(item: Middleware, method: str, result: object, returned: Sequence[object]) -> object:
     """What the middleware made of the result. The codec would blame the task for what is no result at all."""
     if not isinstance(result, TaskResult) and not any(result is one for one in returned[-1:] if one is not None):
-        raise TypeError(f"{type(item).__name__}.{method} returned {shown(result)}: return what call() returned")
+        raise TypeError(f"{type(item).__name__}.{method} returned {a_type(result)}: return what call() returned")
     return cast("object", result)
 
 

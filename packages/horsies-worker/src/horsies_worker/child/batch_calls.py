@@ -7,7 +7,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from horsies._checks import shown
+from horsies._checks import a_type
 from horsies._text import plural
 from horsies.context import BatchCall, TaskStopped
 from horsies.errors import ContractCode
@@ -61,7 +61,7 @@ class _Prepared:
                 return self.ended([self._executor.conclude(definition, one) for one in results])
             told = plural(len(results), "result")
         else:
-            told = shown(value)
+            told = a_type(value)
             if inspect.iscoroutine(value):
                 value.close()  # otherwise Python warns that it was never awaited
         message = (

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from horsies._pg.refusals import worded
 from horsies._pg.transient import is_transient
 from horsies_worker.output.log_context import log
 
@@ -33,7 +34,7 @@ class Leadership:
         except Exception as error:
             if is_transient(error):
                 raise
-            log.debug("the server does not tell its timeline: %s", error)
+            log.debug("the server does not tell its timeline: %s", worded(error))
             return
         self.compare(row[0], row[1])
 

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from horsies._pg.locks import holder
+from horsies._pg.refusals import worded
 from horsies._pg.transient import is_refusal, is_transient
 from horsies.config import ResilienceConfig
 from horsies.errors import OperationalErrorCode
@@ -199,7 +200,7 @@ class Finalizer(BacklogService):
         self._held[key] = (time.monotonic() + hold_s, min(2 * hold_s, MAX_HOLD_S))
         log.error(
             "task %s attempt %d: the database refuses its end: %s; trying again in %.0f s",
-            end.task_id, end.attempt, error, hold_s, extra=about(end.task_id, attempt=end.attempt),
+            end.task_id, end.attempt, worded(error), hold_s, extra=about(end.task_id, attempt=end.attempt),
         )  # fmt: skip
 
     async def _write_once(self, batch: Sequence[Transition]) -> None:
@@ -234,7 +235,7 @@ class Finalizer(BacklogService):
                 "task %s attempt %d cannot be ended, and stays RUNNING: %s",
                 end.task_id,
                 end.attempt,
-                error,
+                worded(error),
                 extra=extra,
             )
             self.lost += 1
@@ -243,7 +244,8 @@ class Finalizer(BacklogService):
             self._tell([key], Settled.LOST)
             self._forget([key])
             return
-        log.error("task %s attempt %d: its result cannot be stored: %s", end.task_id, end.attempt, error, extra=extra)
+        told = worded(error)
+        log.error("task %s attempt %d: its result cannot be stored: %s", end.task_id, end.attempt, told, extra=extra)
         self._ends[key] = _unstorable(end)
         self._replaced.add(key)
         self._settled += 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from horsies._pg.refusals import worded
 from horsies_worker.child.jobs import Job
 from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.database.session import Session
@@ -43,7 +44,7 @@ class Progress:
             return await self._session.run(lambda c: self._session.queries.write_progress(c, part))
 
         def drop(item: Reported, error: Exception) -> set[str]:
-            log.warning("task %s: its progress cannot be stored: %s", item[0], error, extra=about(item[0]))
+            log.warning("task %s: its progress cannot be stored: %s", item[0], worded(error), extra=about(item[0]))
             return {item[0]}
 
         return set[str]().union(*await write_or_split(items, write, drop))

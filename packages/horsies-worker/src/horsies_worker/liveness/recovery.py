@@ -6,6 +6,7 @@ from datetime import datetime
 from math import inf
 from typing import Any, Final
 
+from horsies._pg.refusals import worded
 from horsies.codec import DecodeError, decode_untyped_result, encode_error
 from horsies.errors import OperationalErrorCode, OutcomeCode
 from horsies.events import RecoveryAction, TaskQuarantined, TaskRecovered
@@ -82,7 +83,7 @@ class Recovery:
             return [row for row in part if row["id"] in written]
 
         def refuse(row: Mapping[str, Any], error: Exception) -> list[Any]:
-            log.critical("reaper: task %s cannot be ended: %s", row["id"], error, extra=about(row["id"]))
+            log.critical("reaper: task %s cannot be ended: %s", row["id"], worded(error), extra=about(row["id"]))
             return []
 
         parts = await write_or_split(rows, write, refuse, transaction=connection, splits=is_row_error) if rows else []

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from horsies._pg import channels
 from horsies._pg.listener import Listener
+from horsies._pg.refusals import worded
 from horsies._pg.transient import sqlstate
 from horsies._text import plural
 from horsies.app import Horsies
@@ -357,7 +358,7 @@ class Scheduler(Service):
                 if not isinstance(error, OutOfTime):
                     blocked.append(made.name)
                 return set()
-            _log.critical("schedule %r: the database refuses its task: %s", made.name, error)
+            _log.critical("schedule %r: the database refuses its task: %s", made.name, worded(error))
             if version is not None:
                 problems[made.name] = self._stored.put_aside(made.name, version, error)
             return set()

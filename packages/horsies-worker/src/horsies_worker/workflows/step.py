@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from horsies._pg.refusals import worded
 from horsies._pg.transient import is_from_driver
 from horsies.codec import encode_error
 from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
@@ -74,7 +75,7 @@ async def take_step(
     except Exception as error:
         if not is_own_fault(error):
             raise
-        told = f"{error}" if isinstance(error, BadRow) else f"{type(error).__name__}: {error}"
+        told = f"{error}" if isinstance(error, BadRow) else worded(error)
         reason = f"its rows cannot be processed: {told}".replace("\n", "; ")[:2000]
         # the message of the database or of a BadRow names the value; any other error may be a bug of this code
         is_clear = isinstance(error, BadRow) or is_from_driver(error)
