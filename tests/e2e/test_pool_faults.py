@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from horsies_worker.child.frames import FrameReader
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.outcome import OutcomeKind
 from horsies_worker.children import async_line
@@ -126,7 +127,10 @@ async def test_user_code_that_closes_the_childs_descriptors_crashes(tmp_path: Pa
         trace = tmp_path / "trace"
         job = harness.send(harness.job("close_descriptors", path=str(trace)))
         pid = await running_pid(trace)
-        assert (await harness.outcome(job)).kind is OutcomeKind.CRASHED
+        outcome = await harness.outcome(job)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.is_counted, "a task that does this each time would be retried for ever"
+        assert "SIGKILL, sent by this worker): it closed its connection to the worker" in (outcome.failed_reason or "")
         await eventually_async(lambda: not is_running(pid))
         assert ok(await harness.run("add", a=1, b=1)) == 2
 
@@ -137,8 +141,30 @@ async def test_a_child_that_sends_garbage_is_killed(tmp_path: Path) -> None:
         trace = tmp_path / "trace"
         job = harness.send(harness.job("write_garbage", path=str(trace)))
         pid = await running_pid(trace)
-        assert (await harness.outcome(job)).kind is OutcomeKind.CRASHED
+        outcome = await harness.outcome(job)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.is_counted, "a task that does this each time would be retried for ever"
+        assert "it sent what is no report" in (outcome.failed_reason or "")
         await eventually_async(lambda: not is_running(pid))
+        assert ok(await harness.run("add", a=1, b=1)) == 2
+
+
+async def test_a_report_that_does_not_fit_into_the_memory_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the stream is lost with it, so that no later report can be read either."""
+    feed = FrameReader.feed
+
+    def feeds(self: FrameReader, data: bytes) -> list[tuple[int, bytes]]:
+        if b"x" * 1000 in data:
+            raise MemoryError
+        return feed(self, data)
+
+    async with PoolHarness(processes=1) as harness:
+        await harness.all_ready()
+        monkeypatch.setattr(FrameReader, "feed", feeds)
+        outcome = await harness.run("big", size=1_000_000)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.is_counted
+        assert "its report did not fit into the memory of the worker" in (outcome.failed_reason or "")
         assert ok(await harness.run("add", a=1, b=1)) == 2
 
 

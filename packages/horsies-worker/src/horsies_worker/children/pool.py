@@ -473,7 +473,7 @@ class ChildPool:
             self._starter.failed(child.start_failure or text)
             return
         logger.warning("%s (pid %d): %s", child.name, child.pid, text)
-        if child.jobs.total == 0 and not end.killed_by_us:
+        if child.jobs.total == 0 and not end.is_by_us:
             # It died before its first job: count that as a failed start, whose wait prevents a busy loop.
             self._starter.failed(text)
 
