@@ -168,6 +168,17 @@ async def test_a_report_that_does_not_fit_into_the_memory_of_the_worker(monkeypa
         assert ok(await harness.run("add", a=1, b=1)) == 2
 
 
+@pytest.mark.parametrize(("task", "kwargs"), [("add", {"a": 1, "b": 1}), ("async_sleep", {"seconds": 0})])
+async def test_a_child_that_has_no_memory_for_its_job_leaves(task: str, kwargs: dict[str, int]) -> None:
+    """A part of the stream is lost, so that the task would stay RUNNING for ever."""
+    async with PoolHarness(processes=1) as harness:
+        first = ok(await harness.run("out_of_memory"))
+        outcome = await harness.run(task, **kwargs)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert "exited with code 70" in (outcome.failed_reason or "")
+        assert ok(await harness.run("sleep", seconds=0)) != first
+
+
 async def test_programs_of_a_dead_child_end_with_it(tmp_path: Path) -> None:
     async with PoolHarness(processes=1) as harness:
         trace = tmp_path / "trace"

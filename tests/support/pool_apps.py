@@ -29,6 +29,7 @@ from horsies.context import TaskStopped, current_task
 from horsies.envelopes import PLAIN_ENVELOPES
 from horsies.exception_codes import ExceptionCodes
 from horsies.result import TaskError, TaskResult
+from horsies_worker.child.frames import FrameReader
 
 
 @dataclass
@@ -536,6 +537,17 @@ def close_descriptors(path: str) -> Result:
     os.closerange(3, 256)
     time.sleep(30)
     return TaskResult(ok=1)
+
+
+@app.task
+def out_of_memory() -> Result:
+    """From now on nothing that the parent sends to this child fits into its memory."""
+
+    def feed(_self: FrameReader, _data: bytes) -> list[tuple[int, bytes]]:
+        raise MemoryError
+
+    FrameReader.feed = feed  # type: ignore[method-assign]
+    return TaskResult(ok=os.getpid())
 
 
 @app.task
