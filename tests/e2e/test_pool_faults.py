@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import resource
@@ -166,6 +167,27 @@ async def test_a_report_that_does_not_fit_into_the_memory_of_the_worker(monkeypa
         assert outcome.is_counted
         assert "its report did not fit into the memory of the worker" in (outcome.failed_reason or "")
         assert ok(await harness.run("add", a=1, b=1)) == 2
+
+
+async def test_a_signal_handler_that_reports_while_the_task_reports() -> None:
+    """It interrupts the thread that sends, and would wait for the end of that for ever."""
+    async with PoolHarness(processes=1) as harness:
+        job = harness.send(harness.job("handler_reports", seconds=1))
+        rung = ok(await harness.outcome(job))
+        progress = [json.loads(text) for task_id, text in harness.progress if task_id == job.task_id]
+        assert sorted(one["rung"] for one in progress if isinstance(one, dict)) == list(range(1, rung + 1))
+        assert len(harness.pids()) == 1
+        assert harness.deaths == []
+
+
+async def test_copies_of_a_task_do_not_report_on_its_connection() -> None:
+    """Their frames would fall into the middle of others, and the child would be killed for what it sent."""
+    async with PoolHarness(processes=1) as harness:
+        answers = ok(await harness.run("forks_report", copies=4))
+        assert len(answers) == 4
+        assert all("a fork of the process that runs the task cannot report" in answer for answer in answers)
+        assert {text[1] for _, text in harness.progress} == {"y"}
+        assert harness.deaths == []
 
 
 @pytest.mark.parametrize(("task", "kwargs"), [("add", {"a": 1, "b": 1}), ("async_sleep", {"seconds": 0})])

@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import faulthandler
 import gc
+import multiprocessing
 import os
 import re
 import signal
@@ -537,6 +538,52 @@ def close_descriptors(path: str) -> Result:
     os.closerange(3, 256)
     time.sleep(30)
     return TaskResult(ok=1)
+
+
+@app.task
+def handler_reports(seconds: float) -> Result:
+    """Report progress all the time, also from the handler of an alarm; returns how often that rang."""
+    task, rung = current_task(), 0
+
+    def on_alarm(*_: object) -> None:
+        nonlocal rung
+        rung += 1
+        task.report_progress({"rung": rung, "text": "y" * 10_000})
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        task.report_progress("x" * 10_000)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    return TaskResult(ok=rung)
+
+
+@app.task
+def forks_report(copies: int) -> TaskResult[list[str], TaskError]:
+    """Report progress in copies of this process and in itself; returns what the copies got for that."""
+    context = multiprocessing.get_context("fork")
+    task, answers = current_task(), context.SimpleQueue()
+
+    def report() -> None:
+        try:
+            for _ in range(50):
+                task.report_progress("x" * 10_000)
+        except Exception as error:
+            answers.put(str(error))
+        else:
+            answers.put("reported")
+
+    processes = [context.Process(target=report) for _ in range(copies)]
+    for process in processes:
+        process.start()
+    for _ in range(50):
+        task.report_progress("y" * 10_000)
+    found = [answers.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return TaskResult(ok=found)
 
 
 @app.task

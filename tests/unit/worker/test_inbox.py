@@ -38,8 +38,8 @@ class Alarms:
     def ringing(self, *, is_armed: bool = False) -> Generator[None]:
         before = signal.signal(signal.SIGALRM, self)
         self.is_armed = is_armed
-        signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)
             yield
         finally:
             self.is_armed = False

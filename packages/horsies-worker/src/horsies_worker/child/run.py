@@ -123,6 +123,7 @@ class Runner:
 
     def _forked(self) -> None:
         self._is_copy = True
+        self._reports.become_copy()
         if threading.get_ident() == self._loop_thread:
             # An async task forked. The copy has this event loop and shares its sockets: it would take the original's
             # jobs, and run the next steps of the other tasks a second time. It ends when it returns to the loop.
@@ -404,12 +405,12 @@ class Runner:
             self._reports.send(frame)
             return
         # Half a frame would corrupt the stream, so a stop exception waits until the frame is sent.
-        run.shielded = True
+        is_nested, run.shielded = run.shielded, True  # in a signal handler that interrupted this very place
         try:
             self._reports.send(frame)
         finally:
-            run.shielded = False
-        if run.stop is not None and self._running is run:
+            run.shielded = is_nested
+        if not is_nested and run.stop is not None and self._running is run:
             signal.pthread_kill(self._main_thread, INTERRUPT)
 
 
