@@ -31,6 +31,7 @@ from horsies.envelopes import PLAIN_ENVELOPES
 from horsies.exception_codes import ExceptionCodes
 from horsies.result import TaskError, TaskResult
 from horsies_worker.child.frames import FrameReader
+from horsies_worker.child.run import INTERRUPT
 
 
 @dataclass
@@ -584,6 +585,23 @@ def forks_report(copies: int) -> TaskResult[list[str], TaskError]:
     for process in processes:
         process.join()
     return TaskResult(ok=found)
+
+
+@app.task
+def changes_signals(how: str) -> Result:
+    """Leave other handlers behind: those of an event loop that is closed, or our own signals at their defaults."""
+
+    async def serves() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, int)
+        await asyncio.sleep(0)
+
+    if how == "event loop":
+        asyncio.run(serves())
+    else:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, INTERRUPT):
+            signal.signal(number, signal.SIG_DFL)
+    return TaskResult(ok=os.getpid())
 
 
 @app.task

@@ -27,6 +27,7 @@ from horsies_worker.child.attempt_ends import AttemptEnds
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.inbox import RECEIVE_BYTES, Inbox, leave
 from horsies_worker.child.jobs import Job
+from horsies_worker.child.kept_signals import KeptSignals
 from horsies_worker.child.meters import Meters
 from horsies_worker.child.outcome import Outcome
 from horsies_worker.child.reports import Reports
@@ -108,9 +109,8 @@ class Runner:
 
     def run(self) -> None:
         """Run jobs until the parent closes the token pipe."""
-        signal.signal(INTERRUPT, self._on_interrupt)
-        signal.signal(signal.SIGTERM, self._on_terminate)
-        signal.siginterrupt(signal.SIGTERM, False)
+        ours = {INTERRUPT: self._on_interrupt, signal.SIGTERM: self._on_terminate}
+        kept_signals = KeptSignals(ours, interrupts=INTERRUPT)
         while True:
             try:
                 taken = self._inbox.take()
@@ -120,6 +120,7 @@ class Runner:
             if taken is None:
                 return
             self._run_sync(*taken)
+            kept_signals.restore()
 
     def _forked(self) -> None:
         self._is_copy = True
