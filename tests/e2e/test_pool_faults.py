@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -599,6 +600,38 @@ async def test_a_flood_of_output_into_a_stopped_sink_blocks_no_job() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+async def test_a_sink_that_is_full_and_not_blocking_loses_no_output() -> None:
+    """Another process that has the same terminal or pipe may make it so."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        async with PoolHarness(processes=1, output=(writer, writer)) as harness:
+            size, times = 1000, 500  # more than the pipe holds
+            assert ok(await harness.run("say", text="x" * (size - 1) + "\n", times=times)) == size * times
+            got = bytearray()
+            while len(got) < size * times:
+                got += await asyncio.wait_for(asyncio.to_thread(os.read, reader, 1 << 16), 10)
+            assert set(bytes(got).splitlines()) == {b"x" * (size - 1)}
+            assert harness.pool.stats().output_dropped_bytes == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+async def test_a_pool_stops_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of processes and threads of a container is reached."""
+
+    def refuses(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with PoolHarness(processes=1) as harness:
+        assert ok(await harness.run("add", a=1, b=1)) == 2
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refuses)
+            await harness.pool.stop(0)
+        assert not harness.pids()
 
 
 async def test_output_is_cut_and_escaped(tmp_path: Path) -> None:

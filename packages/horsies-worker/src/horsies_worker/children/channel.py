@@ -194,6 +194,7 @@ class ChildChannel:
             data = b""
         if not data:
             self._loop.remove_reader(self._jobs)
+            self.process.is_cut_off = True
             self._on_closed()
             return None
         return self._frames.feed(data)
