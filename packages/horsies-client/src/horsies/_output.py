@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, TextIO
 
 CLOSED: Final = 141
@@ -19,8 +18,7 @@ _NOT_WRITTEN: Final = 1
 def until_flushed(command: Callable[[], int], name: str = "horsies") -> int:
     """Run a command and flush what it printed. The exit code is 141 when the reader has closed the pipe (`| head`), and
     1 when the output cannot be written, as on a full disk. Another code of the command than 0 stands."""
-    if sys.stdout is None:  # by `>&-`
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for the rest of the process
+    open_missing()
     try:
         code = command()
     except BrokenPipeError:
@@ -36,6 +34,22 @@ def until_flushed(command: Callable[[], int], name: str = "horsies") -> int:
         silence(sys.stdout)
         code = _complain(error, name)
     return _flushed(code, name)
+
+
+def open_missing() -> None:
+    """Lead what the shell has closed (`>&-`, `2>&-`) to nowhere. Without that Python has None for the stream, and the
+    next socket gets its number, into which a library may write."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.set_inheritable(number, True)  # or it is closed again in the programs that this one starts
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            # The number itself: children of a worker lead it elsewhere.
+            stream = open(number, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def silence(stream: TextIO) -> None:
