@@ -18,6 +18,7 @@ from horsies_worker.child.frames import FrameReader
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.outcome import OutcomeKind
 from horsies_worker.children import async_line
+from horsies_worker.children.child_starter import ChildStartError
 from tests.support.pools import PoolHarness, err, freeze, is_running, ok
 from tests.support.waiting import eventually_async
 
@@ -632,6 +633,18 @@ async def test_a_pool_stops_where_no_thread_can_be_started(monkeypatch: pytest.M
             limited.setattr(threading.Thread, "start", refuses)
             await harness.pool.stop(0)
         assert not harness.pids()
+
+
+async def test_a_pool_does_not_start_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    harness = PoolHarness(processes=1)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuses)
+        with pytest.raises(ChildStartError, match="can't start new thread"):
+            await harness.pool.start()
+    await harness.pool.stop(0)
 
 
 async def test_output_is_cut_and_escaped(tmp_path: Path) -> None:

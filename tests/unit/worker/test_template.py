@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from horsies_worker.child.template import descriptors
 from horsies_worker.children.process_handle import ProcessHandle
 from horsies_worker.children.template import Template, TemplateProcess, _Forked
 from tests.support.waiting import eventually, eventually_async
@@ -34,6 +35,17 @@ def test_a_template_whose_status_is_lost_has_ended(monkeypatch: pytest.MonkeyPat
     process.kill()
     assert killed == []
     assert process.wait(1) == 0
+
+
+def test_descriptors_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in some chroots."""
+    found = descriptors()
+
+    def fails(_path: str) -> list[str]:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "listdir", fails)
+    assert descriptors() == found
 
 
 class Process:

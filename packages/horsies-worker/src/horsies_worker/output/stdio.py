@@ -65,8 +65,13 @@ class OutputRelay:
         self._line_cut = 0
         self._thread = threading.Thread(target=self._write_on, name="horsies-output", daemon=True)
         self._loop = asyncio.get_running_loop()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(self._reader)
+            os.close(self.writer)
+            raise
         self._loop.add_reader(self._reader, self._on_readable)
-        self._thread.start()
 
     async def close(self) -> None:
         """Write the rest, for half a second at most."""
