@@ -11,7 +11,7 @@ import pytest
 
 from horsies_worker.child.template import descriptors
 from horsies_worker.children.process_handle import ProcessHandle
-from horsies_worker.children.template import Template, TemplateProcess, _Forked
+from horsies_worker.children.template import ForkedProcess, Template, TemplateProcess
 from tests.support.waiting import eventually, eventually_async
 
 
@@ -29,7 +29,7 @@ def test_a_template_whose_status_is_lost_has_ended(monkeypatch: pytest.MonkeyPat
     if pid == 0:
         os._exit(3)
     killed: list[int] = []
-    process = _Forked(pid)
+    process = ForkedProcess(pid)
     eventually(lambda: process.poll() is not None)
     monkeypatch.setattr(os, "kill", lambda number, _signal: killed.append(number))
     process.kill()

@@ -91,7 +91,7 @@ def fork_template(app: Horsies, spec: ChildSpec, found_open: Collection[int]) ->
             config = Config(control=theirs[0], lifeline=theirs[1], preload=True, child=spec)
             unwanted = [*(one.fileno() for one in ours), *(set(found_open) - _STANDARD)]
             run_forked(config, app, unwanted)
-        return TemplateProcess(_Forked(pid), *ours)
+        return TemplateProcess(ForkedProcess(pid), *ours)
     return None
 
 
@@ -110,7 +110,7 @@ def _sockets() -> Generator[tuple[tuple[socket.socket, socket.socket], tuple[int
         ours.pop_all()
 
 
-class _Forked:
+class ForkedProcess:
     """A `Process` that was forked and not started by `subprocess`."""
 
     def __init__(self, pid: int) -> None:
