@@ -2,19 +2,23 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import resource
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from horsies_worker.child.frames import FrameReader
 from horsies_worker.child.jobs import Job
 from horsies_worker.child.outcome import OutcomeKind
 from horsies_worker.children import async_line
+from horsies_worker.children.child_starter import ChildStartError
 from tests.support.pools import PoolHarness, err, freeze, is_running, ok
 from tests.support.waiting import eventually_async
 
@@ -126,7 +130,10 @@ async def test_user_code_that_closes_the_childs_descriptors_crashes(tmp_path: Pa
         trace = tmp_path / "trace"
         job = harness.send(harness.job("close_descriptors", path=str(trace)))
         pid = await running_pid(trace)
-        assert (await harness.outcome(job)).kind is OutcomeKind.CRASHED
+        outcome = await harness.outcome(job)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.is_counted, "a task that does this each time would be retried for ever"
+        assert "SIGKILL, sent by this worker): it closed its connection to the worker" in (outcome.failed_reason or "")
         await eventually_async(lambda: not is_running(pid))
         assert ok(await harness.run("add", a=1, b=1)) == 2
 
@@ -137,9 +144,63 @@ async def test_a_child_that_sends_garbage_is_killed(tmp_path: Path) -> None:
         trace = tmp_path / "trace"
         job = harness.send(harness.job("write_garbage", path=str(trace)))
         pid = await running_pid(trace)
-        assert (await harness.outcome(job)).kind is OutcomeKind.CRASHED
+        outcome = await harness.outcome(job)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.is_counted, "a task that does this each time would be retried for ever"
+        assert "it sent what is no report" in (outcome.failed_reason or "")
         await eventually_async(lambda: not is_running(pid))
         assert ok(await harness.run("add", a=1, b=1)) == 2
+
+
+async def test_a_report_that_does_not_fit_into_the_memory_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the stream is lost with it, so that no later report can be read either."""
+    feed = FrameReader.feed
+
+    def feeds(self: FrameReader, data: bytes) -> list[tuple[int, bytes]]:
+        if b"x" * 1000 in data:
+            raise MemoryError
+        return feed(self, data)
+
+    async with PoolHarness(processes=1) as harness:
+        await harness.all_ready()
+        monkeypatch.setattr(FrameReader, "feed", feeds)
+        outcome = await harness.run("big", size=1_000_000)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert outcome.is_counted
+        assert "its report did not fit into the memory of the worker" in (outcome.failed_reason or "")
+        assert ok(await harness.run("add", a=1, b=1)) == 2
+
+
+async def test_a_signal_handler_that_reports_while_the_task_reports() -> None:
+    """It interrupts the thread that sends, and would wait for the end of that for ever."""
+    async with PoolHarness(processes=1) as harness:
+        job = harness.send(harness.job("handler_reports", seconds=1))
+        rung = ok(await harness.outcome(job))
+        progress = [json.loads(text) for task_id, text in harness.progress if task_id == job.task_id]
+        assert sorted(one["rung"] for one in progress if isinstance(one, dict)) == list(range(1, rung + 1))
+        assert len(harness.pids()) == 1
+        assert harness.deaths == []
+
+
+async def test_copies_of_a_task_do_not_report_on_its_connection() -> None:
+    """Their frames would fall into the middle of others, and the child would be killed for what it sent."""
+    async with PoolHarness(processes=1) as harness:
+        answers = ok(await harness.run("forks_report", copies=4))
+        assert len(answers) == 4
+        assert all("a fork of the process that runs the task cannot report" in answer for answer in answers)
+        assert {text[1] for _, text in harness.progress} == {"y"}
+        assert harness.deaths == []
+
+
+@pytest.mark.parametrize(("task", "kwargs"), [("add", {"a": 1, "b": 1}), ("async_sleep", {"seconds": 0})])
+async def test_a_child_that_has_no_memory_for_its_job_leaves(task: str, kwargs: dict[str, int]) -> None:
+    """A part of the stream is lost, so that the task would stay RUNNING for ever."""
+    async with PoolHarness(processes=1) as harness:
+        first = ok(await harness.run("out_of_memory"))
+        outcome = await harness.run(task, **kwargs)
+        assert outcome.kind is OutcomeKind.CRASHED
+        assert "exited with code 70" in (outcome.failed_reason or "")
+        assert ok(await harness.run("sleep", seconds=0)) != first
 
 
 async def test_programs_of_a_dead_child_end_with_it(tmp_path: Path) -> None:
@@ -540,6 +601,50 @@ async def test_a_flood_of_output_into_a_stopped_sink_blocks_no_job() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+async def test_a_sink_that_is_full_and_not_blocking_loses_no_output() -> None:
+    """Another process that has the same terminal or pipe may make it so."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        async with PoolHarness(processes=1, output=(writer, writer)) as harness:
+            size, times = 1000, 500  # more than the pipe holds
+            assert ok(await harness.run("say", text="x" * (size - 1) + "\n", times=times)) == size * times
+            got = bytearray()
+            while len(got) < size * times:
+                got += await asyncio.wait_for(asyncio.to_thread(os.read, reader, 1 << 16), 10)
+            assert set(bytes(got).splitlines()) == {b"x" * (size - 1)}
+            assert harness.pool.stats().output_dropped_bytes == 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+async def test_a_pool_stops_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of processes and threads of a container is reached."""
+
+    def refuses(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with PoolHarness(processes=1) as harness:
+        assert ok(await harness.run("add", a=1, b=1)) == 2
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refuses)
+            await harness.pool.stop(0)
+        assert not harness.pids()
+
+
+async def test_a_pool_does_not_start_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    harness = PoolHarness(processes=1)
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuses)
+        with pytest.raises(ChildStartError, match="can't start new thread"):
+            await harness.pool.start()
+    await harness.pool.stop(0)
 
 
 async def test_output_is_cut_and_escaped(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from horsies import TaskStatus
@@ -13,7 +15,7 @@ from tests.support.postgres import Database
 from tests.support.scheduler_app import scheduler
 from tests.support.waiting import eventually
 from tests.support.worker_app import VARIABLE
-from tests.support.workers import APP, Chaos, WorkerProcess, describe, ended, tasks_on, worker
+from tests.support.workers import APP, Chaos, WorkerProcess, describe, ended, start_worker, tasks_on, worker
 
 IGNORING = ("sh", "-c", 'trap "" $1; shift; exec "$@"', "sh")
 """Runs a command with the named signals ignored."""
@@ -118,6 +120,54 @@ def test_sighup_stays_ignored_under_nohup(db: Database, tmp_path: Path) -> None:
         process.terminate()
         assert process.wait() == 0
         assert "hurried stop" not in process.log, "SIGTERM was the first signal that counted"
+
+
+def started_with(db: Database, folder: Path, recipe: str = "", *, prefix: Sequence[str] = ()) -> WorkerProcess:
+    """A worker whose app does this to signals while it is imported."""
+    return start_worker(
+        describe(db), folder, "--shutdown-timeout=4", app="tests.support.signal_app:app", processes=1,
+        command=(*prefix, sys.executable, "-m", "horsies_worker"), HORSIES_TEST_SIGNALS=recipe,
+    )  # fmt: skip
+
+
+BLOCKING = (
+    sys.executable, "-c",
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()); "
+    "os.execv(sys.argv[1], sys.argv[1:])",
+)  # fmt: skip
+"""Runs a command with all signals blocked, as a supervisor does that waits for signals and forgets to unblock them."""
+
+
+@pytest.mark.parametrize(("recipe", "prefix"), [("", BLOCKING), ("blocked", ()), ("child", ())])
+def test_signals_that_others_have_blocked_or_ignored(
+    db: Database, tmp_path: Path, recipe: str, prefix: Sequence[str]
+) -> None:
+    with tasks_on(db) as tasks, ended(started_with(db, tmp_path, recipe, prefix=prefix)) as process:
+        process.wait_up()
+        for _ in range(2):  # the template is told how a child has ended
+            died = tasks.die.send(-3)
+            assert died.get(20_000).err_value.error_code == "WORKER_CRASHED"
+            assert "exited with code 3" in died.info().failed_reason
+        assert "template process" not in process.log
+        running = tasks.sleep.send(60)
+        eventually(lambda: running.info().status is TaskStatus.RUNNING)
+        running.cancel()
+        assert running.get(20_000).err_value.error_code == "TASK_CANCELLED"
+        assert len(process.children()) == 1
+        process.terminate()
+        assert process.wait() == 0
+
+
+def test_an_app_that_wants_to_die_of_broken_pipes(db: Database, tmp_path: Path) -> None:
+    """A lost connection of the worker, or of a child, is a broken pipe too."""
+    with tasks_on(db) as tasks, ended(started_with(db, tmp_path, "pipe")) as process:
+        process.wait_up()
+        (child,) = process.children()
+        for one in (*process.offspring(), process):
+            (one.send_signal if isinstance(one, psutil.Process) else one.signal)(signal.SIGPIPE)
+        assert tasks.sleep.send(0).get(20_000).ok == child.pid
+        process.terminate()
+        assert process.wait() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])

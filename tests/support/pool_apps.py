@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import faulthandler
 import gc
+import multiprocessing
 import os
 import re
 import signal
@@ -29,6 +30,8 @@ from horsies.context import TaskStopped, current_task
 from horsies.envelopes import PLAIN_ENVELOPES
 from horsies.exception_codes import ExceptionCodes
 from horsies.result import TaskError, TaskResult
+from horsies_worker.child.frames import FrameReader
+from horsies_worker.child.run import INTERRUPT
 
 
 @dataclass
@@ -536,6 +539,80 @@ def close_descriptors(path: str) -> Result:
     os.closerange(3, 256)
     time.sleep(30)
     return TaskResult(ok=1)
+
+
+@app.task
+def handler_reports(seconds: float) -> Result:
+    """Report progress all the time, also from the handler of an alarm; returns how often that rang."""
+    task, rung = current_task(), 0
+
+    def on_alarm(*_: object) -> None:
+        nonlocal rung
+        rung += 1
+        task.report_progress({"rung": rung, "text": "y" * 10_000})
+
+    before = signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        task.report_progress("x" * 10_000)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    return TaskResult(ok=rung)
+
+
+@app.task
+def forks_report(copies: int) -> TaskResult[list[str], TaskError]:
+    """Report progress in copies of this process and in itself; returns what the copies got for that."""
+    context = multiprocessing.get_context("fork")
+    task, answers = current_task(), context.SimpleQueue()
+
+    def report() -> None:
+        try:
+            for _ in range(50):
+                task.report_progress("x" * 10_000)
+        except Exception as error:
+            answers.put(str(error))
+        else:
+            answers.put("reported")
+
+    processes = [context.Process(target=report) for _ in range(copies)]
+    for process in processes:
+        process.start()
+    for _ in range(50):
+        task.report_progress("y" * 10_000)
+    found = [answers.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return TaskResult(ok=found)
+
+
+@app.task
+def changes_signals(how: str) -> Result:
+    """Leave other handlers behind: those of an event loop that is closed, or our own signals at their defaults."""
+
+    async def serves() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, int)
+        await asyncio.sleep(0)
+
+    if how == "event loop":
+        asyncio.run(serves())
+    else:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, INTERRUPT):
+            signal.signal(number, signal.SIG_DFL)
+    return TaskResult(ok=os.getpid())
+
+
+@app.task
+def out_of_memory() -> Result:
+    """From now on nothing that the parent sends to this child fits into its memory."""
+
+    def feed(_self: FrameReader, _data: bytes) -> list[tuple[int, bytes]]:
+        raise MemoryError
+
+    FrameReader.feed = feed  # type: ignore[method-assign]
+    return TaskResult(ok=os.getpid())
 
 
 @app.task

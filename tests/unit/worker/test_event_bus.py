@@ -140,3 +140,8 @@ def test_a_handler_that_exits_does_not_end_the_thread(caplog: pytest.LogCaptureF
 def test_exit_reasons(status: int | None, killed_by_us: bool, was_ready: bool, was_asked: bool, reason: str) -> None:
     end = Exit(status, 0, killed_by_us=killed_by_us)
     assert exit_reason(end, was_ready=was_ready, was_asked=was_asked) == reason
+
+
+def test_a_child_that_broke_its_connection_has_crashed() -> None:
+    end = Exit(9, 0, killed_by_us=True, broke_off="it closed its connection to the worker")
+    assert exit_reason(end, was_ready=True, was_asked=False) == "crashed"

@@ -1,8 +1,12 @@
 """The deadlines of a stop, without a clock."""
 
+import threading
+import time
+
 import pytest
 
-from horsies_worker.stop import HURRY_S, SHORTEST_S, StopDeadlines
+from horsies_worker.exit_codes import ExitCode
+from horsies_worker.stop import HURRY_S, SHORTEST_S, Stop, StopDeadlines, Watchdog
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,21 @@ def test_a_second_signal_near_the_end_changes_nothing() -> None:
     deadlines.hurry(9.5)
     assert (deadlines.drain_until, deadlines.end) == (8.0, 10.0)
     assert deadlines.write_until < deadlines.end
+
+
+async def test_a_stop_goes_on_without_a_watchdog(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit of threads is reached."""
+
+    def refuses(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    watchdog = Watchdog(lambda: (ExitCode.FAILED, ""))
+    stop = Stop(10, watchdog.arm)
+    stop.hurry()
+    assert stop.has_begun
+    assert stop.deadlines.end < time.monotonic() + 10
+    assert watchdog.left_s > 0
+    assert "cannot start its thread: can't start new thread" in caplog.text

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, TextIO
 
 CLOSED: Final = 141
@@ -45,9 +44,12 @@ def open_missing() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
-    for name in ("stdout", "stderr"):
+            os.set_inheritable(number, True)  # or it is closed again in the programs that this one starts
+    for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the rest of the process
+            # The number itself: children of a worker lead it elsewhere.
+            stream = open(number, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def silence(stream: TextIO) -> None:

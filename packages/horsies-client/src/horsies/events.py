@@ -259,8 +259,8 @@ class ChildExited(Event):
     name: str
     pid: int
     reason: ExitReason
-    """`requested`: it was replaced, or the worker stops. `killed`: the worker killed it. `crashed`: it died by itself.
-    `start_failed`: it was never ready."""
+    """`requested`: it was replaced, or the worker stops. `killed`: the worker killed it. `crashed`: it died by itself,
+    or was killed because it had broken its connection to the worker. `start_failed`: it was never ready."""
     description: str
     """How it ended: its signal or exit code, and whether memory is the likely cause."""
     tasks: int

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, cast
 
@@ -107,9 +106,11 @@ def _open_missing() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
-    for name in ("stdout", "stderr"):
+            os.set_inheritable(number, True)  # or it is closed again in the programs that this one starts
+    for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # for the rest of the process
+            stream = open(number, "w", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def _silence() -> None:

@@ -2,6 +2,8 @@
 
 import sys
 
+from horsies._output import open_missing
 from horsies_worker.cli import worker_main
 
+open_missing()
 sys.exit(worker_main())

@@ -316,7 +316,9 @@ def _options(kind: type[_Options], given: argparse.Namespace) -> _Options:
 
 def _load(locator: str) -> Horsies | None:
     try:
-        return load_app(locator)
+        app = load_app(locator)
     except HorsiesError as error:
         complain(str(error))
         return None
+    signals.repair()
+    return app

@@ -42,6 +42,7 @@ def run_dev(arguments: Sequence[str], directories: Sequence[Path], *, reload: bo
             f"horsies dev: embedded PostgreSQL; for your other programs:\n\n  export HORSIES_DATABASE_URL={url}\n\n"
         )
     runner = _Runner([sys.executable, "-m", "horsies_worker", *arguments], shutdown_timeout_s)
+    signals.repair()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signals.may_handle(number):
             signal.signal(number, runner.on_signal)

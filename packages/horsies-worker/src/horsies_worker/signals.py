@@ -12,6 +12,20 @@ _log = logging.getLogger("horsies.worker")
 
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_NEEDED: Final = (*_STOPPING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+
+
+def repair(*more: int | None) -> None:
+    """Undo what the program that started this process, or the app's import, has set and what would break it. `more`:
+    further signals that must arrive."""
+    # Blocked signals are inherited: a stop would never arrive.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [*_NEEDED, *(number for number in more if number is not None)])
+    # The usual recipe against tracebacks in `| head`. It ends a process at its first lost connection.
+    if signal.getsignal(signal.SIGPIPE) == signal.SIG_DFL:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    # The usual recipe against zombies. It lets no process learn how its children ended.
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def handle(
@@ -22,6 +36,7 @@ def handle(
     log_stacks: Callable[[], None],
 ) -> None:
     """Install the handlers, for as long as the loop lives."""
+    repair()
     ours: dict[signal.Signals, Callable[[], None]] = {
         signal.SIGTERM: stop,
         signal.SIGINT: stop,
@@ -38,6 +53,7 @@ def handle(
 def exit_on_signal(code: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
     """From now on a signal that stops the process ends it at once with this code: before `handle` there is no work yet,
     and at the end all work is done."""
+    repair()
     for number in _STOPPING:
         if loop is not None:
             loop.remove_signal_handler(number)

@@ -145,8 +145,13 @@ class Watchdog:
         with self._changed:
             self._deadline = deadline
             if self._thread is None and deadline != inf:
-                self._thread = threading.Thread(target=self._watch, name="horsies-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._watch, name="horsies-watchdog", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the limit of threads is reached: the stop itself must not fail
+                    _log.warning("the stop has no watchdog, because it cannot start its thread: %s", error)
+                else:
+                    self._thread = thread
             self._changed.notify()
 
     @property

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from horsies.app import Horsies
+from horsies_worker import signals
 from horsies_worker.child import frames, lifeline, signal_stack, stacks
 from horsies_worker.child.jobs import ChildSpec
+from horsies_worker.child.kept_signals import ignore_signal, stay_alive
 from horsies_worker.child.lifespans import Lifespans
 from horsies_worker.child.meters import Meters
-from horsies_worker.child.run import Runner
+from horsies_worker.child.run import INTERRUPT, Runner
 from horsies_worker.output.log_context import configure_logging, name_worker
 
 START_FAILED = 3
@@ -101,6 +103,7 @@ def _set_signals(stacks_pipe: int) -> None:
     # send SIGTERM to every process of the worker's control group. The parent then drains and this child must go on:
     # `Runner` exits on SIGTERM only after the parent has asked for a stop.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signals.repair(INTERRUPT, stacks.WRITE_STACKS)
     stay_alive()
     with contextlib.suppress(Exception):
         faulthandler.enable(file=2)  # a segmentation fault leaves its Python stack on stderr
@@ -110,28 +113,7 @@ def _set_signals(stacks_pipe: int) -> None:
         stacks.write_on_signal(stacks_pipe)
 
 
-def stay_alive() -> None:
-    """Do nothing on signals that a terminal or a supervisor sends to every process of a worker: the parent decides.
-
-    Install empty handlers, not SIG_IGN: programs that user code starts would inherit the ignored signals.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, ignore_signal)
-        signal.siginterrupt(number, False)
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        if signal.getsignal(number) in (
-            signal.SIG_DFL,
-            signal.SIG_IGN,
-        ):  # keep a handler that the app's import installed
-            signal.signal(number, ignore_signal)
-            signal.siginterrupt(number, False)
-
-
 def _line_buffered() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def ignore_signal(_number: int, _frame: object) -> None:
-    pass

@@ -7,12 +7,13 @@ crash.
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from horsies.context import TaskContext
 from horsies.envelopes import Envelopes
-from horsies.errors import OperationalErrorCode
+from horsies.errors import OperationalErrorCode, UsageError
 from horsies_worker.child import frames
 from horsies_worker.child.error_text import exception_text
 from horsies_worker.child.jobs import Job
@@ -31,12 +32,42 @@ class Reports:
         self._jobs = jobs
         self._envelopes = envelopes
         self._meters = meters
-        # Both threads of the child write to one stream; their frames must not interleave.
-        self._sending = threading.Lock()
+        # Both threads of the child write to one stream; their frames must not interleave. An RLock, whose owner C
+        # code sets: no signal handler waits for a lock that its own thread has just taken.
+        self._sending = threading.RLock()
+        self._is_sending = False
+        self._nested: deque[bytes] = deque()
+        """The frames of signal handlers that interrupted a thread while it sent."""
+        self._is_copy = False
+
+    def become_copy(self) -> None:
+        """User code forked, and this is the copy: it has the same stream, which is the original's alone."""
+        self._is_copy = True
 
     def send(self, frame: bytes) -> None:
+        if self._is_copy:
+            raise UsageError(
+                "a fork of the process that runs the task cannot report: call report_progress() and complete() in the "
+                "task itself"
+            )
         with self._sending:
-            self._jobs.sendall(frame)
+            if self._is_sending:
+                # A signal handler of user code reports, and interrupted this thread while it sends. Its frame would
+                # fall into the middle of the other one.
+                self._nested.append(frame)
+                return
+            while True:
+                self._is_sending = True
+                try:
+                    self._jobs.sendall(frame)
+                finally:
+                    self._is_sending = False
+                if not self._nested:
+                    return
+                try:
+                    frame = self._nested.popleft()
+                except IndexError:  # another handler has sent it meanwhile
+                    return
 
     def result(
         self, context: TaskContext, seq: int, outcome: Outcome, started: float, finished: float, duration: float, *,

@@ -8,17 +8,15 @@ the pipe has not, and the parent can take it back at any moment. The second thre
 
 import asyncio
 import inspect
-import logging
 import os
 import signal
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 from horsies.app import Horsies
 from horsies.completing import Claimant, TransactionCompleter
@@ -26,9 +24,10 @@ from horsies.context import BatchCall, StopReason, TaskContext, TaskStopped, ent
 from horsies.errors import UsageError
 from horsies_worker.child import execute, frames, stacks
 from horsies_worker.child.attempt_ends import AttemptEnds
-from horsies_worker.child.error_text import exception_text
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
+from horsies_worker.child.inbox import RECEIVE_BYTES, Inbox, leave
 from horsies_worker.child.jobs import Job
+from horsies_worker.child.kept_signals import KeptSignals
 from horsies_worker.child.meters import Meters
 from horsies_worker.child.outcome import Outcome
 from horsies_worker.child.reports import Reports
@@ -45,17 +44,11 @@ _REASONS: Final[dict[StopCode, StopReason]] = {
     StopCode.ABANDON: "cancelled",
 }
 _SETTLE_S: Final = 1.0
-_RECEIVE_BYTES: Final = 256 * 1024
 _MEASURE_EVERY: Final = 32
 _LONG_S: Final = 0.002
-_JOB: Final = int(FrameType.JOB)
-_BROKEN_STREAM_EXIT: Final = 70
-"""EX_SOFTWARE of sysexits.h."""
 _WATCH_S: Final = 1.0
 _CLAIMANT_S: Final = 10.0
 """The parent names the claimant as soon as this child is ready; the thread that reads it may come later."""
-
-_log = logging.getLogger("horsies.worker")
 
 
 @dataclass(slots=True, eq=False)
@@ -89,15 +82,12 @@ class Runner:
         self._envelopes = app.envelopes
         self._reports = Reports(jobs, app.envelopes, meters)
         self.ends = AttemptEnds(app.config.middleware, app.registry)
-        self._jobs = jobs
+        self._inbox = Inbox(jobs, tokens)
         self._commands = commands
-        self._tokens = tokens
         self._is_copy = False
         self._loop_thread: int | None = None
         # Asking for the pid after every task would be a system call.
         os.register_at_fork(after_in_child=self._forked)
-        self._payloads: deque[tuple[int, Job]] = deque()
-        self._frames = FrameReader()
         self._command_frames = FrameReader()
         self._running: _Run | None = None
         self._early_stops: dict[int, tuple[StopCode, bool]] = {}
@@ -119,29 +109,22 @@ class Runner:
 
     def run(self) -> None:
         """Run jobs until the parent closes the token pipe."""
-        signal.signal(INTERRUPT, self._on_interrupt)
-        signal.signal(signal.SIGTERM, self._on_terminate)
-        signal.siginterrupt(signal.SIGTERM, False)
-        seq: int | None = None
+        ours = {INTERRUPT: self._on_interrupt, signal.SIGTERM: self._on_terminate}
+        kept_signals = KeptSignals(ours, interrupts=INTERRUPT)
         while True:
             try:
-                if seq is None:
-                    token = os.read(self._tokens, frames.TOKEN_BYTES)
-                    if not token:
-                        return
-                    seq = int.from_bytes(token, "little")
-                job = self._payload(seq)
+                taken = self._inbox.take()
             except Exception as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise
-                # A handler of user code, such as that of an alarm which a task has set and forgotten.
-                _log.error("a signal handler raised between two tasks: %s", exception_text(error))
+                self._inbox.survive(error)
                 continue
-            self._run_sync(seq, job)
-            seq = None
+            if taken is None:
+                return
+            self._run_sync(*taken)
+            kept_signals.restore()
 
     def _forked(self) -> None:
         self._is_copy = True
+        self._reports.become_copy()
         if threading.get_ident() == self._loop_thread:
             # An async task forked. The copy has this event loop and shares its sockets: it would take the original's
             # jobs, and run the next steps of the other tasks a second time. It ends when it returns to the loop.
@@ -160,25 +143,6 @@ class Runner:
             self.ends.close()
 
     # -- the main thread: `def` tasks ---------------------------------------------------------------
-
-    def _payload(self, seq: int) -> Job:
-        """Return the job with this number. Numbers rise: the parent took the jobs before it back, so drop them."""
-        payloads = self._payloads
-        while True:
-            while payloads:
-                number, job = payloads.popleft()
-                if number == seq:
-                    return job
-            data = self._jobs.recv(_RECEIVE_BYTES)
-            if not data:
-                os._exit(0)  # the parent is gone, or has closed this child
-            try:
-                payloads.extend(
-                    frames.decode_job(frame) if kind == _JOB else frames.decode_call(frame)
-                    for kind, frame in self._frames.feed(data)
-                )
-            except frames.BROKEN as error:
-                _leave(error)
 
     def _run_sync(self, seq: int, job: Job) -> None:
         if job.start_by is not None and time.monotonic() > job.start_by:
@@ -269,21 +233,25 @@ class Runner:
                 self.loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
                 continue  # raised by an asyncio task of user code; asyncio re-raises these two
+            except Exception as error:  # such as MemoryError in the loop itself
+                leave(error)
 
     def _on_commands(self) -> None:
         try:
-            data = self._commands.recv(_RECEIVE_BYTES)
+            data = self._commands.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
+        except MemoryError as error:
+            leave(error)
         if not data:
             self.loop.remove_reader(self._commands)
             return
         try:
             self._obey(self._command_frames.feed(data))
-        except frames.BROKEN as error:
-            _leave(error)
+        except Exception as error:  # such as MemoryError: jobs and commands of the stream are lost
+            leave(error)
 
     def _obey(self, commands: Sequence[tuple[int, bytes]]) -> None:
         for kind, frame in commands:
@@ -438,19 +406,13 @@ class Runner:
             self._reports.send(frame)
             return
         # Half a frame would corrupt the stream, so a stop exception waits until the frame is sent.
-        run.shielded = True
+        is_nested, run.shielded = run.shielded, True  # in a signal handler that interrupted this very place
         try:
             self._reports.send(frame)
         finally:
-            run.shielded = False
-        if run.stop is not None and self._running is run:
+            run.shielded = is_nested
+        if not is_nested and run.stop is not None and self._running is run:
             signal.pthread_kill(self._main_thread, INTERRUPT)
-
-
-def _leave(error: Exception) -> NoReturn:
-    """The parent's stream cannot be read any more: run nothing of it. The parent reports the death of this process."""
-    _log.critical("what the worker sent is no job, the child leaves: %s", error)
-    os._exit(_BROKEN_STREAM_EXIT)
 
 
 def _deadline(timeout_ms: int) -> datetime:

@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -23,17 +24,22 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from horsies.app import Horsies
+from horsies_worker import signals
 from horsies_worker.child import lifeline, signal_stack
 from horsies_worker.child.jobs import ChildSpec
-from horsies_worker.child.main import MAX_TEXT, ChildDescriptors, child_main, ignore_signal, name_process, stay_alive
+from horsies_worker.child.kept_signals import ignore_signal, stay_alive
+from horsies_worker.child.main import MAX_TEXT, ChildDescriptors, child_main, name_process
 
 REQUEST = struct.Struct("<I")
+_OUT_OF_DESCRIPTORS = 71
+"""EX_OSERR of sysexits.h."""
+_MOST_TRIED = 65_536
 
 
 @dataclass(slots=True)
@@ -124,6 +130,7 @@ class _Template:
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_in, False)
         os.set_blocking(wake_out, False)
+        signals.repair()  # after the app's import; a blocked SIGCHLD would hide the ends of all children
         signal.signal(signal.SIGCHLD, ignore_signal)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
         self._wake = (wake_in, wake_out)
@@ -136,7 +143,11 @@ class _Template:
                 self._requests()
 
     def _requests(self) -> None:
-        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 64)
+        data, descriptors, flags, _ = socket.recv_fds(self._control, 4096, 64)
+        if flags & socket.MSG_CTRUNC:
+            # Another child would get what comes next. The worker starts another template, after a wait.
+            sys.stderr.write("horsies: the template process has no file descriptors left\n")
+            os._exit(_OUT_OF_DESCRIPTORS)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)  # received descriptors are inheritable otherwise
         if not data:
@@ -235,7 +246,12 @@ def _tell(control: socket.socket, message: dict[str, object], *descriptors: int)
 
 def descriptors() -> set[int]:
     """Return the descriptors that are open now."""
-    return {number for number in map(int, os.listdir("/dev/fd")) if _is_open(number)}  # noqa: PTH208
+    try:
+        numbers: Iterable[int] = map(int, os.listdir("/dev/fd"))  # noqa: PTH208
+    except OSError:  # no /proc, as in some chroots: try each number
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        numbers = range(_MOST_TRIED if limit == resource.RLIM_INFINITY else min(limit, _MOST_TRIED))
+    return {number for number in numbers if _is_open(number)}
 
 
 def _is_open(number: int) -> bool:

@@ -144,6 +144,7 @@ class ChildChannel:
         self._loop = asyncio.get_running_loop()
         self._on_closed = on_closed
         self._frames = FrameReader()
+        self._is_read = True
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             self._jobs, their_jobs = _pair(ours, theirs)
             self._commands, their_commands = _pair(ours, theirs)
@@ -183,6 +184,8 @@ class ChildChannel:
 
     def receive(self) -> list[tuple[int, bytes]] | None:
         """Read once and return the complete frames; None when there was nothing to read."""
+        if not self._is_read:
+            return None
         try:
             data = self._jobs.recv(_RECEIVE_BYTES)
         except BlockingIOError:
@@ -191,9 +194,15 @@ class ChildChannel:
             data = b""
         if not data:
             self._loop.remove_reader(self._jobs)
+            self.process.is_cut_off = True
             self._on_closed()
             return None
         return self._frames.feed(data)
+
+    def stop_reading(self) -> None:
+        """Receive nothing more."""
+        self._is_read = False
+        self._loop.remove_reader(self._jobs)
 
     def close(self) -> None:
         self._loop.remove_reader(self._jobs)

@@ -36,6 +36,9 @@ _EXIT_S: Final = 5.0
 """A child that was told to leave may take this long for its exit functions."""
 _SLOW_EXIT: Final = f"its lifespans, hooks or exit functions did not end within {_EXIT_S:g} s"
 _CLOSED_EXIT_S: Final = 1.0
+_CLOSED: Final = "it closed its connection to the worker"
+_NO_REPORT: Final = "it sent what is no report"
+_NO_MEMORY: Final = "its report did not fit into the memory of the worker"
 _STALL_S: Final = 2.0
 """An idle child that has not taken its token after this long is frozen or stuck between two jobs."""
 
@@ -100,7 +103,7 @@ class ChildProcess:
         self._check_timer: asyncio.TimerHandle | None = None
         self._kill_timer: asyncio.TimerHandle | None = None
         # Without reports it is either dead, or useless because user code closed its descriptors.
-        on_closed = partial(self._kill_later, _CLOSED_EXIT_S)
+        on_closed = partial(self._kill_later, _CLOSED_EXIT_S, broke_off=_CLOSED)
         self._channel = ChildChannel(number, template, output, self._receive, on_closed)
         self.process = self._channel.process
         self.stacks = self._channel.stacks
@@ -214,10 +217,12 @@ class ChildProcess:
         try:
             arrived = self._channel.receive()
             return arrived is not None and self._handle(arrived)
-        except frames.BROKEN as error:
+        except (*frames.BROKEN, MemoryError) as error:
+            self._channel.stop_reading()  # what follows cannot be trusted: a part of the stream is lost
             if not self.process.killed:
-                _log.error("%s sent what is no report, and is killed: %s", self.name, error, exc_info=error)
-                self.process.kill()
+                why = _NO_MEMORY if isinstance(error, MemoryError) else _NO_REPORT
+                self.process.kill(why)  # before the log line, which needs memory
+                _log.error("%s is killed: %s: %s", self.name, why, error, exc_info=error)
             return False
 
     def _handle(self, arrived: Sequence[tuple[int, bytes]]) -> bool:
@@ -411,13 +416,13 @@ class ChildProcess:
             self._channel.tokens.end()
             self._kill_later(_EXIT_S, _SLOW_EXIT)
 
-    def _kill_later(self, seconds: float, reason: str = "") -> None:
-        self._kill_timer = self._kill_timer or self._loop.call_later(seconds, self._kill, reason)
+    def _kill_later(self, seconds: float, reason: str = "", *, broke_off: str = "") -> None:
+        self._kill_timer = self._kill_timer or self._loop.call_later(seconds, self._kill, reason, broke_off)
 
-    def _kill(self, reason: str) -> None:
+    def _kill(self, reason: str, broke_off: str) -> None:
         if reason:
             _log.warning("%s (pid %d) is killed: %s", self.name, self.pid, reason)
-        self.process.kill()
+        self.process.kill(broke_off)
 
     # -- the end of the process ----------------------------------------------------------------------
 
@@ -447,4 +452,5 @@ class ChildProcess:
             if timer is not None:
                 timer.cancel()
         self._channel.close()
-        self._owner.child_gone(self, Exit(status, peak_kb, self.process.killed), ran, unstarted)
+        end = Exit(status, peak_kb, self.process.killed, self.process.broke_off)
+        self._owner.child_gone(self, end, ran, unstarted)

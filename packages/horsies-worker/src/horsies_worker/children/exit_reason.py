@@ -25,9 +25,17 @@ class Exit:
     status: int | None
     peak_kb: int
     killed_by_us: bool = False
+    broke_off: str = ""
+    """What the child did to its connection to the worker, if that is why it was killed."""
     oom_kills: int = 0
     """OOM kills that the kernel counted around the time of death."""
     memory_limit_kb: int | None = None
+
+    @property
+    def is_by_us(self) -> bool:
+        """Whether this worker ended it for reasons of its own. A child that has broken its connection can only be
+        killed, but that is a crash like any other: a task that does so each time must reach its `max_crashes`."""
+        return self.killed_by_us and not self.broke_off
 
 
 def outcome_of_death(stop: StopCode | None, end: Exit) -> Outcome | None:
@@ -41,18 +49,18 @@ def outcome_of_death(stop: StopCode | None, end: Exit) -> Outcome | None:
         outcome = stopped_outcome(stop, None)
         outcome.failed_reason = f"{outcome.error_message}: {reason}"
         return outcome
-    if end.killed_by_us:
+    if end.is_by_us:
         reason = f"the child process was killed to stop another task in it; {reason}"
     outcome = error_outcome(OperationalErrorCode.WORKER_CRASHED, reason)
     outcome.kind = OutcomeKind.CRASHED
-    outcome.is_counted = not end.killed_by_us
+    outcome.is_counted = not end.is_by_us
     outcome.failed_reason = reason
     return outcome
 
 
 def exit_reason(end: Exit, *, was_ready: bool, was_asked: bool) -> ExitReason:
     """Return why the child ended, in one word for events and metrics."""
-    if end.killed_by_us:
+    if end.is_by_us:
         return "killed"
     if was_asked and not end.status:  # a task that runs during the stop may still crash its process
         return "requested"
@@ -79,7 +87,8 @@ def _signal_or_code(end: Exit) -> str:
         except ValueError:
             name = "unnamed"
         by = ", sent by this worker" if end.killed_by_us else ""
-        return f"the child process was killed by signal {number} ({name}{by})"
+        why = f": {end.broke_off}" if end.broke_off and number == signal.SIGKILL else ""
+        return f"the child process was killed by signal {number} ({name}{by}){why}"
     return f"the child process exited with code {os.WEXITSTATUS(end.status)}"
 
 

@@ -24,7 +24,7 @@ from horsies_worker.children.assigned_jobs import AssignedJob
 from horsies_worker.children.assignment import Assignment
 from horsies_worker.children.async_line import AsyncLine
 from horsies_worker.children.child_process import ChildProcess, State
-from horsies_worker.children.child_starter import ChildStarter
+from horsies_worker.children.child_starter import ChildStarter, ChildStartError
 from horsies_worker.children.durations import Durations
 from horsies_worker.children.exit_reason import (
     Exit,
@@ -105,7 +105,10 @@ class ChildPool:
         self._loop = asyncio.get_running_loop()
         self._hurried = asyncio.Event()
         self._all_gone = asyncio.Event()
-        self._relays = [OutputRelay(target) for target in self._output]
+        try:
+            self._relays = [OutputRelay(target) for target in self._output]
+        except (OSError, RuntimeError) as error:  # out of descriptors or threads
+            raise ChildStartError(f"the output of children cannot be relayed: {error}") from error
         self._tick = self._loop.call_later(_TICK_S, self._on_tick)
         try:
             await self._starter.start((self._relays[0].writer, self._relays[1].writer))
@@ -473,7 +476,7 @@ class ChildPool:
             self._starter.failed(child.start_failure or text)
             return
         logger.warning("%s (pid %d): %s", child.name, child.pid, text)
-        if child.jobs.total == 0 and not end.killed_by_us:
+        if child.jobs.total == 0 and not end.is_by_us:
             # It died before its first job: count that as a failed start, whose wait prevents a busy loop.
             self._starter.failed(text)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class ProcessHandle:
-    __slots__ = ("_gone", "_lifeline", "_pidfd", "killed", "pid")
+    __slots__ = ("_gone", "_lifeline", "_pidfd", "broke_off", "is_cut_off", "killed", "pid")
 
     def __init__(self, lifeline: socket.socket) -> None:
         self._lifeline = lifeline
@@ -22,6 +22,10 @@ class ProcessHandle:
         self.pid = 0
         self.killed = False
         """This worker killed it, or does so as soon as the pid is known."""
+        self.broke_off = ""
+        """What it did to its connection to this worker, if that is why it was killed."""
+        self.is_cut_off = False
+        """Its sockets are closed: it has ended, or has closed them."""
 
     @property
     def has_pidfd(self) -> bool:
@@ -44,10 +48,10 @@ class ProcessHandle:
         except OSError:
             pass
 
-    def kill(self) -> None:
+    def kill(self, broke_off: str = "") -> None:
         """Close the lifeline: the kernel kills the group. The signal is for a child that has closed its end."""
         if not self.killed and not self._gone:
-            self.killed = True
+            self.killed, self.broke_off = True, broke_off
             self._lifeline.close()
             self.signal(signal.SIGKILL)
 
@@ -62,7 +66,9 @@ class ProcessHandle:
         """Whether it has ended, or was killed before it was forked, and the template has still to report that."""
         if self._gone:
             return False
-        return readable(self._pidfd) if self._pidfd is not None else self.killed and not self.pid
+        if self._pidfd is not None:
+            return readable(self._pidfd)
+        return self.killed and (self.is_cut_off or not self.pid)
 
     def when_gone(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Call `callback` when the process ends. Needs a pidfd."""

@@ -27,6 +27,8 @@ _BOOT = (
     "from horsies_worker.child.template import main; main(sys.argv[2])"
 )
 _STANDARD = frozenset((0, 1, 2))
+_CLOSE_S = 5.0
+_CHECK_S = 0.005
 
 
 class Process(Protocol):
@@ -89,7 +91,7 @@ def fork_template(app: Horsies, spec: ChildSpec, found_open: Collection[int]) ->
             config = Config(control=theirs[0], lifeline=theirs[1], preload=True, child=spec)
             unwanted = [*(one.fileno() for one in ours), *(set(found_open) - _STANDARD)]
             run_forked(config, app, unwanted)
-        return TemplateProcess(_Forked(pid), *ours)
+        return TemplateProcess(ForkedProcess(pid), *ours)
     return None
 
 
@@ -108,7 +110,7 @@ def _sockets() -> Generator[tuple[tuple[socket.socket, socket.socket], tuple[int
         ours.pop_all()
 
 
-class _Forked:
+class ForkedProcess:
     """A `Process` that was forked and not started by `subprocess`."""
 
     def __init__(self, pid: int) -> None:
@@ -117,8 +119,13 @@ class _Forked:
 
     def poll(self) -> int | None:
         if self._code is None:
-            with suppress(ChildProcessError):  # another thread collects it at this moment
+            try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                # It has ended, and the kernel or user code took its status. As with `Popen.poll`, the
+                # code is not known then. The number may belong to another process by now: it is not signalled.
+                self._code = 0
+            else:
                 if pid:
                     self._code = os.waitstatus_to_exitcode(status)
         return self._code
@@ -132,7 +139,7 @@ class _Forked:
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired("template", timeout)
-            time.sleep(0.005)
+            time.sleep(_CHECK_S)
         return code
 
 
@@ -149,7 +156,8 @@ class Template:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._partial = b""
-        self._pidfds: deque[int] = deque()
+        self._pidfds: deque[int | None] = deque()
+        """In the order of the lines that carry them; None: this process had no number left for it."""
         self._failure: str | None = None
         self._closed = False
         self.ready = False
@@ -178,8 +186,10 @@ class Template:
         self._loop.remove_reader(self._control)
         self._control.close()
         self._lifeline.close()
-        while self._pidfds:
-            os.close(self._pidfds.popleft())
+        for pidfd in self._pidfds:
+            if pidfd is not None:
+                os.close(pidfd)
+        self._pidfds.clear()
         if self._process.poll() is None:
             self._process.kill()
             self._collect()
@@ -190,19 +200,23 @@ class Template:
             self._loop.call_later(0.01, self._collect)
 
     async def wait_closed(self) -> None:
-        with suppress(subprocess.TimeoutExpired):  # killed, but stuck in the kernel
-            await asyncio.to_thread(self._process.wait, 5.0)
+        # Without a thread, because none may be left to start. The bound is for a process that is stuck in the kernel.
+        deadline = time.monotonic() + _CLOSE_S
+        while self.running and time.monotonic() < deadline:
+            await asyncio.sleep(_CHECK_S)
 
     def _on_readable(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, 65536, 64)
+            data, descriptors, flags, _ = socket.recv_fds(self._control, 65536, 64)
         except BlockingIOError:
             return
         except OSError:
-            data, descriptors = b"", []
+            data, descriptors, flags = b"", [], 0
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-        self._pidfds.extend(descriptors)
+        # One call receives the descriptors of one line at most. Without a place for it the child goes on without one;
+        # the next one must not be taken for its own.
+        self._pidfds.extend(descriptors or ([None] if flags & socket.MSG_CTRUNC else []))
         if not data:
             self._on_lost()
             return
@@ -219,8 +233,7 @@ class Template:
             case "failed":
                 self._failure = message["text"]
             case "forked":
-                # Descriptors arrive in the order of the lines that carry them.
-                pidfd = self._pidfds.popleft() if message["pidfd"] else None
+                pidfd = self._pidfds.popleft() if message["pidfd"] and self._pidfds else None
                 self._owner.child_forked(message["child"], message["pid"], pidfd)
             case "fork_failed":
                 self._owner.fork_failed(message["child"], message["text"])

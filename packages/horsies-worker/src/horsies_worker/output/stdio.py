@@ -10,6 +10,7 @@ import asyncio
 import fcntl
 import os
 import re
+import select
 import threading
 import time
 from collections import deque
@@ -19,6 +20,7 @@ _HELD_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 _PATIENCE_S = 1.0
 _CHECK_S = 0.02
+_CLOSE_S = 0.5
 _F_SETPIPE_SZ = 1031
 
 # C0 except tab, DEL, C1, and the bidirectional controls: a task's output must not control the terminal.
@@ -63,8 +65,13 @@ class OutputRelay:
         self._line_cut = 0
         self._thread = threading.Thread(target=self._write_on, name="horsies-output", daemon=True)
         self._loop = asyncio.get_running_loop()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(self._reader)
+            os.close(self.writer)
+            raise
         self._loop.add_reader(self._reader, self._on_readable)
-        self._thread.start()
 
     async def close(self) -> None:
         """Write the rest, for half a second at most."""
@@ -78,7 +85,10 @@ class OutputRelay:
         os.close(self._reader)
         self._ended = True
         self._wake.set()
-        await asyncio.to_thread(self._thread.join, 0.5)
+        # Without another thread, because none may be left to start.
+        deadline = time.monotonic() + _CLOSE_S
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            await asyncio.sleep(_CHECK_S / 10)
 
     def _on_readable(self) -> bool:
         try:
@@ -158,6 +168,14 @@ class OutputRelay:
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(self._target, view) :]
+                try:
+                    view = view[os.write(self._target, view) :]
+                except BlockingIOError:  # another process that has the same sink made it non-blocking
+                    self._wait_until_writable()
         except OSError:
             pass  # the sink is closed; go on, because the pipe must be emptied
+
+    def _wait_until_writable(self) -> None:
+        poll = select.poll()  # select() refuses descriptors above 1023
+        poll.register(self._target, select.POLLOUT)
+        poll.poll()
