@@ -106,7 +106,7 @@ class TestStrictJson:
         for annotation in (t.Any, dict):
             error = refused(codec_for(annotation), {"a": 1, key: 2})
             assert error.reason is Reason.KEY_NOT_STRING
-            assert f" {type(key).__name__}; keys of JSON objects" in str(error)
+            assert f"{'None' if key is None else type(key).__name__}; keys of JSON objects" in str(error)
             assert error.fault.value == repr(key)
 
     @pytest.mark.parametrize(
