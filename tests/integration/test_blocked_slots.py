@@ -171,3 +171,16 @@ async def test_a_blocked_schedule_that_is_not_due_any_more_is_forgotten(db: Data
 
         await eventually_async(rests)
     assert factories.count(db) == 0
+
+
+async def test_a_blocked_slot_is_no_reason_to_look_again_and_again(db: Database) -> None:
+    """The slots of others would come in the pauses between those looks, which become longer and longer."""
+    async with scheduling(db, schedule("a", Hourly()), schedule("b", Hourly())) as scheduler:
+        make_due(db, "a")
+        with inserted(db, [slot_id(db, "a")]):
+            for _ in range(2):  # until one look has found nothing else
+                await look(scheduler)
+            assert scheduler.pause_s() > 0.4, "until the schedule is tried again, after a second"
+            make_due(db, "b")
+            await look(scheduler)
+            assert ran(db) == ["b"]

@@ -188,7 +188,9 @@ class Scheduler(Service):
 
     async def _check(self) -> Outlook:
         began = time.monotonic()
-        self._outlook = await self._session.run(partial(self._code.outlook, stored=self._stored.wanted))
+        self._outlook = await self._session.run(
+            partial(self._code.outlook, stored=self._stored.wanted, blocked=self._blocked)
+        )
         self._outlook_mono = (began + time.monotonic()) / 2
         self._on_contact()
         return self._outlook

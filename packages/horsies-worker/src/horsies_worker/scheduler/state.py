@@ -98,10 +98,13 @@ class CodeSchedules:
         self._names = list(tasks)
         self._hashes = [one.task.schedule.config_hash for one in tasks.values()]
 
-    async def outlook(self, connection: Any, stored: Sequence[Any]) -> Outlook:
-        """`stored`: the names that schedules made at run time must have, and those put aside."""
+    async def outlook(self, connection: Any, stored: Sequence[Any], blocked: BlockedSchedules) -> Outlook:
+        """`stored`: the names that schedules made at run time must have, and those put aside. `blocked`: schedules
+        whose slots cannot be written; while they wait they do not count as due, or there would be a look for them
+        again and again, with pauses in which the slots of others come."""
+        waiting = list(blocked.waiting(time.monotonic()))
         row = await connection.fetchrow(
-            self._sql("schedule_outlook"), self._names, self._hashes, ORPHANED_AFTER, *stored
+            self._sql("schedule_outlook"), self._names, self._hashes, ORPHANED_AFTER, *stored, waiting
         )
         return Outlook(**row)
 

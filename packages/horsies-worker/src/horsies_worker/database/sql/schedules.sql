@@ -81,10 +81,10 @@ VALUES ($1::text, $2::text, $3::int, $4::text[], $5::text[], $6::text[])
 ON CONFLICT (id) DO UPDATE SET seen_at = statement_timestamp();
 
 -- name: schedule_outlook :one
--- params: names, config_hashes, orphaned_after, tasks, workflows, aside, aside_versions
+-- params: names, config_hashes, orphaned_after, tasks, workflows, aside, aside_versions, blocked
 -- How many schedules in code are due, when their next slot is, and which of their names a schedule that was made at run
 -- time has taken. Of the latter: whether any is due, was asked to run or is not planned yet, and when the next slot is.
--- Rows of schedules that this app does not have are ignored.
+-- Rows of schedules that this app does not have are ignored, and those of `blocked` are not due.
 SELECT mine.*,
        EXISTS (SELECT FROM horsies_schedule_state s {{with_definition}}
                 WHERE s.is_data AND s.next_run_at <= statement_timestamp()) AS stored_due,
@@ -99,7 +99,7 @@ SELECT mine.*,
   FROM (SELECT count(*)::int AS known,
                min(s.next_run_at) FILTER (WHERE s.config_hash = x.config_hash AND NOT s.is_data
                                             AND s.next_run_at > statement_timestamp()) AS next_due,
-               count(*) FILTER (WHERE NOT s.is_data
+               count(*) FILTER (WHERE NOT s.is_data AND x.name <> ALL ($blocked::text[])
                                   AND (s.config_hash = x.config_hash AND s.next_run_at <= statement_timestamp()
                                        OR s.run_requested_at IS NOT NULL))::int AS due,
                count(*) FILTER (WHERE s.config_hash IS DISTINCT FROM x.config_hash AND NOT s.is_data
