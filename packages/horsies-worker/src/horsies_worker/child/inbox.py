@@ -5,6 +5,7 @@ set and forgotten. While the child waits, such an exception does no harm. But a 
 read and then lost would leave a task RUNNING for ever: the parent knows that the token was taken, and waits.
 """
 
+import io
 import logging
 import os
 import socket
@@ -18,7 +19,6 @@ from horsies_worker.child.jobs import Job
 
 RECEIVE_BYTES: Final = 256 * 1024
 _SIZES: Final = (RECEIVE_BYTES,)
-_TOKEN_SIZES: Final = (frames.TOKEN_BYTES,)
 _JOB: Final = int(FrameType.JOB)
 _BROKEN_STREAM_EXIT: Final = 70
 """EX_SOFTWARE of sysexits.h."""
@@ -29,11 +29,14 @@ _log = logging.getLogger("horsies.worker")
 class Inbox:
     def __init__(self, jobs: socket.socket, tokens: int) -> None:
         self._jobs = jobs
-        self._tokens = (tokens,)
+        self._read = io.FileIO(tokens, closefd=False).readinto
+        self._token = bytearray(frames.TOKEN_BYTES)
+        self._last = 0
+        """The number of the last token, once it is kept in `_seq`. Numbers rise, so another one in `_token` is lost."""
         self._seq: int | None = None
         """The number of a token that was taken and whose job has not been returned."""
         self._arrived: deque[bytes] = deque()
-        """What was read last, until it is stored elsewhere."""
+        """What was read last from the socket, until it is stored elsewhere."""
         self._holds = False
         """A job was taken out of the payloads. It may not have reached the caller."""
         self._payloads: deque[tuple[int, Job]] = deque()
@@ -45,11 +48,9 @@ class Inbox:
         arrived, payloads, seq = self._arrived, self._payloads, self._seq
         if seq is None:
             # C code reads and stores: no signal handler can run in between, as it could before an assignment.
-            arrived.extend(map(os.read, self._tokens, _TOKEN_SIZES))
-            if not arrived[0]:
+            if not self._read(self._token):
                 return None
-            seq = self._seq = int.from_bytes(arrived[0], "little")
-            arrived.clear()
+            seq = self._seq = self._last = int.from_bytes(self._token, "little")
         while True:
             # Numbers rise: the parent took the jobs before this one back, so drop them.
             while payloads:
@@ -59,7 +60,7 @@ class Inbox:
                     self._seq = None
                     return job
             self._holds = False
-            arrived.extend(map(self._jobs.recv, _SIZES))
+            arrived.extend(map(self._jobs.recv, _SIZES))  # in C code as well
             if not arrived[0]:
                 os._exit(0)  # the parent is gone, or has closed this child
             payloads.extend(
@@ -73,7 +74,8 @@ class Inbox:
         so that the parent learns of it."""
         if isinstance(error, OSError) and error.errno is not None:
             raise error
-        if self._arrived or self._holds or isinstance(error, MemoryError):
+        is_lost = int.from_bytes(self._token, "little") != self._last or bool(self._arrived) or self._holds
+        if is_lost or isinstance(error, MemoryError):
             leave(error)
         _log.error("a signal handler raised between two tasks: %s", exception_text(error))
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from signal import SIGTERM
 from typing import Any, Final, cast
 
 from horsies.app import Horsies
@@ -27,7 +28,7 @@ from horsies_worker.child.attempt_ends import AttemptEnds
 from horsies_worker.child.frames import FrameReader, FrameType, StopCode
 from horsies_worker.child.inbox import RECEIVE_BYTES, Inbox, leave
 from horsies_worker.child.jobs import Job
-from horsies_worker.child.kept_signals import KeptSignals
+from horsies_worker.child.kept_signals import KeptSignals, get_handler
 from horsies_worker.child.meters import Meters
 from horsies_worker.child.outcome import Outcome
 from horsies_worker.child.reports import Reports
@@ -46,6 +47,8 @@ _REASONS: Final[dict[StopCode, StopReason]] = {
 _SETTLE_S: Final = 1.0
 _MEASURE_EVERY: Final = 32
 _LONG_S: Final = 0.002
+_BRIEF_S: Final = 0.000_05
+"""A task that changes what signals do, as an event loop does, takes longer."""
 _WATCH_S: Final = 1.0
 _CLAIMANT_S: Final = 10.0
 """The parent names the claimant as soon as this child is ready; the thread that reads it may come later."""
@@ -109,8 +112,9 @@ class Runner:
 
     def run(self) -> None:
         """Run jobs until the parent closes the token pipe."""
-        ours = {INTERRUPT: self._on_interrupt, signal.SIGTERM: self._on_terminate}
-        kept_signals = KeptSignals(ours, interrupts=INTERRUPT)
+        ours = {INTERRUPT: self._on_interrupt, SIGTERM: self._on_terminate}
+        self._kept_signals = KeptSignals(ours, interrupts=INTERRUPT)
+        self._terminates = get_handler(SIGTERM)
         while True:
             try:
                 taken = self._inbox.take()
@@ -120,7 +124,6 @@ class Runner:
             if taken is None:
                 return
             self._run_sync(*taken)
-            kept_signals.restore()
 
     def _forked(self) -> None:
         self._is_copy = True
@@ -165,6 +168,7 @@ class Runner:
         self._done += 1
         if isinstance(context, BatchCall):
             self._report_members(run, outcome, started, finished)
+            self._kept_signals.restore()
             return
         if duration > _LONG_S or self._done % _MEASURE_EVERY == 1:
             # A no-op that was preempted for 10 ms is still a no-op. This also subtracts the waits of the few jobs
@@ -174,8 +178,12 @@ class Runner:
             self._reports.result(
                 context, seq, outcome, started, finished, max(0.0, duration - self._waited + waited), measure=True
             )
+            self._kept_signals.restore()
         else:
             self._reports.result(context, seq, outcome, started, finished, duration)
+            # Not all of them after each no-op. SIGTERM is the one that supervisors send to every process.
+            if duration > _BRIEF_S or get_handler(SIGTERM) is not self._terminates:
+                self._kept_signals.restore()
         if self.ends.is_wanted:
             self.ends.add(context, outcome, duration)
 
@@ -218,8 +226,8 @@ class Runner:
         asked = (run is not None and run.stop is not None) or any(r.stop is not None for r in self._async_runs.values())
         if asked and not self._is_copy:
             # The parent asked for a stop, so this is its SIGTERM and not a supervisor's signal to all processes.
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.signal(SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), SIGTERM)
 
     # -- the second thread: commands and `async def` tasks ------------------------------------------
 
