@@ -139,7 +139,7 @@ def test_replaced_results_pass_the_codec(tasks: SimpleNamespace, tmp_path: Path,
     code, message = nothing.error()
     assert code == "UNHANDLED_EXCEPTION"
     assert re.fullmatch(
-        r"TypeError: Mischief\.run_task(_async)? returned None \(NoneType\): return what call.*", message
+        r"TypeError: Mischief\.run_task(_async)? returned None: return what call.*", message
     )
     # the inner one saw the task's own result
     assert "inner has TaskResult(ok=1)" in replaced.lines()
