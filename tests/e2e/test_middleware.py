@@ -138,9 +138,7 @@ def test_replaced_results_pass_the_codec(tasks: SimpleNamespace, tmp_path: Path,
     assert by_text.error()[0] == "RETURN_TYPE_MISMATCH"
     code, message = nothing.error()
     assert code == "UNHANDLED_EXCEPTION"
-    assert re.fullmatch(
-        r"TypeError: Mischief\.run_task(_async)? returned None: return what call.*", message
-    )
+    assert re.fullmatch(r"TypeError: Mischief\.run_task(_async)? returned None: return what call.*", message)
     # the inner one saw the task's own result
     assert "inner has TaskResult(ok=1)" in replaced.lines()
     assert "outer has TaskResult(ok=1001)" in replaced.lines()

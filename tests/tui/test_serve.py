@@ -271,6 +271,18 @@ async def test_the_printed_address_opens_it_and_leaves_a_cookie(tmp_path: Path) 
                 await shown(socket, b"Overview")
 
 
+async def test_a_request_that_cannot_be_read_leaves_no_token_in_the_log(tmp_path: Path) -> None:
+    with served(tmp_path / "serve.log") as there:
+        for line in (f"GET /?token={there.token}&x={'y' * 20_000} HTTP/1.1", f"GE\0T /?token={there.token} HTTP/1.1"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
+            writer.write(f"{line}\r\nHost: {there.host}\r\n\r\n".encode())
+            assert b" 400 " in await reader.readline()
+            writer.close()
+    log = (tmp_path / "serve.log").read_text()
+    assert log.count(there.token) == 1, "the address that it has printed"
+    assert "Traceback" not in log
+
+
 async def test_another_address_and_another_name_are_given_and_need_the_token_all_the_same(tmp_path: Path) -> None:
     options = ("--host", "0.0.0.0", "--allow-host", "dash.example")
     log = tmp_path / "serve.log"

@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 
 import aiohttp_jinja2
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from textual_serve.server import Server, to_int
 
 TOKEN: Final = "token"
@@ -145,6 +146,11 @@ def _is_same(origin: str, host: str) -> bool:
     return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 
+def _is_no_bad_request(record: logging.LogRecord) -> bool:
+    """aiohttp logs a request that it cannot read as an error, with its line, which may hold the token."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 class GuardedServer(Server):
     """textual-serve's server with a check of every request."""
 
@@ -157,6 +163,7 @@ class GuardedServer(Server):
     def initialize_logging(self) -> None:
         """Log without local variables in tracebacks and without request lines: both can contain secrets."""
         logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
+        logging.getLogger("aiohttp.server").addFilter(_is_no_bad_request)
 
     def serve(self, debug: bool = False) -> None:
         """Serve until interrupted. The base class has no hook between binding the port and serving: an address that was
