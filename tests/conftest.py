@@ -22,8 +22,10 @@ settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what it runs in the background
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell ignores SIGINT for what it starts in the background, and nohup SIGHUP: processes of tests would, too.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if not hasattr(config, "workerinput"):
         postgres.prepare_run()
 

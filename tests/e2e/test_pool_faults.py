@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import random
 import resource
 import signal
+import sys
+import termios
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -610,10 +613,19 @@ async def test_a_sink_that_is_full_and_not_blocking_loses_no_output() -> None:
     try:
         async with PoolHarness(processes=1, output=(writer, writer)) as harness:
             size, times = 1000, 500  # more than the pipe holds
-            assert ok(await harness.run("say", text="x" * (size - 1) + "\n", times=times)) == size * times
+            sent = harness.send(harness.job("say", text="x" * (size - 1) + "\n", times=times))
+            waiting = bytearray(4)
+            full = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ) - 8 * size
+
+            def is_full() -> bool:
+                fcntl.ioctl(reader, termios.FIONREAD, waiting)
+                return int.from_bytes(waiting, sys.byteorder) > full
+
+            await eventually_async(is_full)
             got = bytearray()
             while len(got) < size * times:
                 got += await asyncio.wait_for(asyncio.to_thread(os.read, reader, 1 << 16), 10)
+            assert ok(await harness.outcome(sent)) == size * times
             assert set(bytes(got).splitlines()) == {b"x" * (size - 1)}
             assert harness.pool.stats().output_dropped_bytes == 0
     finally:
