@@ -123,9 +123,10 @@ class KeyBar(Footer):
         """The keys that are shown: each with whether it is enabled, and its tooltip."""
 
     def compose(self) -> ComposeResult:
-        keys = self._wanted()
+        keys: list[tuple[Binding, bool, str]] | None = None
         for key in super().compose():  # none while Textual does not know the bindings yet
-            self._keys = keys
+            if keys is None:  # not sooner: the app may have no screen yet, and the look at its bindings would end it
+                keys = self._keys = self._wanted()
             yield key
 
     async def recompose(self) -> None:
