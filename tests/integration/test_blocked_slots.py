@@ -37,7 +37,7 @@ def make_due(db: Database, *names: str) -> None:
 
 
 def slot_id(db: Database, name: str) -> str:
-    """The id of the task of the slot that is due: everybody can compute it."""
+    """The id of the task of the slot that is due: any client can compute it."""
     slot: datetime = state(db, name)["next_run_at"]
     return derived_id(slot, "schedule", name)
 

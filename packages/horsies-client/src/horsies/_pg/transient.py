@@ -19,7 +19,7 @@ _NEVER: Final = frozenset(
     }
 )
 _SERVER_LIMITS: Final = frozenset({"PreCommit_Notify", "GetNewTransactionId", "GetNewMultiXactId"})
-"""Functions of PostgreSQL that raise 54000 whatever a statement writes."""
+"""The functions of PostgreSQL in which a limit of the server, and no value of a statement, raises SQLSTATE 54000."""
 _ENDS_OF_SESSIONS: Final = frozenset({"57P01", "57P02", "57P05", "25P03", "25P04"})
 """admin_shutdown, crash_shutdown, and the time-outs of idle sessions, idle transactions and transactions."""
 
@@ -51,6 +51,11 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, InterfaceError | InternalClientError) and any(
         word in str(error) for word in ("closed", "connection was", "another operation", "lost", "terminated")
     )
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """True when a statement has waited for a lock for longer than `lock_timeout` (lock_not_available)."""
+    return getattr(error, "sqlstate", None) == "55P03"
 
 
 def is_notify_queue_full(error: BaseException) -> bool:

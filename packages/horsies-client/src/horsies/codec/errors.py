@@ -35,8 +35,8 @@ class Reason(StrEnum):
 class Fault:
     """A refusal with its place: `path` starts with the parameter and leads into its value.
 
-    `why` says the types of what was refused. It never quotes the value, because whoever catches the error, a worker
-    above all, logs its text. `value` is what was refused, for the stored error.
+    `why` says the types of what was refused. It never quotes the value, because workers and
+    applications log the text of the error. `value` is what was refused, for the stored error.
     """
 
     path: tuple[str | int, ...]

@@ -14,6 +14,7 @@ from typing import Any
 
 from horsies._pg.backoff import Backoff
 from horsies._pg.locks import CAPS_LOCK
+from horsies._pg.transient import is_lock_timeout
 from horsies_worker.claim import state
 from horsies_worker.claim.buffer import Buffer
 from horsies_worker.claim.dispatch import Dispatcher
@@ -179,7 +180,7 @@ class Claimer:
 
     async def _failed(self, error: Exception) -> state.Failed:
         delay_s = self.backoff.next()
-        if getattr(error, "sqlstate", None) == "55P03":  # lock_timeout: nothing was claimed
+        if is_lock_timeout(error):  # nothing was claimed
             log.info("claim: the lock of the caps was not free within a second; trying again in %.1f s", delay_s)
             await self._caps_watch.refused()
         else:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from horsies._pg.locks import CAPS_LOCK
 from horsies._pg.statements import Statement, load, qualify
+from horsies._pg.transient import is_lock_timeout
 from horsies.codec import encode_error
 from horsies.config import AppConfig
 from horsies.errors import OutcomeCode
@@ -194,7 +195,7 @@ class Queries:
                 await connection.execute("SET LOCAL lock_timeout = '100ms'")
                 await connection.fetch(self.sql("withdraw_stopped"), stopped)
         except Exception as error:
-            if getattr(error, "sqlstate", None) != "55P03":
+            if not is_lock_timeout(error):
                 raise
             return False
         return True

@@ -10,7 +10,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _RAISED_FOR_ROWS: Final = ("38", "39", "44", "P0", "XX")
-"""A trigger, a function or a view of somebody else's refuses the row (RAISE EXCEPTION is P0001), or it is damaged."""
+"""A trigger, function or view of the application refuses the row (RAISE EXCEPTION is P0001), or the row is damaged."""
 
 
 def is_data_error(error: BaseException) -> bool:
@@ -20,7 +20,7 @@ def is_data_error(error: BaseException) -> bool:
 
 
 def is_row_error(error: BaseException) -> bool:
-    """Return whether one row may be the reason, be it its value or somebody else's trigger."""
+    """Return whether one row may be the reason: its value, a trigger of the application, or damage."""
     sqlstate = getattr(error, "sqlstate", None)
     return is_data_error(error) or (isinstance(sqlstate, str) and sqlstate[:2] in _RAISED_FOR_ROWS)
 

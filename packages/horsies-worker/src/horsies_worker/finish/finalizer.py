@@ -1,7 +1,7 @@
 """Writes ended attempts and returns unstarted tasks, in batches: while one statement runs, the next batch gathers.
 
 It never gives up while the worker lives. It drops a result only when its claim is lost, or when the database refuses
-even the error that replaces it. A row that somebody else's trigger refuses waits apart, and the others go on.
+even the error that replaces it. A row that a trigger of the application refuses waits apart, and the others go on.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from horsies._pg.locks import REAPER_LOCK
 from horsies._pg.refusals import worded
-from horsies._pg.transient import is_from_driver, is_transient
+from horsies._pg.transient import is_from_driver, is_lock_timeout, is_transient
 from horsies.config import AppConfig, RecoveryConfig
 from horsies.operate.stale import StaleKind, threshold_of
 from horsies_worker.database.checks import Checks
@@ -143,7 +143,7 @@ class Reaper(Service):
         try:
             return await self._sweep(connection, is_look=True)
         except Exception as error:
-            if getattr(error, "sqlstate", None) == "55P03":  # lock_not_available, caught here: the connection is sound
+            if is_lock_timeout(error):  # caught here: the connection is sound
                 return True
             raise
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from horsies._pg import channels
 from horsies._pg.listener import Listener
 from horsies._pg.refusals import worded
-from horsies._pg.transient import sqlstate
+from horsies._pg.transient import is_lock_timeout
 from horsies._text import plural
 from horsies.app import Horsies
 from horsies.config import PostgresConfig
@@ -59,8 +59,6 @@ MAX_FIRES: Final = 5_000
 FIRST_RETRY_S: Final = 0.05
 EARLY_S: Final = 0.001
 """Added to each sleep: a timer may fire a little early, and the check would find nothing due."""
-_LOCKED: Final = "55P03"
-"""The SQLSTATE of a lock that was waited for too long."""
 
 
 Lock = Callable[[Any], Awaitable[Batch]]
@@ -286,7 +284,7 @@ class Scheduler(Service):
                 return await self._fire_locked(connection, lock, careful=careful)
         except Exception as error:
             # told apart here, inside the action: the connection is sound, and is not dropped as after an outage
-            if not careful and not self._waits_for_locks and sqlstate(error) == _LOCKED:
+            if not careful and not self._waits_for_locks and is_lock_timeout(error):
                 raise SlotBlocked from error
             raise
 
@@ -396,4 +394,4 @@ class Scheduler(Service):
 
 def _has_one_reason(error: BaseException) -> bool:
     """Whether one schedule of a batch may be the reason that it cannot be written."""
-    return is_data_error(error) or isinstance(error, OutOfTime) or sqlstate(error) == _LOCKED
+    return is_data_error(error) or isinstance(error, OutOfTime) or is_lock_timeout(error)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from horsies._pg.locks import holder
-from horsies._pg.transient import is_transient, sqlstate
+from horsies._pg.transient import is_lock_timeout, is_transient
 from horsies._text import span
 from horsies.config import AppConfig
 from horsies.envelopes import Envelopes, stored_bytes
@@ -182,7 +182,7 @@ class Advancer(BacklogService):
             return await self._take_step(connection, workflow_id, work, lock_wait=lock_wait)
         except Exception as error:
             # told apart here, inside the action: the connection is sound, and is not dropped as after an outage
-            if lock_wait is not None and sqlstate(error) == "55P03":
+            if lock_wait is not None and is_lock_timeout(error):
                 raise RunLocked(workflow_id) from error
             raise
 

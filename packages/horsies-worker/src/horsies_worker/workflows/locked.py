@@ -52,8 +52,8 @@ class LockedRuns:
 
     @property
     def lock_wait_ms(self) -> int:
-        """How long the first step of a run may wait now. The more runs are locked, the shorter: otherwise somebody who
-        locks a thousand runs would hold up the others for a hundred seconds."""
+        """How long the first step of a run may wait now. The more runs are locked, the shorter: a session that
+        locks a thousand runs would otherwise hold up the others for a hundred seconds."""
         return max(RETRY_WAIT_MS, LOCK_WAIT_MS >> min(len(self._runs), 8))
 
     def add(self, workflow_id: str, work: Work) -> None:

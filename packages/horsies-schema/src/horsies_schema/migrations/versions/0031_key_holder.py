@@ -2,7 +2,7 @@
 
 Deploy: before or after the code, in any order with workers.
 
-The row of a key outlives its task. When retention had deleted the task, and somebody sent one without a key under the
+The row of a key outlives its task. When retention had deleted the task, and a client sent one without a key under the
 same id, a replacing send of that key wrote its call into this task. `horsies_send_unique` now also compares the times.
 """
 
