@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support import postgres
+from tests.support import postgres, roles
 
 APP = """
 from horsies import AppConfig, Horsies, PostgresConfig, RetryPolicy, TaskError, TaskResult, crash_point, current_task
@@ -202,19 +203,16 @@ def test_pytest_on_an_embedded_server(project: Path) -> None:
 
 @pytest.mark.long
 def test_pytest_on_a_server_that_runs(project: Path) -> None:
-    before = _databases()
-    said = run(project, "pytest", "-q", "-p", "no:cacheprovider", f"--horsies-database-url={postgres.admin_url()}")
-    assert "12 passed" in said
-    assert _databases() == before
+    with _leaves_no_database() as url:
+        assert "12 passed" in run(project, "pytest", "-q", "-p", "no:cacheprovider", f"--horsies-database-url={url}")
 
 
 def test_unittest(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     (tmp_path / "test_shop.py").write_text(UNITTEST)
-    before = _databases()
-    said = run(tmp_path, "unittest", "-v", HORSIES_TEST_DATABASE_URL=postgres.admin_url())
-    assert re.search(r"Ran 4 tests", said)
-    assert _databases() == before
+    with _leaves_no_database() as url:
+        said = run(tmp_path, "unittest", "-v", HORSIES_TEST_DATABASE_URL=url)
+        assert re.search(r"Ran 4 tests", said)
 
 
 ALONE = """
@@ -241,7 +239,14 @@ def test_recorded_needs_the_client_alone(tmp_path: Path) -> None:
     assert run(tmp_path, "alone").count("pip install 'horsies-client[testing]'") == 2
 
 
-def _databases() -> set[str]:
+@contextmanager
+def _leaves_no_database() -> Iterator[str]:
+    """The URL of an account of this test's own: other tests make databases at the same time."""
     url = postgres.admin_url()
-    database = postgres.Database("postgres", url)
-    return {row[0] for row in database.execute("SELECT datname FROM pg_database WHERE datname LIKE 'horsies_run%%'")}
+    server = postgres.Database("postgres", url)
+    account = f"horsies_test_{os.urandom(6).hex()}"
+    try:
+        yield roles.login(server, account, "SUPERUSER").url
+        assert server.execute("SELECT datname FROM pg_database WHERE pg_get_userbyid(datdba) = %s", account) == []
+    finally:
+        server.execute(f"DROP ROLE {account}")

@@ -100,6 +100,27 @@ def test_a_worker_that_was_judged_goes_on_as_another(db: Database, tmp_path: Pat
     check_invariants(db)
 
 
+def test_a_stop_reaches_a_worker_that_is_about_to_go_on_as_another(db: Database, tmp_path: Path) -> None:
+    with (
+        tasks_on(db, **QUICK) as tasks,
+        ChaosProxy(db.url) as proxy,
+        worker(proxy.url, folder=tmp_path, processes=1, **QUICK) as cut_off,
+    ):
+        trace = tmp_path / "trace"
+        once = tasks.stubborn.send(str(trace))
+        eventually(trace.exists)
+        eventually(lambda: db.value("SELECT count(lock_key) FROM horsies_worker_instances") == 1)
+        with worker(db, folder=tmp_path, processes=1, **QUICK):
+            proxy.set(Mode.CUT)
+            assert str(once.get(LONG_MS).err.error_code) == "WORKER_CRASHED"
+        proxy.set(Mode.PASS)
+        cut_off.wait_for_log("continuing under a new worker id")
+        # the former one now waits for its task, which swallows every interruption
+        assert cut_off.stop() == 0
+        assert cut_off.log.count(" is up") == 1
+    check_invariants(db)
+
+
 @pytest.mark.long
 def test_a_frozen_worker_is_not_known_to_be_dead(db: Database, tmp_path: Path) -> None:
     """SIGSTOP stops the beats and keeps the lock: it may come back, the slower thresholds decide."""

@@ -140,6 +140,7 @@ class _WorkerProcess:
         self.bus = EventBus()
         log_lines.subscribe(self.bus, log_tasks=options.log_tasks)
         self.worker = Worker(app, options, self.bus, on_deadline=self.watchdog.arm)
+        self._is_asked_to_stop = False
         self._owner = _owner_pipe()
 
     async def serve(self) -> None:
@@ -159,7 +160,7 @@ class _WorkerProcess:
                 name_worker(self.worker.identity.worker_id)
                 banner(self.worker)
                 await self.worker.run()
-                if not self.worker.is_declared_dead:
+                if not self.worker.is_declared_dead or self._is_asked_to_stop:
                     return
                 self.watchdog.arm(inf)
                 former = self.worker
@@ -184,6 +185,7 @@ class _WorkerProcess:
         return WorkerEndpoint(self.bus, handlers, lambda: self.worker, host=host, port=port)
 
     def _stop(self, *, hurry: bool = False) -> None:
+        self._is_asked_to_stop = True  # also by a signal that comes while a worker that was declared dead leaves
         self.worker.stop(hurry=hurry)
 
     def _log_stacks(self) -> None:
@@ -193,7 +195,7 @@ class _WorkerProcess:
     def _on_owner_gone(self, loop: asyncio.AbstractEventLoop, owner: int) -> None:
         loop.remove_reader(owner)  # a pipe at its end stays readable
         log.warning("the process that started this worker is gone: stopping as well")
-        self.worker.stop()
+        self._stop()
 
     def _cut_short(self) -> tuple[ExitCode, str]:
         if self.worker.unwritten:

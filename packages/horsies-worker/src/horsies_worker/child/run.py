@@ -223,9 +223,9 @@ class Runner:
 
     def _on_terminate(self, _number: int, _frame: object) -> None:
         run = self._running
-        asked = (run is not None and run.stop is not None) or any(r.stop is not None for r in self._async_runs.values())
-        if asked and not self._is_copy:
-            # The parent asked for a stop, so this is its SIGTERM and not a supervisor's signal to all processes.
+        # The parent sends SIGTERM after its interruption. Any other is a supervisor's signal to all processes, which may
+        # be handled as late as the interruption, but before it.
+        if run is not None and run.raised and not self._is_copy:
             signal.signal(SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), SIGTERM)
 
