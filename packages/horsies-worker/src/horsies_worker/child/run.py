@@ -223,8 +223,8 @@ class Runner:
 
     def _on_terminate(self, _number: int, _frame: object) -> None:
         run = self._running
-        # The parent sends SIGTERM after its interruption. Any other is a supervisor's signal to all processes, which may
-        # be handled as late as the interruption, but before it.
+        # The parent sends SIGTERM after its interruption. Any other is a supervisor's signal to all processes, and is
+        # handled before the interruption, even if Python is as late as that.
         if run is not None and run.raised and not self._is_copy:
             signal.signal(SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), SIGTERM)
