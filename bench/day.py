@@ -1,7 +1,7 @@
 """A day in minutes: memory, descriptors, connections and bloat over a million tasks; it has options.
 
 A durable PostgreSQL with its default autovacuum, a worker with two processes, a scheduler, a client that sends in bulk and singly
-and waits for results, and a dashboard that shows one screen after the other, first 16 quick rounds as a warm-up. Records are
+and waits for results, and a dashboard that shows one screen after the other, first 48 quick rounds as a warm-up. Records are
 kept for an hour that is --hour seconds long, and pruned as often: pruning goes on all the time. The third tenth of the run is
 compared with the last one, by medians; the first two are the warm-up. By default a million tasks lie between the tenths that
 are compared. The worker recycles no child unless --recycle says so, as is the default of `horsies worker`: a child that is
