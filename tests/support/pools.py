@@ -10,6 +10,7 @@ import os
 import signal
 from collections import Counter, deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from horsies_worker.child.jobs import ChildSpec, Job
@@ -198,3 +199,9 @@ def _state(pid: int) -> str:
 
 def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, **extra}
+
+
+async def running_pid(trace: Path) -> int:
+    """The pid that a task wrote as the last word of its first line."""
+    await eventually_async(lambda: trace.exists() and "\n" in trace.read_text())
+    return int(trace.read_text().split("\n")[0].split()[-1])
