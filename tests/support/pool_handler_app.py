@@ -4,11 +4,13 @@ import os
 import signal
 
 from horsies_worker.child.stacks import WRITE_STACKS
-from tests.support import pool_apps
+from tests.support.pool_async_tasks import async_blocks
+from tests.support.pool_kit import App
+from tests.support.pool_tasks import noop
 
-app = pool_apps.App()
-app.task(pool_apps.async_blocks)
-app.task(pool_apps.noop)
+app = App()
+app.task(async_blocks)
+app.task(noop)
 
 if WRITE_STACKS is not None:
     signal.signal(WRITE_STACKS, lambda *_: os._exit(9))

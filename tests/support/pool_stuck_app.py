@@ -2,7 +2,7 @@
 
 import os
 
-from tests.support.pool_apps import App, hold_gil, note
+from tests.support.pool_kit import App, hold_gil, note
 
 app = App()
 note(os.environ["HORSIES_TEST_TRACE"], "importing")

@@ -4,7 +4,7 @@ import threading
 import time
 
 from horsies.result import TaskError, TaskResult
-from tests.support.pool_apps import App
+from tests.support.pool_kit import App
 
 app = App()
 threading.Thread(target=time.sleep, args=(3600,), daemon=True, name="left-behind").start()
