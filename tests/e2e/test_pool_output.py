@@ -43,7 +43,8 @@ async def test_a_sink_that_is_full_and_not_blocking_loses_no_output() -> None:
             while len(got) < size * times:
                 got += await asyncio.wait_for(asyncio.to_thread(os.read, reader, 1 << 16), 10)
             assert ok(await harness.outcome(sent)) == size * times
-            assert set(bytes(got).splitlines()) == {b"x" * (size - 1)}
+            odd = set(bytes(got).splitlines()) - {b"x" * (size - 1)}
+            assert not odd, [line[:200] + b"..." + line[-200:] for line in odd]
             assert harness.pool.stats().output_dropped_bytes == 0
     finally:
         os.close(reader)
