@@ -249,3 +249,56 @@ def test_a_compensation_gets_the_defaults_of_the_node_too() -> None:
     assert node["compensate"]["defaults"] == {"price": 5, "when": None}
     (node,) = graph_data(app.workflow("booked", [book.node(compensate=unbook)("rome", 7, when=None)]))["nodes"]
     assert "defaults" not in node["compensate"]
+
+
+@app.task("pay")
+def pay(amount: int, account: str = "main", /, note: str = "") -> TaskResult[int, TaskError]:
+    return TaskResult(ok=amount)
+
+
+@app.task("reserve")
+def reserve(room: int, nights: int = 1, *guests: str, **extras: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=room)
+
+
+@app.task("refund")
+def refund(value: int, amount: int = 999, account: str = "other") -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("release")
+def release(value: int, room: int, nights: int = 9, breakfasts: int = 0) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("invite")
+def invite(value: int, guests: str = "") -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("annotate")
+def annotate(value: int, note: str) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+def test_a_compensation_takes_no_arguments_without_names() -> None:
+    for node, names in (
+        (pay.node(compensate=refund)(50, "alice"), ["amount", "account"]),
+        (reserve.node(compensate=release)(1, 2, "bob"), ["room", "nights"]),
+        (reserve.node(compensate=invite)(1), ["guests"]),
+    ):
+        with pytest.raises(WorkflowDefinitionError) as caught:
+            app.workflow("unnamed", [node])
+        told = [problem.why.split(" is stored by position")[0] for problem in caught.value.problems]
+        assert told == [f"compensate: the node's argument {name!r}" for name in names]
+
+
+def test_a_compensation_takes_all_arguments_with_names() -> None:
+    for node, names, defaults in (
+        (pay.node(compensate=annotate)(50, "alice", "late"), ["note"], None),
+        (reserve.node(compensate=release)(1), ["room", "nights"], {"nights": 1}),
+        (reserve.node(compensate=release)(1, 2, breakfasts=3), ["room", "nights", "breakfasts"], None),
+    ):
+        (made,) = graph_data(app.workflow("named", [node]))["nodes"]
+        assert made["compensate"]["arguments"] == names
+        assert made["compensate"].get("defaults") == defaults
