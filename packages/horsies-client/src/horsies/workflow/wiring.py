@@ -301,8 +301,8 @@ class Wiring:
 
     def _encode(self, node: TaskNode[Any], at: str, injected: Iterable[str | None]) -> EncodedCall | None:
         names = {str(name) for name in injected if name not in (None, ITEMS)}
-        if isinstance(node, MapNode) and node.item_parameter is not None:
-            names.add(node.item_parameter)
+        if node.is_map and (item := cast("MapNode[Any, Any]", node).item_parameter) is not None:
+            names.add(item)
         args, kwargs = constants(node)
         try:
             return without_parameters(node.definition.codec, frozenset(names)).encode_call(
