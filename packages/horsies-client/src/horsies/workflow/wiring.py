@@ -31,6 +31,7 @@ from horsies.workflow.node_checks import (
     wait_of,
 )
 from horsies.workflow.nodes import ITEMS, MAX_WIDTH, ItemNode, MapNode, Node, TaskNode, listed, not_a_list
+from horsies.workflow.paths import ITEM
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -150,6 +151,9 @@ class Wiring:
             if is_numbered:
                 ids[node] = next(name for name in _candidates(node.title) if name not in taken)
                 taken.add(ids[node])
+            if ITEM.fullmatch(ids[node]):
+                why = f"{ids[node]!r} is the path of a map's item, and cannot be the id of a node"
+                self.refuse(f"node {node.title!r}", why, "give it another node_id=...")
             if node.node_id is None:
                 node.node_id, node.is_numbered = ids[node], is_numbered
                 self._named.append(node)
