@@ -89,11 +89,11 @@ class OneTask(Generic[P, T]):
         self._group = group
         self._snoozes = snoozes
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it."""
         return off_the_loop(partial(self._run, args, kwargs))
 
-    async def run_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+    async def run_async(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it without blocking the event loop."""
         return await in_thread(partial(self._run, args, kwargs))
 
