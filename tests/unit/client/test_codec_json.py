@@ -64,7 +64,9 @@ class TestStrictJson:
         assert ("NaN" if reason is Reason.NAN else "Infinity") in str(error)
 
     def test_decimal_nan(self) -> None:
-        assert refused(codec_for(Decimal), Decimal("NaN")).reason is Reason.NAN
+        for nan in (Decimal("NaN"), Decimal("sNaN"), Decimal("-sNaN")):
+            assert refused(codec_for(Decimal), nan).reason is Reason.NAN
+            assert refused(codec_for(t.Any), [nan]).reason is Reason.NAN
 
     def test_an_integer_no_reader_accepts(self) -> None:
         for annotation in (int, t.Any):

@@ -1,5 +1,6 @@
 """Envelopes around encoded payloads, and the building blocks of codecs. Pure."""
 
+import base64
 import json
 import zlib
 from typing import Any
@@ -53,7 +54,6 @@ def test_errors_keep_their_code_alone(message: str, data: Any, after: int | None
     assert (found["error_code"], found["message"]) == ("BROKEN", "<encoded by seal>")
     assert found.get("retry_after_ms") == after
     assert json.loads(SEALED.unwrap(stored)) == {"err": fields}
-    assert SEALED.wrap_error(stored, "task") == stored  # once only
     assert redacted_message(SEALED.wrap_message(message, "task")) == "<encoded by seal>"
     assert SEALED.unwrap_message(SEALED.wrap_message(message, "task")) == message
 
@@ -128,6 +128,82 @@ def test_a_value_that_looks_encoded_is_no_envelope() -> None:
     assert PLAIN_ENVELOPES.unwrap(in_text) == redacted(in_text) == in_text
     other = '{"ok":{"horsies.encoded":5}}'
     assert PLAIN_ENVELOPES.unwrap(other) == other
+
+
+def envelope(text: str, of: str, name: str = "plain") -> str:
+    return dumped({"horsies.encoded": name, "of": of, "data": base64.b64encode(text.encode()).decode()})
+
+
+WRITERS = [
+    PLAIN_ENVELOPES, SEALED, Envelopes(ZlibCodec()), Envelopes(ZlibCodec(threshold=0)),
+    Envelopes(decode_only(SealCodec())),
+]  # fmt: skip
+lookalikes = st.builds(
+    envelope,
+    st.sampled_from(['{},"admin":true', "1,2", "[1]", "{{{", "", '"a"', "1 ", '{"message":"m","data":1}']),
+    st.sampled_from(["argument", "shared_argument:pay", "result:pay", "error:pay", "signal:pay", "progress:pay", "x"]),
+    st.sampled_from(["plain", "seal", "zlib", "aes"]),
+).map(json.loads)
+hostile = st.recursive(
+    lookalikes | values, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=["none", "seal", "zlib", "zlib-all", "decode-only"])
+@given(value=hostile, message=st.sampled_from(["broken", "<encoded by plain>", "<encoded by seal>"]))
+def test_data_of_users_comes_back_as_it_was(writer: Envelopes, value: Any, message: str) -> None:
+    call = (dumped([value]), dumped({"a": value, "b": 1}))
+    assert writer.unwrap_call(*writer.wrap_call(*call, "pay"), "pay") == call
+    result = dumped({"ok": value})
+    assert writer.unwrap(writer.wrap_result(result, "pay"), "pay") == result
+    error = {"err": {"error_code": "BROKEN", "message": message, "data": value, "retry_after_ms": 5}}
+    assert json.loads(writer.unwrap(writer.wrap_result(dumped(error), "pay"), "pay")) == error
+    for kind in ("signal", "progress"):
+        assert writer.unwrap(writer.wrap_value(dumped(value), kind, "pay"), "pay") == dumped(value)
+    for text in (dumped(value), message):
+        assert writer.unwrap_message(writer.wrap_message(text, "pay")) == text
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=["none", "seal", "zlib", "zlib-all", "decode-only"])
+@given(st.lists(hostile, max_size=4))
+def test_items_of_users_come_back_as_they_were(writer: Envelopes, items: list[Any]) -> None:
+    stored = writer.wrap_result(dumped({"ok": items}), "pay")[6:-1]
+    found = writer.rewrap_items(stored)
+    if found is None:
+        assert stored == dumped(items)  # in no envelope
+        return
+    assert [json.loads(writer.unwrap_call(f"[{one}]", None, "each")[0] or "") for one in found] == [[x] for x in items]
+
+
+@pytest.mark.parametrize("text", ['{},"admin":true', "1,2", "", " ", "{", "1 2", "[" * 100_000, "nul"])
+def test_what_is_not_one_json_value_takes_no_place(text: str) -> None:
+    for name in ("plain", "odd"):
+        stored = f'{{"webhook":{envelope(text, "argument", name)}}}'
+        with pytest.raises(PayloadError, match="is not one JSON value"):
+            Envelopes(Odd(text.encode())).unwrap_call(None, stored, "pay")
+        assert redacted(stored) == f'{{"webhook":"<encoded by {name}>"}}'
+
+
+def test_an_error_has_no_other_members_than_its_own() -> None:
+    made = envelope('{"message":"m","data":1,"error_code":"OTHER"}', "error:pay")
+    stored = f'{{"err":{{"error_code":"BROKEN","message":"<encoded by plain>","data":{made}}}}}'
+    assert json.loads(PLAIN_ENVELOPES.unwrap(stored))["err"]["error_code"] == "BROKEN"
+
+
+def test_what_no_codec_has_encoded_is_shown() -> None:
+    value = [json.loads(LOOKS_ENCODED), {"horsies.encoded": "cut"}]
+    _, call = PLAIN_ENVELOPES.wrap_call(None, dumped({"a": value, "b": 1}), "pay")
+    assert redacted(call) == dumped({"a": value, "b": 1})
+    error = dumped({"err": {"error_code": "BROKEN", "message": "m", "data": value}})
+    assert redacted(PLAIN_ENVELOPES.wrap_error(error, "pay")) == error
+
+
+def test_other_values_are_stored_as_before() -> None:
+    call = ('["a"]', '{"b":{"c":1}}')
+    assert PLAIN_ENVELOPES.wrap_call(*call, "pay") == call
+    for text in ('{"ok":[1]}', '{"err":{"error_code":"X","message":"<encoded by plain>","data":{"horsies":1}}}'):
+        assert PLAIN_ENVELOPES.wrap_result(text, "pay") is text
 
 
 def test_what_was_decoded_is_not_decoded_again() -> None:

@@ -7,6 +7,9 @@ a reader of such a composed text finds its envelopes at any depth. Each argument
 has the value of a result: names of parameters, `ok` and `err` stay as they are. In an error, `data` is an envelope with
 message and data, and `message` says so.
 
+A value of a user may look like an envelope. Such a value gets one of its own, by the name `plain`, with a codec or
+without one: it is read as it was written, and nothing inside it is decoded.
+
 `of` names what the value is: an argument belongs to the task and the parameter where it is found. Values that are
 handed on (results, signals, errors) name the task that they come from.
 """
@@ -14,7 +17,7 @@ handed on (results, signals, errors) name the task that they come from.
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -31,6 +34,7 @@ _ENVELOPE: Final = re.compile(
     rf'(?P<envelope>\{{\s*(?:"(?:horsies\.encoded|of|data)"\s*:\s*{_STRING}\s*,\s*){{2}}'
     rf'"(?:horsies\.encoded|of|data)"\s*:\s*{_STRING}\s*\}})'
 )
+_CUT: Final = re.compile(r'\{\s*"horsies\.encoded"\s*:\s*"([^"\\]*)".*\Z', re.DOTALL)
 _KINDS: Final = ("argument", "shared_argument", "progress", "result", "error", "signal")
 #: Finds where a value ends. Numbers are not needed, and int() refuses those of more than 4,300 digits.
 _SCAN: Final = json.JSONDecoder(parse_int=float, parse_float=float).raw_decode
@@ -52,21 +56,32 @@ def shown_as(name: str) -> str:
 
 
 def redacted(text: str | None) -> str | None:
-    """A stored text with each envelope replaced by a JSON string that names its codec. A text that was cut inside an
-    envelope ends there."""
+    """A stored text with each envelope replaced by a JSON string that names its codec, and those that no codec has
+    encoded by their values. A text that was cut inside an envelope ends there."""
     if text is None or MARK not in text:
         return text
+    shown: list[str] = []
+    at = 0
+    for found in _ENVELOPE.finditer(text):
+        shown += text[at : found.start()], _redacted(found)
+        at = found.end()
+    rest = text[at:]
+    if (begun := _CUT.search(rest)) is not None:
+        rest = rest[: begun.start()] + json.dumps(shown_as(begun[1]))
+    return "".join([*shown, rest])
 
-    def show(found: re.Match[str]) -> str:
+
+def _redacted(found: re.Match[str]) -> str:
+    try:
+        name, of, data = _fields(found["envelope"])
+    except PayloadError:
+        name, of, data = "an unknown codec", "", ""
+    if name == PLAIN:
         try:
-            name = _fields(found["envelope"])[0]
+            return _in_place(found, _json_value(name, _bytes(name, data)), is_error=of.startswith("error:"))
         except PayloadError:
-            name = "an unknown codec"
-        return (found["error"] or "") + json.dumps(shown_as(name))
-
-    text = _ENVELOPE.sub(show, text)
-    begun = re.search(r'\{\s*"horsies\.encoded"\s*:\s*"([^"\\]*)".*\Z', text, re.DOTALL)
-    return text if begun is None else text[: begun.start()] + json.dumps(shown_as(begun[1]))
+            pass  # not written by horsies
+    return (found["error"] or "") + json.dumps(shown_as(name))
 
 
 def redacted_message(text: str | None) -> str | None:
@@ -81,8 +96,9 @@ def redacted_message(text: str | None) -> str | None:
 
 
 class Envelopes:
-    """Puts payloads into envelopes and takes them out again. Without a codec it writes plain values, and refuses
-    envelopes with an error that names the codec. Immutable, and safe to use from any thread."""
+    """Puts payloads into envelopes and takes them out again. Without a codec it writes plain values, but for those that
+    look like an envelope, and refuses what a codec has encoded with an error that names the codec. Immutable, and safe
+    to use from any thread."""
 
     __slots__ = ("codec",)
 
@@ -96,7 +112,7 @@ class Envelopes:
     ) -> tuple[str | None, str | None]:
         """The columns of a call, with each argument in an envelope. Raises PayloadError."""
         codec = self.codec
-        if codec is None:
+        if codec is None and not has_mark((args, kwargs)):
             return args, kwargs
         if args is not None:
             items = [
@@ -113,11 +129,13 @@ class Envelopes:
 
     def wrap_value(self, text: str, kind: PayloadKind, name: str) -> str:
         """The JSON text of one value in an envelope. Raises PayloadError."""
-        return text if self.codec is None else _wrap(self.codec, text, PayloadContext(kind, name))
+        if self.codec is None and MARK not in text:
+            return text
+        return _wrap(self.codec, text, PayloadContext(kind, name))
 
     def wrap_result(self, text: str, task: str) -> str:
         """A stored result. The graph of a task that continues has envelopes of its own. Raises PayloadError."""
-        if self.codec is None:
+        if self.codec is None and MARK not in text:
             return text
         if text.startswith('{"ok":'):
             return f'{{"ok":{_wrap(self.codec, text[6:-1], PayloadContext("result", task))}}}'
@@ -126,26 +144,27 @@ class Envelopes:
     def wrap_error(self, text: str, name: str) -> str:
         """A stored error, whose code stays readable. Raises PayloadError."""
         codec = self.codec
-        if codec is None:
+        if codec is None and MARK not in text:
             return text
         fields: dict[str, Any] = json.loads(text)["err"]
-        if _is_wrapped(fields):
-            return text
         private = _dumped({"message": fields["message"], "data": fields.get("data")})
         data = _wrap(codec, private, PayloadContext("error", name))
         if data is private:
             return text
-        head = _dumped({"error_code": fields["error_code"], "message": shown_as(codec.name)})[:-1]
+        head = _dumped({"error_code": fields["error_code"], "message": shown_as(_fields(data)[0])})[:-1]
         rest = {name: value for name, value in fields.items() if name not in ("error_code", "message", "data")}
         return f'{{"err":{head},"data":{data}{"," + _dumped(rest)[1:-1] if rest else ""}}}}}'
 
     def wrap_message(self, text: str, name: str) -> str:
         """A message for a column of its own. Raises PayloadError."""
-        if self.codec is None:
+        looks_encoded = text.startswith("{") and MARK in text
+        if self.codec is None and not looks_encoded:
             return text
-        plain = _dumped(text)
-        found = _wrap(self.codec, plain, PayloadContext("error", name))
-        return text if found is plain else found
+        plain, context = _dumped(text), PayloadContext("error", name)
+        found = _wrap(self.codec, plain, context)
+        if found is not plain:
+            return found
+        return _envelope(PLAIN, plain.encode(), context) if looks_encoded else text
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -202,9 +221,8 @@ class Envelopes:
             return None
         codec, context = self.codec, PayloadContext(cast("PayloadKind", kind), name)
         items = [text for _, text in _members(plain)]
-        if codec is None or codec_name == PLAIN:
-            return items
-        return [_wrap(codec, item, context) for item in items]
+        # those of a list that no codec has encoded stay so
+        return [_wrap(None if codec_name == PLAIN else codec, item, context) for item in items]
 
     def _unwrap(self, text: str, place: _Place) -> str:
         return _ENVELOPE.sub(lambda found: self._opened(found, place), text) if MARK in text else text
@@ -212,10 +230,7 @@ class Envelopes:
     def _opened(self, found: re.Match[str], place: _Place) -> str:
         codec_name, of, data = _fields(found["envelope"])
         context = _context(codec_name, of, place)
-        try:
-            encoded = base64.b64decode(data, validate=True)
-        except ValueError:
-            raise PayloadError(f"a payload encoded by {codec_name!r} is damaged: it is not base64") from None
+        encoded = _bytes(codec_name, data)
         if codec_name == PLAIN:
             plain = encoded
         elif self.codec is None:
@@ -230,15 +245,7 @@ class Envelopes:
             )
         else:
             plain = _called(reader, "decode", lambda codec: codec.decode(encoded, context))
-        try:
-            text = plain.decode()
-        except UnicodeDecodeError:
-            raise PayloadError(f"payload codec {codec_name!r}: what it decoded is not UTF-8") from None
-        if found["error"] is None:
-            return text
-        if context.kind != "error" or not text.startswith("{"):
-            return found["error"] + text
-        return text[1:-1]
+        return _in_place(found, _json_value(codec_name, plain), is_error=context.kind == "error")
 
 
 def stored_bytes(max_bytes: int) -> int:
@@ -251,9 +258,50 @@ PLAIN_ENVELOPES: Final = Envelopes()
 """Those of an app without a codec."""
 
 
-def _is_wrapped(error: dict[str, Any]) -> bool:
-    data: object = error.get("data")
-    return str(error.get("message")).startswith("<encoded by ") and isinstance(data, dict) and MARK[1:-1] in data
+def has_mark(texts: Iterable[str | None]) -> bool:
+    """Whether one of these texts may have an envelope, or a value that looks like one."""
+    for text in texts:  # noqa: SIM110 # each send asks this, and a generator would double what it costs
+        if text is not None and MARK in text:
+            return True
+    return False
+
+
+def is_encoded(value: object) -> bool:
+    """Whether a value has the form of an envelope that a codec has written."""
+    if not isinstance(value, dict) or value.keys() != {"horsies.encoded", "of", "data"}:
+        return False
+    return cast("dict[str, object]", value)["horsies.encoded"] != PLAIN
+
+
+def _bytes(codec_name: str, data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        raise PayloadError(f"a payload encoded by {codec_name!r} is damaged: it is not base64") from None
+
+
+def _json_value(codec_name: str, decoded: bytes) -> str:
+    """What was decoded, which takes the place of its envelope: any other text than one JSON value could add arguments
+    to a call. Raises PayloadError."""
+    try:
+        text = decoded.decode().strip(" \t\n\r")
+    except UnicodeDecodeError:
+        raise PayloadError(f"payload codec {codec_name!r}: what it decoded is not UTF-8") from None
+    try:
+        _, end = _SCAN(text, 0)
+    except (ValueError, RecursionError):
+        end = -1
+    if end != len(text):
+        raise PayloadError(f"payload codec {codec_name!r}: what it decoded is not one JSON value")
+    return text
+
+
+def _in_place(found: re.Match[str], text: str, *, is_error: bool) -> str:
+    """What takes the place of an envelope with this value. That of an error has its message and data as an object."""
+    if found["error"] is None:
+        return text
+    is_whole = is_error and text.startswith("{") and [name for name, _ in _members(text)] == ['"message"', '"data"']
+    return text[1:-1] if is_whole else found["error"] + text
 
 
 def _context(codec_name: str, of: str, place: _Place) -> PayloadContext:
@@ -278,17 +326,19 @@ def _context(codec_name: str, of: str, place: _Place) -> PayloadContext:
     return PayloadContext(cast("PayloadKind", kind), name)
 
 
-def _wrap(codec: PayloadCodec, text: str, context: PayloadContext) -> str:
+def _wrap(codec: PayloadCodec | None, text: str, context: PayloadContext) -> str:
     """The envelope of this JSON text, or the text itself if the codec leaves it as it is."""
     if text == "null":
         return text  # says nothing that the row does not say, and most tasks return it
     data = text.encode()
-    encoded = _called(codec, "encode", lambda codec: codec.encode(data, context))
-    name = codec.name
-    if encoded is None:
-        if MARK not in text:
-            return text
-        name, encoded = PLAIN, data
+    if codec is not None:
+        encoded = _called(codec, "encode", lambda codec: codec.encode(data, context))
+        if encoded is not None:
+            return _envelope(codec.name, encoded, context)
+    return _envelope(PLAIN, data, context) if MARK in text else text
+
+
+def _envelope(name: str, encoded: bytes, context: PayloadContext) -> str:
     of = context.kind if context.kind == "argument" else f"{context.kind}:{context.name}"
     return f'{{{MARK}:"{name}","of":{_dumped(of)},"data":"{base64.b64encode(encoded).decode()}"}}'
 

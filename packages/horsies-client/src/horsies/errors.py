@@ -151,6 +151,15 @@ BUILT_IN_CODES: Final[dict[str, BuiltInCode]] = {code.value: code for family in 
 class HorsiesError(Exception):
     """Base of every exception that horsies raises."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own calls the class again with the message alone, which other constructors do not take.
+        return _restored, (type(self), self.args), self.__getstate__()
+
+
+def _restored(cls: type[HorsiesError], args: tuple[object, ...]) -> HorsiesError:
+    """An exception that was pickled or copied, without a call of its constructor. Its attributes follow."""
+    return cls.__new__(cls, *args)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -235,6 +244,9 @@ class TaskSendError(HorsiesError):
         self.retryable = retryable
         self.task_ids = tuple(task_ids)
         self._resend = resend
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_resend": None}  # it has the app and its connections, which cannot travel
 
     @property
     def task_id(self) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from horsies._checks import Checks
 from horsies._text import short
-from horsies.envelopes import Envelopes
+from horsies.envelopes import Envelopes, has_mark
 from horsies.errors import ConfigurationError, SendErrorCode, TaskSendError
 from horsies.groups import plain
 from horsies.ids import new_id, new_ids
@@ -122,9 +122,12 @@ class Plan:
             groups=groups,
             unique_key=unique_key,
         )
-        return made if self.payload_codec is None else self._encoded(made, self.payload_codec)
+        codec = self.payload_codec
+        if codec is None and not has_mark(made.kwargs) and not has_mark(made.args):
+            return made
+        return self._encoded(made, codec)
 
-    def _encoded(self, tasks: "NewTasks", codec: PayloadCodec) -> "NewTasks":
+    def _encoded(self, tasks: "NewTasks", codec: PayloadCodec | None) -> "NewTasks":
         """The same tasks with encoded arguments. The fingerprints are those of the plain ones: an encryption gives
         equal calls different texts."""
         envelopes = Envelopes(codec)
@@ -134,8 +137,11 @@ class Plan:
         except PayloadError as error:
             why = f"task {self.task_name!r}: its arguments cannot be stored: {error}"
             raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error
+        others = tasks.shas
+        if codec is None:
+            others = [self.older_sha(*call) for call in zip(tasks.args, tasks.kwargs, strict=True)]
         return tasks._replace(
-            args=[args for args, _ in calls], kwargs=[kwargs for _, kwargs in calls], shas=shas, plain_shas=tasks.shas
+            args=[args for args, _ in calls], kwargs=[kwargs for _, kwargs in calls], shas=shas, other_shas=others
         )
 
     def older_sha(self, args: str | None, kwargs: str | None) -> str:
@@ -163,8 +169,9 @@ class NewTasks(NamedTuple):
     """The group of each; None when no task has one."""
     unique_key: str | None = None
     """Of the only task."""
-    plain_shas: list[str] | None = None
-    """With a payload codec: the fingerprints that apps without one give the same calls."""
+    other_shas: list[str] | None = None
+    """Of calls in envelopes: the fingerprints that apps without their payload codec give the same calls, or, without
+    one, older releases."""
 
 
 def fingerprint(codec: PayloadCodec | None, sha: str) -> str:

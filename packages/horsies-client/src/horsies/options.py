@@ -236,7 +236,8 @@ def check_delay(checks: Checks, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, timedelta):
-        checks.add("delay", f"is a {type(value).__name__}", "give a timedelta")
+        fix = "give a moment as eta=" if isinstance(value, datetime) else "give a timedelta"
+        checks.add("delay", f"is a {type(value).__name__}", fix)
     elif not timedelta(0) <= value <= MAX_DELAY:
         checks.add("delay", f"{_told(value)} is not between 0 and ten years", "give a timedelta in that range")
 

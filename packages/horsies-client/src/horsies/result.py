@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
 from horsies.errors import BUILT_IN_CODES, BuiltInCode, HorsiesError
@@ -76,7 +77,13 @@ class TaskFailed(HorsiesError):
         super().__init__(f"{error.error_code}: {error.message}" if error.message else str(error.error_code))
 
 
-_UNSET: Final = object()
+class _Unset(Enum):
+    """The value of an err. A member of an enum is the same object again in a copy, and in another process."""
+
+    UNSET = "unset"
+
+
+_UNSET: Final = _Unset.UNSET
 
 
 class TaskResult(Generic[T_co, E_co]):

@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from horsies._checks import Checks, shown
 from horsies.codec import DecodeError, EncodeError
-from horsies.envelopes import MARK
 from horsies.errors import ConfigurationError, Problem, TaskSendError
 from horsies.groups import GroupError
 from horsies.ids import derived_id, new_id
@@ -21,7 +20,7 @@ from horsies.new_tasks import NewTasks, checked_plan
 from horsies.options import SendOptions
 from horsies.payload_codec import PayloadError
 from horsies.schedule import Cron, TaskSchedule
-from horsies.stored_schedule import plain_kwargs, storable
+from horsies.stored_schedule import has_encoded, plain_kwargs, storable, stored_kwargs
 from horsies.workflow.defined import workflows_of
 from horsies.workflow.spec import WorkflowSpec
 
@@ -116,12 +115,7 @@ def checked_kwargs(app: "AppRuntime", schedule: TaskSchedule) -> str:
     checks = Checks(f"TaskSchedule({schedule.name!r})")
     _check_time(checks, schedule, cron_problem)
     checks.finish()
-    try:
-        _, stored = app.envelopes.wrap_call(None, plain_kwargs(schedule), schedule.target)
-    except PayloadError as error:
-        checks.add("kwargs", f"cannot be stored: {error}", "see the payload_codec of this app")
-        raise ConfigurationError(checks.problems, subject="schedule") from error
-    return stored or "{}"
+    return stored_kwargs(schedule, app.envelopes)
 
 
 def _by_name(app: "AppRuntime", schedule: TaskSchedule, checks: Checks) -> TaskSchedule:
@@ -160,14 +154,12 @@ def _is_known(app: "AppRuntime", schedule: TaskSchedule) -> bool:
 def _without_envelopes(app: "AppRuntime", schedule: TaskSchedule, *, is_known: bool) -> TaskSchedule:
     """A stored schedule that is put again may have its arguments as they are stored. An app that has neither the codec
     nor the task stores them so again. Raises ConfigurationError."""
-    if not any(isinstance(value, dict) for value in schedule.kwargs.values()):
+    if not has_encoded(schedule) or (app.envelopes.codec is None and not is_known):
         return schedule
     try:
         text = plain_kwargs(schedule)
     except ConfigurationError:
         return schedule  # not JSON: the checks tell
-    if MARK not in text or (app.envelopes.codec is None and not is_known):
-        return schedule
     plain = _plain_kwargs(app, schedule, text)
     return schedule if plain == text else replace(schedule, kwargs=json.loads(plain))
 
@@ -187,7 +179,7 @@ def _settle_json(
 ) -> ScheduledTask:
     """The same for arguments that are JSON already: of a stored schedule, or of the command line."""
     try:
-        return settle_schedule(app, decoded(app, schedule, plain_kwargs(schedule)), cron_problem)
+        return settle_schedule(app, decoded(app, schedule, stored_kwargs(schedule)), cron_problem)
     except ConfigurationError:
         raise error from None
 

@@ -10,7 +10,9 @@ from datetime import time, timedelta
 from typing import Any, Final, cast
 
 from horsies._checks import Checks, shown
+from horsies.envelopes import PLAIN_ENVELOPES, Envelopes, is_encoded
 from horsies.errors import ConfigurationError
+from horsies.payload_codec import PayloadError
 from horsies.schedule import Cron, Daily, Hourly, Interval, Monthly, Pattern, TaskSchedule, Weekly
 
 _KINDS: Final[Mapping[str, type[Any]]] = {
@@ -66,6 +68,25 @@ def plain_kwargs(schedule: TaskSchedule) -> str:
         )  # fmt: skip
     checks.finish()
     return storable(schedule, text)
+
+
+def stored_kwargs(schedule: TaskSchedule, envelopes: Envelopes = PLAIN_ENVELOPES) -> str:
+    """The arguments of a schedule whose target is not known here; raises ConfigurationError. Those that another app has
+    encoded stay as they are."""
+    text = plain_kwargs(schedule)
+    if has_encoded(schedule):
+        return text
+    try:
+        return envelopes.wrap_call(None, text, schedule.target)[1] or "{}"
+    except PayloadError as error:
+        checks = Checks(f"TaskSchedule({schedule.name!r})")
+        checks.add("kwargs", f"cannot be stored: {error}", "see the payload_codec of this app")
+        raise ConfigurationError(checks.problems, subject="schedule") from error
+
+
+def has_encoded(schedule: TaskSchedule) -> bool:
+    """Whether an argument has the form in which a payload codec stores it."""
+    return any(is_encoded(value) for value in schedule.kwargs.values())
 
 
 def storable(schedule: TaskSchedule, text: str) -> str:

@@ -145,11 +145,11 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
     def _changed(self, **changes: Any) -> "Sender[P, T]":
         return Sender(self._app, self._definition, changed(self._options, **changes))
 
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+    def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """Enqueue one call. Raises `TaskSendError`; where that is `.retryable`, its `.retry()` is safe."""
         return self._send_one("send", self._current_plan(), args, kwargs).send()
 
-    async def send_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
+    async def send_async(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[T]:
         """See `send`."""
         return await self._send_one("send", self._current_plan(), args, kwargs).send_async()
 
@@ -164,7 +164,7 @@ class Sender(WithOptions["Sender[P, T]"], Generic[P, T]):
         """See `schedule`."""
         return await self._send_one("schedule", self._plan_for(_later(self._options, when)), args, kwargs).send_async()
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]:
         """The arguments of one call, type-checked, for `send_many`, `app.send_many` and `app.batch`."""
         return TaskCall(args, kwargs, self._definition.name, self._options)
 
@@ -310,14 +310,14 @@ class Registered(Sender[P, T]):
 class TaskFunction(Registered[P, T]):
     """A registered task. Calling it runs the function itself in this process, for unit tests."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         return cast("TaskResult[T, TaskError]", self._definition.fn(*args, **kwargs))
 
 
 class AsyncTaskFunction(Registered[P, T]):
     """A registered `async def` task. Awaiting a call runs the function itself in this process, for unit tests."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, TaskResult[T, TaskError]]:
         return cast("Coroutine[Any, Any, TaskResult[T, TaskError]]", self._definition.fn(*args, **kwargs))
 
 

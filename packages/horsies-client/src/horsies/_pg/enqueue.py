@@ -183,8 +183,8 @@ def _shared_values(tasks: NewTasks) -> tuple[Any, ...]:
 def require_same(tasks: NewTasks, at: int, found: object) -> None:
     """Raise unless `found`, the fingerprint of the row that has the id, is that of this task."""
     task_id = tasks.ids[at]
-    if tasks.plain_shas is not None:
-        other = tasks.plain_shas[at]
+    if tasks.other_shas is not None:
+        other = tasks.other_shas[at]
     else:
         other = tasks.plan.older_sha(tasks.args[at], tasks.kwargs[at])
     if found not in (tasks.shas[at], other):

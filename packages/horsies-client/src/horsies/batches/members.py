@@ -92,11 +92,10 @@ class Members:
                 f"has more than {MAX_BYTES:,} bytes of arguments up to member {at}, which is the limit: store large "
                 "data elsewhere and send its address, or start several batches"
             )
-        if self._app.config.payload_codec is not None:
-            try:
-                args, kwargs = self._app.envelopes.wrap_call(args, kwargs, kind.plan.task_name)
-            except HorsiesError as error:
-                raise self._invalid(f"member {at}: {error}") from error
+        try:
+            args, kwargs = self._app.envelopes.wrap_call(args, kwargs, kind.plan.task_name)
+        except HorsiesError as error:
+            raise self._invalid(f"member {at}: {error}") from error
         row = [f'"node_id":"member-{at}"', kind.row]
         if args is not None:
             row.append(f'"args":{_dumped(args)}')

@@ -104,9 +104,15 @@ def _text_fault(text: str, path: Path, what: str) -> Fault | None:
 
 
 def _number_fault(value: object, path: Path) -> Fault | None:
-    if not isinstance(value, float | Decimal) or math.isfinite(value):
+    if isinstance(value, Decimal):  # math cannot take a signalling NaN
+        is_finite, is_nan = value.is_finite(), value.is_nan()
+    elif isinstance(value, float):
+        is_finite, is_nan = math.isfinite(value), math.isnan(value)
+    else:
         return None
-    name = "NaN" if math.isnan(value) else "Infinity"
+    if is_finite:
+        return None
+    name = "NaN" if is_nan else "Infinity"
     return Fault(path, Reason(name.upper()), f"{name} has no JSON form; send None or a text instead")
 
 

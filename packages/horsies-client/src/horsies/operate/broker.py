@@ -127,9 +127,9 @@ class PostgresBroker:
     def schedules(self) -> "ScheduleControl":
         """The same for schedules: those that are made at run time, and the state of all."""
         from horsies.operate.schedule_control import ScheduleControl
-        from horsies.stored_schedule import plain_kwargs
+        from horsies.stored_schedule import stored_kwargs
 
-        return ScheduleControl(self._session, self._encode_schedule or plain_kwargs, self._envelopes)
+        return ScheduleControl(self._session, self._encode_schedule or stored_kwargs, self._envelopes)
 
     @property
     def policies(self) -> "PolicyControl":

@@ -147,8 +147,6 @@ def _stored(app: Horsies, outcome: "Outcome", job: "Job") -> "Outcome":
     """The outcome as the child sends it: with a payload codec, its value or error is encoded."""
     from horsies_worker.child.outcome import in_envelopes
 
-    if app.envelopes.codec is None:
-        return outcome
     return _sendable(in_envelopes(outcome, app.envelopes, job.task_name))
 
 

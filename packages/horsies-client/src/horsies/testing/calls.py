@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from horsies.envelopes import PLAIN_ENVELOPES, Envelopes
+from horsies.envelopes import Envelopes
 from horsies.testing.differing import equal, where_they_differ
 from horsies.testing.records import told
 
@@ -30,12 +30,13 @@ def read_call(
     definition: "TaskDefinition | None",
     args: str | None,
     kwargs: str | None,
-    envelopes: Envelopes = PLAIN_ENVELOPES,
+    envelopes: Envelopes | None = None,
     *,
     task_name: str = "",
 ) -> Call:
-    """Decode a stored call. Without a definition its values are plain JSON data."""
-    args, kwargs = envelopes.unwrap_call(args, kwargs, task_name)
+    """Decode a call. Without a definition its values are plain JSON data. `envelopes`: of a call as a row has it."""
+    if envelopes is not None:
+        args, kwargs = envelopes.unwrap_call(args, kwargs, task_name)
     stored: dict[str, Any] = json.loads(kwargs) if kwargs else {}
     if definition is None:
         positional = tuple(json.loads(args)) if args else ()

@@ -142,7 +142,7 @@ def _is_cancelled(node: InlineNode) -> bool:
 def items_of(run: InlineRun, node: InlineNode, envelopes: Envelopes) -> list[Any] | None:
     """The list that a map goes through; None when the value is none. Raises PayloadError."""
     text = _value(run, node.sources["*"])
-    if envelopes.codec is not None and text.startswith(f"{{{MARK}"):
+    if text.startswith(f"{{{MARK}"):
         items = envelopes.rewrap_items(text)
         return None if items is None else [json.loads(item) for item in items]
     value: Any = json.loads(text)

@@ -89,11 +89,11 @@ class OneTask(Generic[P, T]):
         self._group = group
         self._snoozes = snoozes
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it."""
         return off_the_loop(partial(self._run, args, kwargs))
 
-    async def run_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
+    async def run_async(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskResult[T, TaskError]:
         """Run it without blocking the event loop."""
         return await in_thread(partial(self._run, args, kwargs))
 
@@ -102,13 +102,15 @@ class OneTask(Generic[P, T]):
         call = definition.codec.encode_call(args, kwargs, limits=app.payload_limits)
         made = plan(app.config, definition.name, definition, SendOptions(group=self._group))
         metadata = encode({**made.default_metadata, **self._metadata})
-        read = read_call(definition, call.args_json, call.kwargs_json)
+        new = made.tasks([call])
+        args_json, kwargs_json = new.args[0], new.kwargs[0]
+        read = read_call(definition, args_json, kwargs_json, app.envelopes, task_name=definition.name)
         sent = SentTask(
-            id=made.tasks([call]).ids[0], task_name=definition.name, args=read.args, kwargs=read.kwargs,
+            id=new.ids[0], task_name=definition.name, args=read.args, kwargs=read.kwargs,
             arguments=read.arguments, queue_name=made.queue_name, priority=made.priority, delay=None, eta=None,
             good_until=None, unique_key=None, metadata=decode(metadata), group=made.group_of(args, kwargs),
         )  # fmt: skip
-        row = TaskRow(sent, definition, call.args_json, call.kwargs_json, made.task_options, made.max_retries, metadata)
+        row = TaskRow(sent, definition, args_json, kwargs_json, made.task_options, made.max_retries, metadata)
         with _sends_refused(app):
             run_row(app, row, first_attempt=self._attempt, snoozes=self._snoozes, only_one=True)
         return cast("TaskResult[T, TaskError]", sent.result)

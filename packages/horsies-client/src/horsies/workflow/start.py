@@ -78,9 +78,8 @@ def _node(
     if wired.meta_parameter:
         sources[wired.meta_parameter] = {"meta": True}
     args, kwargs = (wired.call.args_json, wired.call.kwargs_json) if wired.call else (None, None)
-    if envelopes.codec is not None:
-        # a compensation takes the arguments of its node
-        args, kwargs = envelopes.wrap_call(args, kwargs, node.title, "shared_argument" if wired.undo else "argument")
+    # a compensation takes the arguments of its node
+    args, kwargs = envelopes.wrap_call(args, kwargs, node.title, "shared_argument" if wired.undo else "argument")
     made: dict[str, Any] = {
         "node_id": wired.node_id,
         "task_name": node.title,
@@ -157,7 +156,7 @@ def _undo(wired: Wired, envelopes: Envelopes) -> dict[str, Any]:
     """The compensation of a node. Among it are defaults of the node's task, which may be as secret as arguments."""
     assert wired.undo is not None
     data = dict(wired.undo.data())
-    if envelopes.codec is not None and data.get("defaults"):
+    if data.get("defaults"):
         name = wired.node.title
         _, defaults = envelopes.wrap_call(None, _dumped(data["defaults"]), name, "shared_argument")
         data["defaults"] = json.loads(defaults or "{}")
@@ -312,7 +311,8 @@ class Start(RunStart[WorkflowHandle[T]]):
         return (_dumped(run),), sha
 
     def _stored_graph(self) -> dict[str, Any]:
-        """The graph with encoded arguments. `self.graph` is plain: the fingerprint of a start is that of its values."""
+        """The graph with encoded arguments. `self.graph` is that of an app without a codec: the fingerprint of a start
+        is that of its values."""
         if self.app.config.payload_codec is None:
             return self.graph
         try:

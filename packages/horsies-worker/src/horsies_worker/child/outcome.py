@@ -103,8 +103,8 @@ def snoozed_outcome(error: Snooze) -> Outcome:
 
 
 def in_envelopes(outcome: "Outcome", envelopes: Envelopes, task: str) -> "Outcome":
-    """The outcome as it is stored: its value or error is encoded by the app's payload codec. When that fails, an error
-    that says so takes its place: what could not be encoded must not be stored plain."""
+    """The outcome as it is stored: its value or error is encoded by the app's payload codec, if it has one. When that
+    fails, an error that says so takes its place: what could not be encoded must not be stored plain."""
     if outcome.is_plain:
         return outcome
     try:
@@ -120,6 +120,8 @@ def in_envelopes(outcome: "Outcome", envelopes: Envelopes, task: str) -> "Outcom
             code = outcome.error_code or code
             text = encode_error(TaskError(code, message))
         return replace(outcome, kind=kind, result=text, error_code=code, error_message=message)
+    if result is outcome.result and message is outcome.error_message:
+        return outcome
     return replace(outcome, result=result, error_message=message)
 
 

@@ -82,17 +82,15 @@ class Reports:
                     extra=about(context.task_id, context.task_name, context.attempt),
                 )  # fmt: skip
             outcome = unless_completed(outcome, context.completion)
-        if self._envelopes.codec is not None:
-            outcome = in_envelopes(outcome, self._envelopes, context.task_name)
+        outcome = in_envelopes(outcome, self._envelopes, context.task_name)
         self.send(_result_frame(seq, outcome, started, finished, duration, rss_kb))
 
     def members(self, call: Job, seq: int, outcomes: Sequence[Outcome], started: float, finished: float) -> None:
         """Report every member of this call. The parent takes the call for ended when it has all of them."""
         rss_kb, size = self._meters.resident_kb(), 0
         pieces: list[bytes] = []
-        has_codec = self._envelopes.codec is not None
         for at, one in enumerate(outcomes, 1):
-            stored = in_envelopes(one, self._envelopes, call.task_name) if has_codec else one
+            stored = in_envelopes(one, self._envelopes, call.task_name)
             pieces.append(_result_frame(seq + at, stored, started, finished, finished - started, rss_kb))
             size += len(pieces[-1])
             if size >= _PIECE_BYTES or at == len(outcomes):

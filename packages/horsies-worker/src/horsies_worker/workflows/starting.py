@@ -125,12 +125,15 @@ class Starter:
             following = {child["child_id"]: Work(whole=True)} if is_open else {self._id: Work(whole=True)}
             self.following |= following
             return "launched"
-        child_id = new_id()
-        name = f"launch_{node.kind}"
         # for a map, its items; for a workflow, no reason to be paused along with this run
-        third = await self._items(node.index) if node.kind == "map" else None
+        third = await self._items(node.index) if node.kind == "map" and self._envelopes.codec is not None else None
         if isinstance(third, TaskError):
             return third
+        return await self._inserted(node, third)
+
+    async def _inserted(self, node: ReadyNode, third: str | None) -> str | TaskError:
+        child_id = new_id()
+        name = f"launch_{node.kind}"
         values = (node.index, child_id, third)
         try:
             if self._careful:
@@ -150,14 +153,21 @@ class Starter:
             case "no width":
                 return cannot("its row has no pattern for the items, or the pattern has no max_width")
             case "not a list":
-                return not_a_list()
+                return not_a_list() if third is not None else await self._in_envelope(node)
             case what:
                 self.following[child_id] = Work(ready=True)
                 return what
 
+    async def _in_envelope(self, node: ReadyNode) -> str | TaskError:
+        """A list that the database does not recognise, because one of its items looks like an envelope."""
+        items = await self._items(node.index)
+        if items is None:
+            return not_a_list()
+        return items if isinstance(items, TaskError) else await self._inserted(node, items)
+
     async def _items(self, index: int) -> str | TaskError | None:
-        """The items of a map whose list the app's payload codec has encoded; None: the database finds them."""
-        rows = await self._fetch("encoded_list", index) if self._envelopes.codec is not None else []
+        """The items of a map whose list is in an envelope; None: the database finds them."""
+        rows = await self._fetch("encoded_list", index)
         try:
             items = [self._envelopes.rewrap_items(row["value"]) for row in rows]
         except PayloadError as error:

@@ -18,9 +18,10 @@ def with_failed_compensation(
 ) -> str | None:
     """The error of a run that has undone what it could: the original one, with the compensation that failed in its
     data. The failure of an earlier try, which a retry continued, is taken out."""
-    original = _without_failed(stored_error(error, envelopes))
+    stored = stored_error(error, envelopes)
+    original = _without_failed(stored)
     if facts["failed"] is None:
-        return error if original is None else _kept(original, error, envelopes)
+        return error if original is None or original is stored else _kept(original, error, envelopes)
     original = original or TaskError(OutcomeCode.WORKFLOW_FAILED, "the workflow failed")
     cause = stored_error(facts["error"], envelopes)
     failed = {
