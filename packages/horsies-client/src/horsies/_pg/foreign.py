@@ -93,6 +93,7 @@ def _on_sqlalchemy(connection: Any, shape: Shape, sql: str, *values: Any) -> Row
     # directly to the driver: SQLAlchemy would guess parameter types, such as a datetime without time zone
     if connection.dialect.name != "postgresql":
         raise UsageError(f"connection= needs PostgreSQL, this SQLAlchemy connection speaks {connection.dialect.name}")
+    _refuse_pipeline(connection)
     style = connection.dialect.paramstyle
     if style == "numeric_dollar":
         result = connection.exec_driver_sql(sql, values)
@@ -106,11 +107,21 @@ def _on_sqlalchemy(connection: Any, shape: Shape, sql: str, *values: Any) -> Row
     return shape(columns, result.fetchall())
 
 
+def _refuse_pipeline(connection: Any) -> None:
+    """SQLAlchemy takes every answer in psycopg's pipeline mode for one without rows, and gives the cursor back."""
+    driver = connection.connection.driver_connection
+    if getattr(getattr(driver, "info", None), "pipeline_status", 0):
+        raise UsageError(
+            "connection=: this SQLAlchemy connection is in psycopg's pipeline mode, in which SQLAlchemy reads no rows: "
+            "leave the pipeline() block first, or give the psycopg connection itself"
+        )
+
+
 def _psycopg(connection: Any, shape: Shape) -> Foreign:
     def execute(sql: str, *values: Any) -> Rows:
         with _psycopg_cursor(connection) as cursor:
             cursor.execute(*_for_psycopg(cursor, sql, values))
-            return [] if cursor.description is None else shape(cursor.description, cursor.fetchall())
+            return _fetched(cursor, shape)
 
     return Foreign("psycopg", execute=execute)
 
@@ -119,7 +130,15 @@ def _psycopg_async(connection: Any, shape: Shape) -> Foreign:
     async def execute(sql: str, *values: Any) -> Rows:
         async with _psycopg_cursor(connection) as cursor:
             await cursor.execute(*_for_psycopg(cursor, sql, values))
-            return [] if cursor.description is None else shape(cursor.description, await cursor.fetchall())
+            if _is_without_rows(cursor):
+                return []
+            try:
+                rows = await cursor.fetchall()
+            except Exception:
+                if _is_without_rows(cursor):
+                    return []
+                raise
+            return shape(cursor.description, rows)
 
     return Foreign("psycopg", execute_async=execute)
 
@@ -153,9 +172,27 @@ def _on_cursor(cursor: Callable[[], Any], shape: Shape) -> Execute:
     def execute(sql: str, *values: Any) -> Rows:
         with cursor() as opened:
             opened.execute(*_pyformat(sql, values))
-            return [] if opened.description is None else shape(opened.description, opened.fetchall())
+            return _fetched(opened, shape)
 
     return execute
+
+
+def _fetched(cursor: Any, shape: Shape) -> Rows:
+    if _is_without_rows(cursor):
+        return []
+    try:
+        rows = cursor.fetchall()
+    except Exception:
+        if _is_without_rows(cursor):
+            return []
+        raise
+    return shape(cursor.description, rows)
+
+
+def _is_without_rows(cursor: Any) -> bool:
+    """The server has answered, and the statement returns no rows. In psycopg's pipeline mode the answer may arrive only
+    with a fetch, and a cursor without an answer has no description either."""
+    return cursor.description is None and cursor.statusmessage is not None
 
 
 # -- spellings -----------------------------------------------------------------------------------
