@@ -4,7 +4,8 @@ the same for all of them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -104,6 +105,35 @@ def asyncpg_pooled(url: str) -> Iterator[Road]:
         finally:
             runner.run(pool.release(connection))
             runner.run(pool.close())
+
+
+Codec = tuple[str, Callable[[Any], Any], Callable[[Any], Any]]
+JSON_CODECS: Final[Sequence[Codec]] = (("json", json.dumps, json.loads), ("jsonb", json.dumps, json.loads))
+
+
+class OwnTime:
+    """A value of a library for times, whose codec takes no other."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+TIME_CODECS: Final[Sequence[Codec]] = tuple(
+    (name, lambda own: own.text, OwnTime) for name in ("timestamptz", "timestamp", "interval")
+)
+
+
+async def _set_codecs(connection: Any, codecs: Iterable[Codec]) -> None:
+    for name, encoder, decoder in codecs:
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=encoder, decoder=decoder)
+
+
+@contextmanager
+def asyncpg_codecs(url: str, codecs: Iterable[Codec]) -> Iterator[Road]:
+    with asyncpg_connection(url) as road:
+        assert road.runner is not None
+        road.runner.run(_set_codecs(road.connection, codecs))
+        yield road
 
 
 class NamedRecord(asyncpg.Record):
@@ -289,6 +319,19 @@ def sqlalchemy_async_scoped_session(url: str, driver: str) -> Iterator[Road]:
 
 
 @contextmanager
+def sqlalchemy_codecs(url: str, codecs: Iterable[Codec]) -> Iterator[Road]:
+    with sqlalchemy_async_connection(url, "asyncpg") as road:
+        assert road.runner is not None
+
+        async def set_codecs() -> None:
+            fairy = await road.connection.get_raw_connection()
+            await _set_codecs(fairy.driver_connection, codecs)
+
+        road.runner.run(set_codecs())
+        yield road
+
+
+@contextmanager
 def sqlalchemy_async_connection(url: str, driver: str) -> Iterator[Road]:
     with _async_engine(url, driver) as (runner, engine):
         connection = sqlalchemy_async.AsyncConnection(engine)
@@ -381,6 +424,8 @@ ROADS: Final[Mapping[str, Opener]] = {
     "asyncpg, pooled": asyncpg_pooled,
     "asyncpg, record_class": partial(asyncpg_connection, record_class=NamedRecord),
     "asyncpg, no statement cache": partial(asyncpg_connection, statement_cache_size=0),
+    "asyncpg, codecs for JSON": partial(asyncpg_codecs, codecs=JSON_CODECS),
+    "asyncpg, codecs for times": partial(asyncpg_codecs, codecs=TIME_CODECS),
     "psycopg": psycopg_sync,
     "psycopg, dict_row": partial(psycopg_sync, row_factory=psycopg.rows.dict_row),
     "psycopg, ClientCursor": partial(psycopg_sync, cursor_factory=psycopg.ClientCursor),
@@ -405,6 +450,7 @@ ROADS: Final[Mapping[str, Opener]] = {
     "AsyncSession on psycopg": partial(sqlalchemy_async_session, driver="psycopg"),
     "async_scoped_session on asyncpg": partial(sqlalchemy_async_scoped_session, driver="asyncpg"),
     "AsyncConnection on asyncpg": partial(sqlalchemy_async_connection, driver="asyncpg"),
+    "AsyncConnection on asyncpg, codecs": partial(sqlalchemy_codecs, codecs=(*JSON_CODECS, *TIME_CODECS)),
     "AsyncConnection on psycopg": partial(sqlalchemy_async_connection, driver="psycopg"),
     "Django": django_road,
     "Django, by alias": partial(django_road, by_alias=True),
