@@ -31,6 +31,7 @@ from horsies import (
     TaskResult,
     TaskSendError,
     UsageError,
+    wait_for_signal,
 )
 from tests.support import postgres
 from tests.support.postgres import Database
@@ -281,6 +282,30 @@ def test_a_refusing_database_is_told_without_the_payload(empty_db: Database) -> 
                 caught.value.retry()
 
 
+def test_every_verb_gets_its_answer_and_leaves_the_transaction_to_the_caller(
+    db: Database, app: Horsies, send_receipt: Receipt, road: Road
+) -> None:
+    """Answers that other tests do not read: of keys that outlive their task, of several kinds, of workflows."""
+    go = wait_for_signal("go", bool)
+    run = app.workflow("approved", [send_receipt.node()(1), go])
+    mine = send_receipt.with_options(connection=road.connection, metadata={"tenant": "acme"})
+    bounced = mine.with_options(unique_key="k", debounce=timedelta(seconds=30))
+    road.begin()
+    held, again = (road.call(bounced, "send", order) for order in (1, 2))
+    assert (again.task_id, again.is_duplicate) == (held.task_id, True)
+    calls = [send_receipt.with_options(unique_key="k").call(3), send_receipt.with_options(priority=3).call(4)]
+    duplicate, other = road.call(app, "send_many", calls, connection=road.connection)
+    assert (duplicate.task_id, other.is_duplicate) == (held.task_id, False)
+    kept = road.call(mine.with_options(keep_for=timedelta(days=1)), "send", 5)
+    assert not kept.is_duplicate
+    started = road.call(run, "start", connection=road.connection, metadata={"tenant": "acme"})
+    assert road.call(run, "start", connection=road.connection, workflow_id=started.workflow_id) == started
+    assert road.call(started, "signal", go, True, connection=road.connection).delivered
+    road.call(app, "batch", [send_receipt.call(6)], connection=road.connection)
+    road.rollback()
+    assert ids(db) == []
+
+
 # -- the finer points ----------------------------------------------------------------------------
 
 
@@ -404,6 +429,30 @@ def test_what_is_no_connection_to_postgresql_is_refused(db: Database, send_recei
         if "SQLAlchemy" not in told:  # a synchronous one is the wrong twin first of all
             with pytest.raises(UsageError, match=f"connection= {told}"):
                 asyncio.run(mine.send_async(1))
+    assert ids(db) == []
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["psycopg", "psycopg async"])
+def test_sqlalchemy_in_pipeline_mode_is_refused_before_anything_is_written(
+    db: Database, send_receipt: Receipt, is_async: bool
+) -> None:
+    with ROADS["AsyncConnection on psycopg" if is_async else "Connection on psycopg"](db.url) as road:
+        mine = send_receipt.with_options(connection=road.connection, unique_key="k")
+        told = "is in psycopg's pipeline mode"
+        if road.runner is None:
+            with road.connection.connection.driver_connection.pipeline(), pytest.raises(UsageError, match=told):
+                mine.send(1)
+        else:
+
+            async def in_pipeline() -> None:
+                fairy = await road.connection.get_raw_connection()
+                async with fairy.driver_connection.pipeline():
+                    with pytest.raises(UsageError, match=told):
+                        await mine.send_async(1)
+
+            road.runner.run(in_pipeline())
+        road.call(mine, "send", 1)  # the block has ended
+        road.rollback()
     assert ids(db) == []
 
 

@@ -221,7 +221,9 @@ async def test_producers_notify_a_worker_that_sleeps_and_none_that_is_awake(db: 
         other.heard.clear()
         await worker.wait()
         sent = await send(producer.connection)
+        # both, before what they heard is cleared: the server tells each session when that one's process gets to it
         assert await worker.hears()
+        assert await other.hears()
         assert worker.heard == [sent]
         await worker.set_awake(True)
         worker.heard.clear()

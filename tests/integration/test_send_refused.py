@@ -6,9 +6,10 @@ The tables are the catalogue (FAULTS.md 2.5 and 2.6, by number). What looks dang
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -59,6 +60,24 @@ def looped() -> list[Any]:
     value: list[Any] = []
     value.append(value)
     return value
+
+
+TWICE = datetime(2040, 10, 28, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+"""The clock shows this time twice."""
+
+
+class PutBack(tzinfo):
+    """A zone whose clock is put back by an hour about now: each time is shown twice, and `now` is the first or the
+    second of both."""
+
+    def __init__(self, *, now: int) -> None:
+        self.now = now
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        return timedelta(hours=1 if moment is not None and moment.fold else 2)
+
+    def fromutc(self, moment: datetime) -> datetime:
+        return (moment + timedelta(hours=2 - self.now)).replace(fold=self.now)
 
 
 class Tasks:
@@ -176,6 +195,15 @@ SENDS: dict[str, tuple[Case, str]] = {
     "eta beyond a span": (
         lambda t: t.option(eta=soon(90), good_until=timedelta(seconds=60)), "it would expire without a run",
     ),
+    # in one zone where the clock is put back, the wall clocks of two times say nothing about their order
+    "eta in the second hour, deadline in the first": (
+        lambda t: t.option(eta=TWICE.replace(fold=1), good_until=TWICE.replace(minute=45)),
+        "it would expire without a run",
+    ),
+    "deadline half an hour ago, before the clock was put back": (
+        lambda t: t.option(good_until=(datetime.now(PutBack(now=1)) + timedelta(minutes=30)).replace(fold=0)),
+        "good_until: .* is in the past",
+    ),
     "schedule beyond the task's own deadline": (lambda t: t.brief.schedule_async(60), "it would expire without a run"),
     "many beyond the deadline": (
         lambda t: t.brief.with_options(delay=60).send_many_async([()]), "it would expire without a run",
@@ -240,6 +268,14 @@ async def test_a_bad_send_is_refused_and_writes_nothing(shared_db: Database, nam
         await error.retry_async()
     assert again.value is error
     assert factories.count(shared_db) == 0
+
+
+async def test_a_deadline_after_its_eta_is_good_whatever_the_wall_clock_shows(db: Database) -> None:
+    async with async_app_on(db) as app:
+        await Tasks(app).option(eta=TWICE, good_until=TWICE.replace(minute=15, fold=1))
+        half_past = (datetime.now(PutBack(now=0)) - timedelta(minutes=30)).replace(fold=1)
+        await Tasks(app).option(good_until=half_past)
+    assert factories.count(db) == 2
 
 
 async def test_a_foreign_object_as_connection(shared_db: Database) -> None:

@@ -31,8 +31,9 @@ pytestmark = pytest.mark.shared_database
 HOUR = timedelta(hours=1)
 COUNT = "SELECT count(*) FROM horsies_tasks"
 DRAINED = (
-    "asyncpg", "psycopg, dict_row", "psycopg, RawCursor", "psycopg async, autocommit", "psycopg2, RealDictCursor",
-    "Session on psycopg", "Connection on psycopg2", "AsyncSession on asyncpg", "AsyncConnection on psycopg", "Django",
+    "asyncpg", "asyncpg, codecs for JSON", "psycopg, dict_row", "psycopg, RawCursor", "psycopg, pipeline",
+    "psycopg async, autocommit", "psycopg async, pipeline", "psycopg2, RealDictCursor", "Session on psycopg",
+    "Connection on psycopg2", "AsyncSession on asyncpg", "AsyncConnection on psycopg", "Django", "Django, pipeline",
     "Django, server-side binding",
 )  # fmt: skip
 

@@ -4,9 +4,10 @@ the same for all of them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -21,9 +22,6 @@ import sqlalchemy
 from sqlalchemy.ext import asyncio as sqlalchemy_async
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from horsies.tasks import NamedSender, Sender
-from horsies.workflow.handle import WorkflowHandle
-
 
 @dataclass(frozen=True, slots=True)
 class Road:
@@ -36,9 +34,7 @@ class Road:
     execute: Callable[[str], Any]
     runner: asyncio.Runner | None = None
 
-    def call(
-        self, sender: Sender[Any, Any] | NamedSender | WorkflowHandle[Any], verb: str, *args: Any, **kwargs: Any
-    ) -> Any:
+    def call(self, sender: Any, verb: str, *args: Any, **kwargs: Any) -> Any:
         """`sender.verb(...)` on this connection, or its `_async` twin where the library is asynchronous."""
         if self.runner is None:
             return getattr(sender, verb)(*args, **kwargs)
@@ -111,6 +107,35 @@ def asyncpg_pooled(url: str) -> Iterator[Road]:
             runner.run(pool.close())
 
 
+Codec = tuple[str, Callable[[Any], Any], Callable[[Any], Any]]
+JSON_CODECS: Final[Sequence[Codec]] = (("json", json.dumps, json.loads), ("jsonb", json.dumps, json.loads))
+
+
+class OwnTime:
+    """A value of a library for times, whose codec takes no other."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+TIME_CODECS: Final[Sequence[Codec]] = tuple(
+    (name, lambda own: own.text, OwnTime) for name in ("timestamptz", "timestamp", "interval")
+)
+
+
+async def _set_codecs(connection: Any, codecs: Iterable[Codec]) -> None:
+    for name, encoder, decoder in codecs:
+        await connection.set_type_codec(name, schema="pg_catalog", encoder=encoder, decoder=decoder)
+
+
+@contextmanager
+def asyncpg_codecs(url: str, codecs: Iterable[Codec]) -> Iterator[Road]:
+    with asyncpg_connection(url) as road:
+        assert road.runner is not None
+        road.runner.run(_set_codecs(road.connection, codecs))
+        yield road
+
+
 class NamedRecord(asyncpg.Record):
     def __getattr__(self, name: str) -> Any:
         return self[name]
@@ -133,6 +158,25 @@ def psycopg_async(url: str, **settings: Any) -> Iterator[Road]:
             yield _on_loop(runner, connection, nothing, connection.commit, connection.rollback, connection.execute)
         finally:
             runner.run(connection.close())
+
+
+@contextmanager
+def psycopg_pipeline(url: str) -> Iterator[Road]:
+    """In pipeline mode a statement is sent, and its answer arrives when a later call needs it."""
+    with psycopg_sync(url) as road, road.connection.pipeline():
+        yield road
+
+
+@contextmanager
+def psycopg_async_pipeline(url: str) -> Iterator[Road]:
+    with psycopg_async(url) as road:
+        assert road.runner is not None
+        pipeline = road.connection.pipeline()
+        road.runner.run(pipeline.__aenter__())
+        try:
+            yield road
+        finally:
+            road.runner.run(pipeline.__aexit__(None, None, None))
 
 
 @contextmanager
@@ -275,6 +319,19 @@ def sqlalchemy_async_scoped_session(url: str, driver: str) -> Iterator[Road]:
 
 
 @contextmanager
+def sqlalchemy_codecs(url: str, codecs: Iterable[Codec]) -> Iterator[Road]:
+    with sqlalchemy_async_connection(url, "asyncpg") as road:
+        assert road.runner is not None
+
+        async def set_codecs() -> None:
+            fairy = await road.connection.get_raw_connection()
+            await _set_codecs(fairy.driver_connection, codecs)
+
+        road.runner.run(set_codecs())
+        yield road
+
+
+@contextmanager
 def sqlalchemy_async_connection(url: str, driver: str) -> Iterator[Road]:
     with _async_engine(url, driver) as (runner, engine):
         connection = sqlalchemy_async.AsyncConnection(engine)
@@ -341,20 +398,45 @@ def django_road(url: str, *, by_alias: bool = False, options: Mapping[str, Any] 
         del connections["default"]
 
 
+@contextmanager
+def django_pipeline(url: str) -> Iterator[Road]:
+    with django_road(url) as road:
+        road.connection.ensure_connection()
+
+        def begin() -> None:
+            road.begin()  # Django leaves autocommit, which psycopg allows outside of a pipeline only
+            pipelines.append(road.connection.connection.pipeline())
+            pipelines[-1].__enter__()
+
+        def ended(end: Callable[[], None]) -> Callable[[], None]:
+            def leave() -> None:
+                pipelines.pop().__exit__(None, None, None)
+                end()
+
+            return leave
+
+        pipelines: list[Any] = []
+        yield replace(road, begin=begin, commit=ended(road.commit), rollback=ended(road.rollback))
+
+
 ROADS: Final[Mapping[str, Opener]] = {
     "asyncpg": asyncpg_connection,
     "asyncpg, pooled": asyncpg_pooled,
     "asyncpg, record_class": partial(asyncpg_connection, record_class=NamedRecord),
     "asyncpg, no statement cache": partial(asyncpg_connection, statement_cache_size=0),
+    "asyncpg, codecs for JSON": partial(asyncpg_codecs, codecs=JSON_CODECS),
+    "asyncpg, codecs for times": partial(asyncpg_codecs, codecs=TIME_CODECS),
     "psycopg": psycopg_sync,
     "psycopg, dict_row": partial(psycopg_sync, row_factory=psycopg.rows.dict_row),
     "psycopg, ClientCursor": partial(psycopg_sync, cursor_factory=psycopg.ClientCursor),
     "psycopg, RawCursor": partial(psycopg_sync, cursor_factory=psycopg.RawCursor),
     "psycopg, autocommit": psycopg_autocommit,
+    "psycopg, pipeline": psycopg_pipeline,
     "psycopg async": psycopg_async,
     "psycopg async, dict_row": partial(psycopg_async, row_factory=psycopg.rows.dict_row),
     "psycopg async, AsyncRawCursor": partial(psycopg_async, cursor_factory=psycopg.AsyncRawCursor),
     "psycopg async, autocommit": psycopg_async_autocommit,
+    "psycopg async, pipeline": psycopg_async_pipeline,
     "psycopg2": psycopg2_road,
     "psycopg2, RealDictCursor": partial(psycopg2_road, cursor_factory=psycopg2.extras.RealDictCursor),
     "psycopg2, RealDictConnection": partial(psycopg2_road, connection_factory=psycopg2.extras.RealDictConnection),
@@ -368,8 +450,10 @@ ROADS: Final[Mapping[str, Opener]] = {
     "AsyncSession on psycopg": partial(sqlalchemy_async_session, driver="psycopg"),
     "async_scoped_session on asyncpg": partial(sqlalchemy_async_scoped_session, driver="asyncpg"),
     "AsyncConnection on asyncpg": partial(sqlalchemy_async_connection, driver="asyncpg"),
+    "AsyncConnection on asyncpg, codecs": partial(sqlalchemy_codecs, codecs=(*JSON_CODECS, *TIME_CODECS)),
     "AsyncConnection on psycopg": partial(sqlalchemy_async_connection, driver="psycopg"),
     "Django": django_road,
     "Django, by alias": partial(django_road, by_alias=True),
+    "Django, pipeline": django_pipeline,
     "Django, server-side binding": partial(django_road, options={"server_side_binding": True}),
 }

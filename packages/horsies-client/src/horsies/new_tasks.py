@@ -276,7 +276,10 @@ def _check_order(checks: Checks, start: datetime | timedelta | None, deadline: d
     if start is None or deadline is None:
         return
     now = datetime.now(UTC)
-    starts_at, ends_at = (value if isinstance(value, datetime) else now + value for value in (start, deadline))
+    # in UTC: Python compares the wall clocks of two times that share their tzinfo, also where the clock is put back
+    starts_at, ends_at = (
+        value.astimezone(UTC) if isinstance(value, datetime) else now + value for value in (start, deadline)
+    )
     if starts_at >= ends_at:
         why = f"{deadline} will have passed when the task may start ({start}): it would expire without a run"
         checks.add("good_until", why, "give it a later good_until, or an earlier start")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 from unicodedata import category
 
@@ -228,7 +228,7 @@ def check_good_until(checks: Checks, value: object) -> None:
     else:
         _check_moment(checks, "good_until", value)
         # a task with a deadline in the past would expire at once; the database's clock decides the rest
-        if isinstance(value, datetime) and value.tzinfo is not None and value <= datetime.now(value.tzinfo):
+        if isinstance(value, datetime) and value.tzinfo is not None and value <= datetime.now(UTC):
             checks.add("good_until", f"{value.isoformat()} is in the past", "give a moment in the future")
 
 

@@ -1,13 +1,14 @@
 """Runs statements on the caller's own connection: the task exists if and only if the caller's transaction commits.
 
 A connection is recognised by the module and the name of its class, so no library is imported that the caller has not
-imported. The placeholders `$1` are translated for each library. Cursor and row classes that the caller has set on the
-connection have no effect. The caller commits, rolls back and closes.
+imported. The placeholders `$1` are translated for each library. Cursor classes, row classes and codecs for JSON and
+times that the caller has set on the connection have no effect. The caller commits, rolls back and closes.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import Any, Final
 
@@ -15,7 +16,12 @@ from horsies._pg.enqueue import Execute, ExecuteAsync, Rows
 from horsies.errors import UsageError
 
 _PARAMETER: Final = re.compile(r"\$(\d+)")
+_TIME: Final = re.compile(r"(\$\d+)(::(?:timestamptz|interval))\b")
 Shape = Callable[[Sequence[Any], Rows], Rows]
+
+
+def unshaped(_columns: Sequence[Any], rows: Rows) -> Rows:
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +33,9 @@ class Foreign:
     execute_async: ExecuteAsync | None = None
 
 
-def adapt(connection: Any, shape: Shape = lambda _columns, rows: rows) -> Foreign:
-    """Recognise the caller's connection, or raise an error that lists the supported ones. `shape` gets the DB-API
-    description of the columns and the rows, and makes what `execute` returns; asyncpg's rows know their columns."""
+def adapt(connection: Any, shape: Shape = unshaped) -> Foreign:
+    """Recognise the caller's connection, or raise an error that lists the supported ones. `shape` gets name and type of
+    each column, as a DB-API description has them, and the rows, and makes what `execute` returns."""
     # __class__, not type(): a traced connection or a LocalProxy returns the class of its target
     for cls in connection.__class__.__mro__:
         build = _ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
@@ -62,8 +68,16 @@ def require_async(foreign: Foreign, verb: str) -> ExecuteAsync:
 # -- one per library -----------------------------------------------------------------------------
 
 
-def _asyncpg(connection: Any, _shape: Shape) -> Foreign:
-    return Foreign("asyncpg", execute_async=connection.fetch)
+def _asyncpg(connection: Any, shape: Shape) -> Foreign:
+    async def execute(sql: str, *values: Any) -> Rows:
+        sql, texts = _times_as_text(sql, values)
+        if shape is unshaped:
+            return await connection.fetch(sql, *texts)
+        statement = await connection.prepare(sql)
+        columns = [(column.name, column.type.oid) for column in statement.get_attributes()]
+        return shape(columns, await statement.fetch(*texts))
+
+    return Foreign("asyncpg", execute_async=execute)
 
 
 def _sqlalchemy_session(session: Any, shape: Shape) -> Foreign:
@@ -93,9 +107,10 @@ def _on_sqlalchemy(connection: Any, shape: Shape, sql: str, *values: Any) -> Row
     # directly to the driver: SQLAlchemy would guess parameter types, such as a datetime without time zone
     if connection.dialect.name != "postgresql":
         raise UsageError(f"connection= needs PostgreSQL, this SQLAlchemy connection speaks {connection.dialect.name}")
+    _refuse_pipeline(connection)
     style = connection.dialect.paramstyle
     if style == "numeric_dollar":
-        result = connection.exec_driver_sql(sql, values)
+        result = connection.exec_driver_sql(*_times_as_text(sql, values))  # the driver is asyncpg
     elif style == "pyformat":
         result = connection.exec_driver_sql(*_pyformat(sql, values))
     else:
@@ -106,11 +121,21 @@ def _on_sqlalchemy(connection: Any, shape: Shape, sql: str, *values: Any) -> Row
     return shape(columns, result.fetchall())
 
 
+def _refuse_pipeline(connection: Any) -> None:
+    """SQLAlchemy takes every answer in psycopg's pipeline mode for one without rows, and gives the cursor back."""
+    driver = connection.connection.driver_connection
+    if getattr(getattr(driver, "info", None), "pipeline_status", 0):
+        raise UsageError(
+            "connection=: this SQLAlchemy connection is in psycopg's pipeline mode, in which SQLAlchemy reads no rows: "
+            "leave the pipeline() block first, or give the psycopg connection itself"
+        )
+
+
 def _psycopg(connection: Any, shape: Shape) -> Foreign:
     def execute(sql: str, *values: Any) -> Rows:
         with _psycopg_cursor(connection) as cursor:
             cursor.execute(*_for_psycopg(cursor, sql, values))
-            return [] if cursor.description is None else shape(cursor.description, cursor.fetchall())
+            return _fetched(cursor, shape)
 
     return Foreign("psycopg", execute=execute)
 
@@ -119,7 +144,15 @@ def _psycopg_async(connection: Any, shape: Shape) -> Foreign:
     async def execute(sql: str, *values: Any) -> Rows:
         async with _psycopg_cursor(connection) as cursor:
             await cursor.execute(*_for_psycopg(cursor, sql, values))
-            return [] if cursor.description is None else shape(cursor.description, await cursor.fetchall())
+            if _is_without_rows(cursor):
+                return []
+            try:
+                rows = await cursor.fetchall()
+            except Exception:
+                if _is_without_rows(cursor):
+                    return []
+                raise
+            return shape(cursor.description, rows)
 
     return Foreign("psycopg", execute_async=execute)
 
@@ -153,9 +186,27 @@ def _on_cursor(cursor: Callable[[], Any], shape: Shape) -> Execute:
     def execute(sql: str, *values: Any) -> Rows:
         with cursor() as opened:
             opened.execute(*_pyformat(sql, values))
-            return [] if opened.description is None else shape(opened.description, opened.fetchall())
+            return _fetched(opened, shape)
 
     return execute
+
+
+def _fetched(cursor: Any, shape: Shape) -> Rows:
+    if _is_without_rows(cursor):
+        return []
+    try:
+        rows = cursor.fetchall()
+    except Exception:
+        if _is_without_rows(cursor):
+            return []
+        raise
+    return shape(cursor.description, rows)
+
+
+def _is_without_rows(cursor: Any) -> bool:
+    """The server has answered, and the statement returns no rows. In psycopg's pipeline mode the answer may arrive only
+    with a fetch, and a cursor without an answer has no description either."""
+    return cursor.description is None and cursor.statusmessage is not None
 
 
 # -- spellings -----------------------------------------------------------------------------------
@@ -168,6 +219,23 @@ def _pyformat(sql: str, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
 @cache  # statements are constant and few
 def _pyformat_text(sql: str) -> str:
     return _PARAMETER.sub(r"%(p\1)s", sql.replace("%", "%%"))
+
+
+def _times_as_text(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """The statement and its values for asyncpg, whose encoders take the types of the caller: `set_type_codec` lets an
+    interval be a relativedelta only."""
+    return _times_as_text_sql(sql), tuple(map(_time_as_text, values))
+
+
+@cache
+def _times_as_text_sql(sql: str) -> str:
+    return _TIME.sub(r"\1::text\2", sql)
+
+
+def _time_as_text(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return f"{value.days} days {value.seconds * 1_000_000 + value.microseconds} microseconds"
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _format(sql: str, values: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:

@@ -8,7 +8,7 @@ INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, se
 VALUES ($1::varchar, $2::varchar, $3::varchar, $4::int, $5::text, $6::text, $7::timestamptz,
         coalesce($8::timestamptz, statement_timestamp() + $9::interval),
         coalesce($10::timestamptz, statement_timestamp() + $11::interval), $12::int, $13::text, $14::varchar,
-        $15::jsonb, $16::varchar)
+        $15::text::jsonb, $16::varchar)
 
 -- fragment: insert_rows
 INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, sent_at, enqueued_at, good_until,
@@ -16,7 +16,7 @@ INSERT INTO horsies_tasks (id, task_name, queue_name, priority, args, kwargs, se
 SELECT x.id, $5::varchar, $6::varchar, $7::int, x.args, x.kwargs, $8::timestamptz,
        coalesce($9::timestamptz, statement_timestamp() + $10::interval),
        coalesce($11::timestamptz, statement_timestamp() + $12::interval), $13::int, $14::text, x.enqueue_sha,
-       $15::jsonb, x.group_key
+       $15::text::jsonb, x.group_key
   FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $16::text[])
        AS x (id, args, kwargs, enqueue_sha, group_key)
 
@@ -27,14 +27,14 @@ SELECT x.id, $5::varchar, $6::varchar, $7::int, x.args, x.kwargs, $8::timestampt
 -- commit of its transaction, so that producers could not share an fsync. Not in a transaction of the caller.
 CALL horsies_send_task($1::text, $2::text, $3::text, $4::varchar, $5::varchar, $6::varchar, $7::int, $8::timestamptz,
                        $9::timestamptz, $10::interval, $11::timestamptz, $12::interval, $13::int, $14::text,
-                       $15::jsonb, $16::varchar);
+                       $15::text::jsonb, $16::varchar);
 
 -- name: send_task_batch :none
 -- edge: new -> PENDING
 -- params: ids, args, kwargs, enqueue_shas, task_name, queue_name, priority, sent_at, eta, delay, good_until, ttl, max_retries, task_options, metadata, group_keys
 CALL horsies_send_tasks($1::text[], $2::text[], $3::text[], $4::text[], $5::varchar, $6::varchar, $7::int,
                         $8::timestamptz, $9::timestamptz, $10::interval, $11::timestamptz, $12::interval, $13::int,
-                        $14::text, $15::jsonb, $16::text[]);
+                        $14::text, $15::text::jsonb, $16::text[]);
 
 -- name: insert_fresh_task :value
 -- edge: new -> PENDING
@@ -62,7 +62,7 @@ WITH fresh AS (
     VALUES ($1::varchar, $2::varchar, $3::varchar, $4::int, $5::text, $6::text, $7::timestamptz,
             coalesce($8::timestamptz, statement_timestamp() + $9::interval),
             coalesce($10::timestamptz, statement_timestamp() + $11::interval), $12::int, $13::text, $14::varchar,
-            $15::jsonb, $16::varchar, $17::varchar)
+            $15::text::jsonb, $16::varchar, $17::varchar)
     ON CONFLICT DO NOTHING
     RETURNING id, enqueue_sha
 ), held AS (

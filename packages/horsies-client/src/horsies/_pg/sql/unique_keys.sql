@@ -6,7 +6,7 @@
 -- Inserts the task, or changes the one that waits and holds the key, in one round trip. Revision 0027 has the function.
 SELECT holder_id, holder_sha, outcome FROM horsies_send_unique(
     $1::text, $2::text, $3::text, $4::varchar, $5::varchar, $6::varchar, $7::int, $8::timestamptz, $9::timestamptz,
-    $10::interval, $11::timestamptz, $12::interval, $13::int, $14::text, $15::jsonb, $16::varchar, $17::varchar,
+    $10::interval, $11::timestamptz, $12::interval, $13::int, $14::text, $15::text::jsonb, $16::varchar, $17::varchar,
     $18::text, $19::interval, $20::interval, $21::interval, $22::int, $23::boolean);
 
 -- name: list_unique_keys :many
