@@ -176,6 +176,8 @@ class KnownRow:
 class PlanReason(StrEnum):
     NEW = "is new"
     CHANGED = "has another timing than before"
+    GIVEN_BACK = "is that of the code again"
+    """The schedule made at run time that had taken its name was deleted."""
     ORPHANED = "was left by the schedulers of another release"
     RULES = "falls on another time: the rules of its time zone have changed"
 
@@ -212,6 +214,8 @@ def _plan_reason(
 ) -> PlanReason | None:
     if row is None:
         return PlanReason.NEW
+    if row.config_hash is None:
+        return PlanReason.GIVEN_BACK
     if row.config_hash != task.schedule.config_hash:
         if at_start:
             return PlanReason.CHANGED

@@ -58,6 +58,7 @@ class Outlook:
     next_due: datetime | None
     """The first future slot of a schedule in code."""
     orphaned: int
+    """Schedules in code whose rows no scheduler serves: of a release that is gone, or given back to the code."""
     clashing: Sequence[str] | None
     """Schedules in code whose names were taken by schedules that were made at run time."""
     stored_due: bool

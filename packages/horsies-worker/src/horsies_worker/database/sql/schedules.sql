@@ -102,9 +102,11 @@ SELECT mine.*,
                count(*) FILTER (WHERE NOT s.is_data AND x.name <> ALL ($blocked::text[])
                                   AND (s.config_hash = x.config_hash AND s.next_run_at <= statement_timestamp()
                                        OR s.run_requested_at IS NOT NULL))::int AS due,
-               count(*) FILTER (WHERE s.config_hash IS DISTINCT FROM x.config_hash AND NOT s.is_data
-                                  AND coalesce(s.next_run_at, s.updated_at)
-                                      < statement_timestamp() - $3::interval)::int AS orphaned,
+               count(*) FILTER (WHERE NOT s.is_data
+                                  AND (s.config_hash IS NULL
+                                       OR s.config_hash <> x.config_hash
+                                          AND coalesce(s.next_run_at, s.updated_at)
+                                              < statement_timestamp() - $3::interval))::int AS orphaned,
                array_agg(s.schedule_name::text ORDER BY s.schedule_name) FILTER (WHERE s.is_data) AS clashing
           FROM unnest($1::text[], $2::text[]) AS x (name, config_hash)
           JOIN horsies_schedule_state s ON s.schedule_name = x.name) AS mine;
