@@ -345,7 +345,8 @@ def test_a_long_list_of_options_does_not_hide_the_error(db: Database, capsys: py
 
 def test_remove_says_what_becomes_of_the_schedule_of_the_code(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     factories.insert(
-        db, "horsies_schedulers", id="a", hostname="h", pid=1, tasks=["t"], workflows=[], schedules=["nightly", "hourly"]
+        db, "horsies_schedulers", id="a", hostname="h", pid=1, tasks=["t"], workflows=[],
+        schedules=["nightly", "hourly"],
     )  # fmt: skip
     row(db, "nightly", next_run_at=SOON, paused_at=BEFORE)
     row(db, "hourly", next_run_at=SOON)

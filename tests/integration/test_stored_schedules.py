@@ -419,7 +419,9 @@ async def test_it_stays_paused_when_no_scheduler_is_running_meanwhile(db: Databa
         seen = (await app.schedules.list_async())[0].scheduler_seen
         await app.schedules.delete_async("s")
         again = (await app.schedules.list_async())[0].scheduler_seen
-        assert seen is not None and again is not None and again > seen  # a delete is no sign of a scheduler
+        assert seen is not None
+        assert again is not None
+        assert again > seen  # a delete is no sign of a scheduler
         async with scheduling(db, schedule("s", Hourly(1))):
             assert state(db)["paused_at"] is not None
             assert state(db)["next_run_at"].minute == 1

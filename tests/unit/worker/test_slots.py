@@ -158,6 +158,18 @@ def test_another_timing_is_planned_anew_at_the_start() -> None:
     assert made.next_run_at == NOON + 27 * HOUR
 
 
+def test_after_a_clock_that_was_years_ahead_a_request_plans_anew() -> None:
+    task = settled()
+    years = 3_650 * timedelta(days=1)
+    wrong = {"next_run_at": NOON + years + HOUR, "last_run_at": NOON + years}
+    assert moved(task, due(**wrong)).changes_nothing
+    assert moved(task, due(**wrong, run_requested_at=NOW)).next_run_at == NOON + HOUR
+    by_hand = due(None, last_run_at=NOON + years, run_requested_at=NOW)
+    assert moved(settled(enabled=False), by_hand).next_run_at is None
+    # of another release, whose timing is not known here
+    assert moved(task, due(**wrong, run_requested_at=NOW, is_ours=False)).next_run_at == wrong["next_run_at"]
+
+
 def test_a_running_scheduler_leaves_the_row_to_the_other_release_while_that_serves_it() -> None:
     task = settled()
     served = known(task, config_hash="other", next_run_at=NOW - timedelta(seconds=30))

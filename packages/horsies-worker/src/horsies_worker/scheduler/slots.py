@@ -16,6 +16,8 @@ from horsies_worker.scheduler.next_run import Slots, latest
 
 ORPHANED_AFTER: Final = timedelta(minutes=1)
 """A row of another deploy's configuration is left to that deploy's schedulers, until it is overdue by this much."""
+WRONG_CLOCK: Final = timedelta(days=1)
+"""A last run that lies further in the future than this is one of a database whose clock was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class DueRow:
     """Why the slots of that entry were skipped; None if it is a run."""
     last_skipped_slot: datetime | None = None
     """The first slot of that entry."""
+    last_run_at: datetime | None = None
 
 
 class Why(StrEnum):
@@ -109,6 +112,10 @@ def move(task: ScheduledTask, slots: Slots, row: DueRow, now: datetime) -> Move:
     is_fulfilled = requested is not None and not (alone and (row.is_previous_live or fires))
     if requested is not None and is_fulfilled:
         fires.append(Fire(task.id_of_request(requested), requested, requested))
+        ran_at = row.last_run_at
+        if row.is_ours and schedule.enabled and ran_at is not None and ran_at > now + WRONG_CLOCK:
+            # This run becomes the last one; the next slot must not stay behind the one of the wrong clock.
+            next_run_at = slots.after(now)
     return Move(row.name, row.next_run_at, next_run_at, tuple(fires), is_fulfilled, passed)
 
 
