@@ -267,6 +267,16 @@ async def test_a_clock_that_was_put_back_makes_runs_late_not_double(db: Database
     assert len(slots(db)) == 2
 
 
+async def test_an_interval_that_is_written_in_other_units_keeps_its_missed_slots(db: Database) -> None:
+    async with scheduling(db, schedule("s", Interval(minutes=60))):
+        age(db, "3 hours")
+        due = state(db)["next_run_at"]
+    async with scheduling(db, schedule("s", Interval(hours=1))) as scheduler:
+        await scheduler.run_once()
+    assert len(slots(db)) == 1
+    assert slots(db)[0] > due
+
+
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_clock_that_was_years_ahead_is_told_and_a_run_by_hand_brings_the_schedule_back(
     db: Database, caplog: pytest.LogCaptureFixture, stored: bool

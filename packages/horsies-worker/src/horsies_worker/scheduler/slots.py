@@ -5,12 +5,13 @@ another configuration.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import product
 from typing import Final
 
-from horsies.schedule import Overlap
+from horsies.schedule import Interval, Overlap, TaskSchedule
 from horsies.scheduled import ScheduledTask
 from horsies_worker.scheduler.next_run import Slots, latest
 
@@ -183,6 +184,7 @@ class KnownRow:
 class PlanReason(StrEnum):
     NEW = "is new"
     CHANGED = "has another timing than before"
+    RESPELT = "has the interval of before in other units"
     GIVEN_BACK = "is that of the code again"
     """The schedule made at run time that had taken its name was deleted."""
     ORPHANED = "was left by the schedulers of another release"
@@ -211,6 +213,8 @@ def plan_row(
     if reason is None:
         return None
     # never before the last run, even if the database's clock was put back
+    if row is not None and reason is PlanReason.RESPELT:
+        return PlannedRow(task.name, task.schedule.config_hash, row.next_run_at, reason, row)
     since = now if row is None or row.last_run_at is None else max(now, row.last_run_at)
     next_run_at = slots.after(since) if task.schedule.enabled else None
     return PlannedRow(task.name, task.schedule.config_hash, next_run_at, reason, row)
@@ -225,10 +229,30 @@ def _plan_reason(
         return PlanReason.GIVEN_BACK
     if row.config_hash != task.schedule.config_hash:
         if at_start:
-            return PlanReason.CHANGED
+            return PlanReason.RESPELT if row.config_hash in _other_spellings(task.schedule) else PlanReason.CHANGED
         served = row.next_run_at or row.updated_at
         return PlanReason.ORPHANED if served < now - ORPHANED_AFTER else None
     promised = row.next_run_at
     if at_start and promised is not None and promised > now and next(slots.until(promised), None) != promised:
         return PlanReason.RULES
     return None
+
+
+def _other_spellings(schedule: TaskSchedule) -> set[str]:
+    """The hashes of the same interval in other units: 90 minutes are 1 hour and 30 minutes, or 5,400 seconds.
+
+    A hash covers the fields as they are written. Hashing the time they make would change the stored hashes of all
+    intervals, and drop the slots that were missed during that upgrade.
+    """
+    if not isinstance(schedule.pattern, Interval):
+        return set()
+    found: set[str] = set()
+    for days, hours, minutes in product((86_400, 0), (3_600, 0), (60, 0)):
+        rest = int(schedule.pattern.every.total_seconds())
+        parts: list[int] = []
+        for unit in (days, hours, minutes):
+            count, rest = divmod(rest, unit) if unit else (0, rest)
+            parts.append(count)
+        spelt = Interval(days=parts[0], hours=parts[1], minutes=parts[2], seconds=rest)
+        found.add(replace(schedule, pattern=spelt).config_hash)
+    return found
