@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.support.postgres import Database
@@ -28,6 +29,12 @@ SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND state = 'active' AND query LIKE '%CALL%horsies_wait_for_duty%'
    AND pid <> pg_backend_pid()
 """
+LOOKING = """
+SELECT pid, xact_start FROM pg_stat_activity
+ WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'relation'
+   AND query LIKE '%horsies_wait_for_duty%'
+"""
+LOOKS_BEHIND_A_LOCK = f"SELECT count(*) FROM ({LOOKING}) AS x"
 # A session whose client was frozen between Parse and Bind stays active and waits for its client: it runs nothing.
 BUSY = """
 SELECT count(*) FROM pg_stat_activity
@@ -86,6 +93,24 @@ def test_one_of_several_workers_answers_and_a_killed_one_is_replaced_at_once(db:
         assert tasks.add.send(2, 2).get(LATE_MS).ok == 4
         settled(db, 2)
         assert on_duty(db) != first
+
+
+def test_locked_tasks_cost_no_worker_its_session(db: Database) -> None:
+    """Without the lock on its session a worker that cannot beat meanwhile is declared dead."""
+    sessions = "SELECT worker_id, backend_pid FROM horsies_worker_instances ORDER BY 1"
+    with fleet(db, 3), tasks_on(db, **CONFIG) as tasks:
+        eventually(lambda: db.value("SELECT count(lock_key) FROM horsies_worker_instances") == 3)
+        before = db.execute(sessions)
+        with psycopg.connect(db.url) as holder:
+            holder.execute("LOCK TABLE horsies_tasks IN ACCESS EXCLUSIVE MODE")
+            # until both have looked for late tasks in vain: their next look has begun anew
+            eventually(lambda: db.value(LOOKS_BEHIND_A_LOCK) == 2)
+            seen = db.execute(LOOKING)
+            eventually(lambda: not {*seen} & {*db.execute(LOOKING)})
+        settled(db, 3)
+        assert tasks.add.send(1, 2).get(LATE_MS).ok == 3
+        eventually(lambda: db.value("SELECT min(beats) FROM horsies_worker_instances") > 3)
+        assert db.execute(sessions) == before
 
 
 @pytest.mark.parametrize("frozen", [1, 3])

@@ -3,6 +3,8 @@
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,15 +29,19 @@ def pids_of(one: WorkerProcess) -> set[int]:
     return {process.pid for process in one.children()}
 
 
-def test_a_drained_worker_finishes_what_runs_and_gives_back_what_has_not_started(db: Database) -> None:
+def test_a_drained_worker_finishes_what_runs_and_gives_back_what_has_not_started(db: Database, tmp_path: Path) -> None:
     with worker(db, processes=1, prefetch_buffer=3, **CONFIG) as one, tasks_on(db, prefetch_buffer=3) as tasks:
-        running = tasks.sleep.send(2.5)
+        gate = tmp_path / "gate"
+        running = tasks.gated.send(1, str(gate))
         eventually(lambda: counts(db) == {"RUNNING": 1})
         waiting = tasks.add.send_many([(k, 1) for k in range(3)])
         eventually(lambda: counts(db) == {"RUNNING": 1, "CLAIMED": 3})
         assert workers_command(db, "drain", one.worker_id, "--no-wait").returncode == 0
         eventually(lambda: counts(db) == {"RUNNING": 1, "PENDING": 3})
-        done = workers_command(db, "drain", one.worker_id)
+        with ThreadPoolExecutor(1) as thread:
+            draining = thread.submit(workers_command, db, "drain", one.worker_id)
+            gate.touch()
+            done = draining.result()
         assert done.returncode == 0, done
         assert f"worker {one.worker_id} is drained" in done.stdout
         assert running.get(0).is_ok()

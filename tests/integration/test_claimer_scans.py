@@ -12,7 +12,7 @@ from horsies_worker.claim import hints
 from horsies_worker.database.queries import NextRequest, Queries
 from horsies_worker.identity import Identity
 from tests.support import factories
-from tests.support.claimers import Pool, a_first_one, calm, claiming, hears_of, is_scan
+from tests.support.claimers import Pool, a_first_one, calm, claiming, hears_of, is_scan, slow_scans
 from tests.support.factories import ago, ahead
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
@@ -51,8 +51,7 @@ async def test_while_full_scans_are_slow_tasks_are_found_by_hints(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long transaction keeps thousands of dead entries at the front of the queue."""
-    monkeypatch.setattr(hints, "SLOW_S", 0.001)
-    monkeypatch.setattr(hints, "SHARE", 1_000)
+    slow_scans(monkeypatch, hints.Scan.FULL, hints.Scan.FLOOR)
     with psycopg.connect(db.url) as holder:
         holder.execute("SELECT txid_current()")
         db.execute(

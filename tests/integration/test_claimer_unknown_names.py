@@ -1,14 +1,13 @@
 """The claimer beside tasks of names that this process does not know."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from horsies_worker.claim import hints
 from horsies_worker.database.queries import ClaimRequest
 from tests.support import factories
-from tests.support.claimers import Pool, calm, claiming, hears_of
+from tests.support.claimers import Pool, calm, claiming, hears_of, slow_scans
 from tests.support.factories import ago, ahead
 from tests.support.postgres import Database
 from tests.support.waiting import eventually_async
@@ -70,17 +69,8 @@ async def test_ready_and_coming_tasks_of_unknown_names_leave_a_worker_at_rest(db
 async def test_beside_unknown_names_known_tasks_start_at_once_and_full_scans_are_rare(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hints, "SLOW_S", 0.0)  # as if there were a hundred thousand of them
-    monkeypatch.setattr(hints, "QUICK_S", 0.0)
-    monkeypatch.setattr(hints, "SHARE", 1_000_000)
+    slow_scans(monkeypatch, hints.Scan.FULL)  # as if there were a hundred thousand of them
     fill_ghosts(db, 2_000)
-    real = hints.Hints.learn
-
-    def learn(self: Any, rows: Any, scan: Any, kinds: Any, *, took_s: float, now: float) -> Any:
-        """Floor scans are quick, on a busy machine too."""
-        return real(self, rows, scan, kinds, took_s=took_s if scan is hints.Scan.FULL else -1.0, now=now)
-
-    monkeypatch.setattr(hints.Hints, "learn", learn)
     async with claiming(db, Pool(sync=2), poll_ms=60_000) as yard:
         await eventually_async(lambda: yard.is_idle)
         for priority in (100, 1, 50, 100, 100):

@@ -401,7 +401,8 @@ def test_a_schedule_that_no_live_scheduler_lists_is_told_of_for_a_day(served: Da
     scheduled(served, "kept", next_run_at=ahead(hours=5))
     scheduled(served, "gone", next_run_at=ago(minutes=5), updated_at=ago(minutes=6))
     found = only(look(served), "schedules", Severity.WARN)
-    assert found.what.startswith("no live scheduler lists 1 schedule: gone, since 6 m")
+    assert found.what.startswith("no live scheduler has listed 1 schedule for 6 m")
+    assert found.what.endswith(": gone")
     served.execute(
         "UPDATE horsies_schedule_state SET updated_at = now() - interval '2 days' WHERE schedule_name = 'gone'"
     )

@@ -106,7 +106,7 @@ def test_an_override_that_hides_what_code_declares(mail: Database) -> None:
                     override = '{"max_concurrency": null, "fair": true}'""")
     found = only(look(mail), "policies", Severity.WARN)
     assert found.what == (
-        "queue mail: an override hides what the code declares: max_concurrency none instead of 2, since 3 h ago"
+        "queue mail: an override hides what the code declares: max_concurrency none instead of 2, set 3 h ago"
     )
     assert found.fix == "if it is no longer needed: `horsies queues unset mail`"
     mail.execute("UPDATE horsies_queue_state SET override = NULL")

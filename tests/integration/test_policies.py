@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -18,7 +20,7 @@ from horsies.operate.policies import Policy
 from tests.support import factories
 from tests.support.apps import make_app
 from tests.support.factories import ago, ahead
-from tests.support.operator import Operator
+from tests.support.operator import Operator, as_process
 from tests.support.postgres import Database
 from tests.support.roles import accounts
 
@@ -279,9 +281,10 @@ def test_queues_show_set_and_unset(db: Database, operator: Operator) -> None:
         "set max_concurrency, rate, fair, limits of queue mail; it holds from the next claim on\n"
     )
     shown = operator("queues", "show", "mail")
-    assert [line.split(maxsplit=2)[:2] for line in shown.out.splitlines()[1:5]] == [
-        ["max_concurrency", "none"], ["rate", "10"], ["fair", "no"], ["limits", "stripe"],
+    assert [line.split("  ")[0] for line in shown.out.splitlines()[1:7]] == [
+        "max_concurrency per group", "rate per group", "fair", "limits", "weight", "ageing_seconds",
     ]  # fmt: skip
+    assert [line[25:].split()[0] for line in shown.out.splitlines()[1:5]] == ["none", "10", "no", "stripe"]
     assert "100 per 60 s (burst 10)" in shown.out
     document = operator.json("queues", "show", "mail")
     assert document["effective"] == {
@@ -289,12 +292,16 @@ def test_queues_show_set_and_unset(db: Database, operator: Operator) -> None:
         "limits": ["stripe"], "weight": None, "ageing_seconds": None,
     }  # fmt: skip
     assert document["declared"]["max_concurrency"] == 5
-    assert "max_concurrency, rate, fair, limits (since" in operator("queues", "show").out
+    assert re.search(r"max_concurrency, rate, fair, limits \([\d.]+ m?s ago\)", operator("queues", "show").out)
     assert operator("queues", "unset", "mail", "rate", "max-concurrency").out == (
         "unset rate, max_concurrency of queue mail\n"
     )
     assert operator.json("queues", "show")["queues"][0]["override"] == {"fair": False, "limits": ["stripe"]}
     assert operator("queues", "unset", "mail").code == 0
+    assert operator("queues", "set", "mail", "--weight", "2").code == 0
+    assert operator("queues", "unset", "mail", "fair", "rate", "weight").out == (
+        "unset weight of queue mail; there was no override of fair, rate\n"
+    )
     again = operator("queues", "unset", "mail", "fair")
     assert (again.code, again.err) == (
         1, "horsies: queue 'mail' has no override of fair: there is nothing to unset\n",
@@ -341,6 +348,20 @@ def test_ageing_is_a_duration_or_a_number_of_seconds(
     assert operator.json("queues", "show")["queues"][0]["override"] == {"ageing_seconds": seconds}
 
 
+def test_the_limit_of_the_queue_itself_is_told_apart(db: Database, operator: Operator, tmp_path: Path) -> None:
+    (tmp_path / "capped_shop.py").write_text(
+        "from horsies import *\n"
+        f"app = Horsies(AppConfig(PostgresConfig({db.url!r}), queue_mode=QueueMode.CUSTOM,\n"
+        "    custom_queues=[CustomQueueConfig('slow', max_concurrency=1), CustomQueueConfig('fast')]))\n"
+    )
+    for queue, told in (("slow", "whole queue  max_concurrency 1, by the app"), ("fast", "no max_concurrency")):
+        factories.task(db, queue_name=queue)
+        out = as_process("queues", "show", queue, "--app", "capped_shop:app", url=None, cwd=tmp_path).out
+        assert re.search(r"^max_concurrency per group +none", out, re.MULTILINE)
+        assert told in out
+    assert "whole queue" not in operator("queues", "show", "slow").out  # only the app knows it
+
+
 def test_unknown_queues_and_fields(db: Database, operator: Operator) -> None:
     assert operator("queues", "show").out == "no queue has a policy\n"
     assert operator("queues", "show", "default").code == 0
@@ -367,6 +388,10 @@ def test_limits_list_set_and_unset(db: Database, operator: Operator) -> None:
     assert operator("limits", "set", "stripe", "--max-concurrency", "1").code == 0
     (limit,) = operator.json("limits", "list")["limits"]
     assert (limit["max_concurrency"], limit["throttle"]) == (1, "limit stripe is full (1 of 1)")
+    assert operator("limits", "unset", "stripe", "max-concurrency", "rate").out == (
+        "unset max_concurrency of limit stripe; there was no override of rate\n"
+    )
+    assert operator("limits", "set", "stripe", "--max-concurrency", "1").code == 0
     assert operator("limits", "unset", "stripe").out == "unset the override of limit stripe\n"
     assert operator("limits", "unset", "stripe").code == 1
     unknown = operator("limits", "set", "strpe", "--rate", "none")

@@ -138,6 +138,9 @@ SENDS: dict[str, tuple[Case, str]] = {
     "name empty": (lambda t: t.by_name(""), "task_name: is empty"),
     "name with NUL": (lambda t: t.by_name(NUL), "task_name: contains a NUL"),
     "name with a surrogate": (lambda t: t.by_name(SURROGATE), "task_name: contains a lone surrogate"),
+    "name of a line break": (lambda t: t.by_name("\n"), "task_name: .* is blank or not printable"),
+    "name with an escape": (lambda t: t.by_name("a\x1b[2J"), "task_name: .* is blank or not printable"),
+    "name of blanks": (lambda t: t.by_name(" "), "task_name: ' ' .*is blank or not printable"),
     "name of another type": (lambda t: t.by_name(["x"]), "task_name: must be a string"),  # type: ignore[arg-type]
     "name that is a task": (lambda t: t.by_name(t.text, "x"), "task_name: must be a string"),  # type: ignore[arg-type]
     "id that is no UUID": (lambda t: t.option(task_id="order-7"), r"(?s)'order-7' .* is not a UUID.*str\(uuid.uuid5\("),

@@ -30,6 +30,7 @@ from tests.support.kit_graphs import random_workflow
 from tests.support.postgres import Database
 
 HOUR = timedelta(hours=1)
+ENDED = r"the block of testing\.real has ended"
 
 
 @pytest.fixture
@@ -276,3 +277,25 @@ def test_the_database_takes_the_sends_inside_another_mode(monkeypatch: pytest.Mo
             t.number.send(3)
         sends.assert_sent(t.number, 3)
         assert len(sends.sent()) == 1
+
+
+def test_a_database_is_not_used_after_its_block(t: Any) -> None:
+    with testing.real(t.app, in_place=True) as database:
+        t.number.send(1)
+    with pytest.raises(UsageError, match=ENDED):
+        database.drain()
+    with pytest.raises(UsageError, match=ENDED):
+        database.advance(HOUR)
+    with pytest.raises(UsageError, match=ENDED):
+        database.signal("01a1f67e-1ce2-7c17-b988-153571fb55b3", "approval")
+
+
+async def test_a_database_is_not_used_after_its_block_on_a_loop(t: Any) -> None:
+    async with testing.real(t.app, in_place=True) as database:
+        pass
+    with pytest.raises(UsageError, match=ENDED):
+        await database.drain_async()
+    with pytest.raises(UsageError, match=ENDED):
+        await database.advance_async(HOUR)
+    with pytest.raises(UsageError, match=ENDED):
+        await database.signal_async("01a1f67e-1ce2-7c17-b988-153571fb55b3", "approval")

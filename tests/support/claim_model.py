@@ -43,6 +43,7 @@ from horsies_worker.database.queries import ClaimRequest, Head, Hint, NextReques
 
 BASE = datetime(2024, 1, 1, tzinfo=UTC)
 STATEMENT_S = 0.004
+SLOW_SCAN_S = 0.2
 WRITE_S = 0.002
 QUEUES = ("mail", "video")
 
@@ -80,6 +81,8 @@ class World:
     paused: set[str] = field(default_factory=set)
     failures: int = 0
     """So many of the next statements fail."""
+    slow_scans: int = 0
+    """So many of the next scans take `SLOW_SCAN_S`."""
     others_wait: bool = False
     """Another worker waits for the duty; it takes all ready tasks, and leaves after a while."""
     is_awake: bool = False
@@ -239,7 +242,10 @@ class World:
             self._pass(self.now + STATEMENT_S)
             return Failed(0.05)
         answer = self._snapshot(move)
-        self._pass(self.now + STATEMENT_S)
+        if isinstance(answer, Claimed) and isinstance(move, Claim) and move.scan is not Scan.HINTED and self.slow_scans:
+            self.slow_scans -= 1
+            answer = answer._replace(took_s=SLOW_SCAN_S)
+        self._pass(self.now + (answer.took_s if isinstance(answer, Claimed) else STATEMENT_S))
         if isinstance(answer, Claimed | Started):
             self._start()
         return answer

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
+import pytest
 
 from horsies import AppConfig, PostgresConfig, QueueMode, ResilienceConfig, TaskError, TaskResult
 from horsies._pg.backoff import Backoff
@@ -18,6 +19,7 @@ from horsies_worker.claim.claimed_task import OwnedTasks
 from horsies_worker.claim.claimer import Claimer
 from horsies_worker.claim.dispatch import Dispatcher
 from horsies_worker.claim.duty import Duty, Group
+from horsies_worker.claim.hints import Hints, Scan
 from horsies_worker.claim.plan import Plan
 from horsies_worker.claim.reconcile import Reconciler
 from horsies_worker.claim.settings import claim_settings, task_kinds
@@ -105,6 +107,16 @@ class RecordingQueries(Queries):
 def is_scan(request: ClaimRequest | NextRequest) -> bool:
     """Whether the claim looked at all pairs."""
     return isinstance(request, ClaimRequest) and bool(request.discover)
+
+
+def slow_scans(monkeypatch: pytest.MonkeyPatch, *slow: Scan) -> None:
+    """To the claimer these scans seem to take a quarter of an hour, and others no time."""
+    learn = Hints.learn
+
+    def learn_slowly(self: Any, rows: Any, scan: Scan, kinds: Any, *, now: float, **_took: float) -> Any:
+        return learn(self, rows, scan, kinds, took_s=1_000.0 if scan in slow else 0.0, now=now)
+
+    monkeypatch.setattr(Hints, "learn", learn_slowly)
 
 
 @asynccontextmanager

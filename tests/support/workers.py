@@ -138,12 +138,16 @@ class WorkerProcess:
         return [process.pid for process in found]
 
     def freeze(self) -> None:
-        for process in (psutil.Process(self.pid), *self.offspring()):
-            process.suspend()
+        psutil.Process(self.pid).suspend()
+        for process in self.offspring():
+            with suppress(psutil.NoSuchProcess):  # it may have ended meanwhile
+                process.suspend()
 
     def thaw(self) -> None:
-        for process in (*self.offspring(), psutil.Process(self.pid)):
-            process.resume()
+        for process in self.offspring():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        psutil.Process(self.pid).resume()
 
 
 def _kill(process: psutil.Process) -> None:

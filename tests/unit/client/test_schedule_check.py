@@ -91,13 +91,24 @@ def test_a_stub_can_be_scheduled() -> None:
         (Hourly(), "Europe/Berlin", True), (Cron("*/5 * * * *"), "Europe/Berlin", True),
         (Cron("0 9-17 * * *"), "America/New_York", True), (Hourly(), "UTC", False), (Hourly(), "Asia/Kolkata", False),
         (Cron("30 2 * * *"), "Europe/Berlin", False), (Daily("02:30"), "Europe/Berlin", False),
-        (Interval(minutes=5), "Europe/Berlin", False),
+        (Interval(minutes=5), "Europe/Berlin", False), (Hourly(), "Australia/Lord_Howe", True),
     ],
 )  # fmt: skip
 def test_an_hour_in_which_nothing_runs_is_told(pattern: Any, zone: str, is_told: bool) -> None:
     app = app_with(TaskSchedule("s", "add", pattern, kwargs={"a": 1}, timezone=zone))
-    assert any("in the hour that comes twice" in note for note in notes(app)) == is_told
+    told = f"runs several times a day in {zone}: of the time that comes twice when the clock is put back, its slots run"
+    assert any(f"{told} the first time only" in note for note in notes(app)) == is_told
     assert not any(finding.is_problem for finding in check_app(app))
+
+
+def test_a_schedule_with_a_problem_hides_no_note_on_the_others() -> None:
+    app = app_with(
+        TaskSchedule("wrong", "nobody", Hourly(), timezone="Europe/Berlin"),
+        TaskSchedule("right", "add", Hourly(), kwargs={"a": 1}, timezone="Europe/Berlin"),
+    )
+    assert ["'right'" in note for note in notes(app) if "several times a day" in note] == [True]
+    (problem,) = (finding.text for finding in check_app(app) if finding.is_problem)
+    assert "TaskSchedule('wrong').task_name" in problem
 
 
 def test_schedules_are_described() -> None:

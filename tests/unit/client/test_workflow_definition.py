@@ -166,7 +166,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         "node 'type': parameter 'value' takes str, and <TaskNode first> returns int",
         "node 'waits': it waits for <TaskNode stranger>, which is not in this workflow",
         "node 'takes': it takes the result of <TaskNode stranger>, which is not in this workflow",
-        "node 'both': parameter 'a' is given and injected",
+        "node 'both': parameter 'a' is given twice: by name and in args_from",
         "node 'unknown': task 'plus' has no parameter 'c'",
         "node 'quorum': a quorum of 3 among 1 dependency cannot be met",
         "node 'any': join='any' without any dependency",

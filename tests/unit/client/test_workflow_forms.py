@@ -25,8 +25,10 @@ from horsies import (
     WorkflowSpec,
     from_node,
 )
+from horsies._checks import Checks
 from horsies.check import check_app
 from horsies.errors import ConfigurationError
+from horsies.options import check_name
 from horsies.workflow.start import graph_data
 
 Number = TaskResult[int, TaskError]
@@ -253,6 +255,35 @@ NAMES = {
     "256 characters": ("n" * 256, "has 256 characters"),
     "a number": (5, "must be a string"),
 }
+
+
+UNASSIGNED = "\u0378"
+"""A character that Unicode has not defined yet, as those are for an older Python that a newer one prints."""
+
+
+def test_a_send_by_name_takes_characters_that_a_newer_worker_may_know() -> None:
+    for is_sent, is_refused in ((True, False), (False, True)):
+        checks = Checks("names")
+        check_name(checks, "name", f"ship{UNASSIGNED}", is_sent=is_sent)
+        assert bool(checks.problems) is is_refused
+
+
+@pytest.mark.parametrize("node_id", ["item[1]", "item[007]"])
+def test_a_node_cannot_have_the_path_of_an_item(app: Horsies, number: Any, node_id: str) -> None:
+    with pytest.raises(WorkflowDefinitionError, match=r"node .*'item\[\d+\]' is the path of a map's item"):
+        app.workflow("items", [number.node(node_id=node_id)(1)])
+    inside = app.workflow("inside", [number.node(node_id="items[1]")(1)])
+    assert [wired.node_id for wired in inside.wired] == ["items[1]"]
+
+
+def test_a_task_with_the_name_of_an_item_needs_another_id(app: Horsies, number: Any) -> None:
+    @app.task("item[1]")
+    def task(n: int) -> Number:
+        return TaskResult(ok=n)
+
+    with pytest.raises(WorkflowDefinitionError, match=r"'item\[1\]' is the path of a map's item"):
+        app.workflow("items", [task.node()(1)])
+    app.workflow("renamed", [task.node(node_id="first")(1)])
 
 
 @pytest.mark.parametrize("make", [TaskNode, lambda task: task.node()(1), lambda task: task.node().map([1])])

@@ -1,6 +1,8 @@
 """Waits, branches, maps over workflows, continuations and compensations are checked where they are written."""
 
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from horsies import (
     sleep,
     wait_for_signal,
 )
-from horsies.codec import decode_untyped_result
+from horsies.codec import decode_untyped_result, encode_untyped_call
 from horsies.workflow.run_options import RunOptions
 from horsies.workflow.signals import encode_signal
 from horsies.workflow.start import Start, graph_data
@@ -223,6 +225,40 @@ def test_a_signal_is_checked_by_the_type_of_its_node() -> None:
         encode_signal("anything", object(), None)
 
 
+@pytest.mark.parametrize(
+    ("type_", "value", "text"),
+    [
+        (bytes, b"\xff\x00", '"_wA="'),
+        (bytes, b"data", '"ZGF0YQ=="'),
+        (list[date | None], [date(2026, 1, 2), None], '["2026-01-02",null]'),
+        (set[str], {"pear", "apple"}, '["apple","pear"]'),
+        (timedelta, timedelta(days=1), '"P1D"'),
+    ],
+)
+def test_a_signal_by_name_is_written_as_a_task_that_is_sent_by_name(type_: Any, value: Any, text: str) -> None:
+    assert encode_signal("anything", value, None) == ("anything", text)
+    assert encode_untyped_call((value,), {}, task_name="anything").args_json == f"[{text}]"
+    waits = wait_for_signal("anything", type_)
+    assert waits.codec.decode_result(f'{{"ok":{text}}}').ok_value == value
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (float("nan"), "the value cannot be sent: NaN has no JSON form"),
+        ({"rates": [float("inf")]}, "the value cannot be sent at value.rates[0]: Infinity has no JSON form"),
+        (Decimal("NaN"), "NaN has no JSON form"),
+        ({1: 2}, "keys of JSON objects are strings"),
+        ("a\0b", "NUL character"),
+        ("\ud800", "lone surrogate"),
+        pytest.param(10**5000, "cannot be written as JSON", id="a number with 5,001 digits"),
+    ],
+)
+def test_a_signal_by_name_is_not_changed_on_its_way(value: Any, why: str) -> None:
+    with pytest.raises(TaskSendError, match=f"^VALIDATION_FAILED: signal 'anything': .*{re.escape(why)}"):
+        encode_signal("anything", value, None)
+
+
 def test_waits_can_be_attributes_of_a_definition() -> None:
     class Approval(WorkflowDefinition[int], app=app, name="approval"):
         pause = sleep(timedelta(seconds=1))
@@ -249,3 +285,56 @@ def test_a_compensation_gets_the_defaults_of_the_node_too() -> None:
     assert node["compensate"]["defaults"] == {"price": 5, "when": None}
     (node,) = graph_data(app.workflow("booked", [book.node(compensate=unbook)("rome", 7, when=None)]))["nodes"]
     assert "defaults" not in node["compensate"]
+
+
+@app.task("pay")
+def pay(amount: int, account: str = "main", /, note: str = "") -> TaskResult[int, TaskError]:
+    return TaskResult(ok=amount)
+
+
+@app.task("reserve")
+def reserve(room: int, nights: int = 1, *guests: str, **extras: int) -> TaskResult[int, TaskError]:
+    return TaskResult(ok=room)
+
+
+@app.task("refund")
+def refund(value: int, amount: int = 999, account: str = "other") -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("release")
+def release(value: int, room: int, nights: int = 9, breakfasts: int = 0) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("invite")
+def invite(value: int, guests: str = "") -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+@app.task("annotate")
+def annotate(value: int, note: str) -> TaskResult[None, TaskError]:
+    return TaskResult(ok=None)
+
+
+def test_a_compensation_takes_no_arguments_without_names() -> None:
+    for node, names in (
+        (pay.node(compensate=refund)(50, "alice"), ["amount", "account"]),
+        (reserve.node(compensate=release)(1, 2, "bob"), ["room", "nights"]),
+        (reserve.node(compensate=invite)(1), ["guests"]),
+    ):
+        with pytest.raises(WorkflowDefinitionError) as caught:
+            app.workflow("unnamed", [node])
+        told = [problem.why.split(" is stored by position")[0] for problem in caught.value.problems]
+        assert told == [f"compensate: the node's argument {name!r}" for name in names]
+
+
+def test_a_compensation_takes_all_arguments_with_names() -> None:
+    for node, names, defaults in (
+        (pay.node(compensate=annotate)(50, "alice", "late"), ["note"], None),
+        (reserve.node(compensate=release)(1), ["room", "nights"], {"nights": 1}),
+        (reserve.node(compensate=release)(1, 2, breakfasts=3), ["room", "nights", "breakfasts"], None),
+    ):
+        (made,) = graph_data(app.workflow("named", [node]))["nodes"]
+        assert made["compensate"]["arguments"] == names
+        assert made["compensate"].get("defaults") == defaults

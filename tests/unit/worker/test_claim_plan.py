@@ -299,6 +299,20 @@ def test_one_task_at_a_time_does_not_keep_the_worker_awake() -> None:
     assert not made(world, StayAwake)
 
 
+def test_a_scan_that_was_slow_does_not_hold_up_a_delayed_task() -> None:
+    """The server was busy for a moment. Until the next scan, claims look only at the places of the last tasks."""
+    world = world_of((2, 0, SETTINGS))
+    world.at(0.0, partial(world.send, "add"))
+    world.at(2.0, lambda: setattr(world, "slow_scans", 2))
+    for time in (2.0, 3.0):
+        world.at(time, partial(world.send, "add"))
+    world.at(4.0, partial(world.send, "add", delay_s=0.3))
+    world.run(5.0)
+    assert not world.slow_scans
+    assert [task.status for task in world.tasks] == ["ENDED"] * 4
+    assert world.latest_s < 5 * STATEMENT_S < CALM_S
+
+
 def test_off_duty_a_worker_waits_for_no_delayed_task() -> None:
     world = world_of((2, 0, SETTINGS))
     world.run(0.1)

@@ -68,15 +68,20 @@ def test_a_scan_that_found_nothing_leaves_no_hint() -> None:
     assert hints.next_scan(T) is Scan.FULL
 
 
-def test_slow_scans_get_a_twentieth_of_the_time() -> None:
-    rest = SHARE * (0.2 - 3 * ROW_S)
-    hints = with_pairs(took_s=0.2).want_scan()
-    assert hints.next_scan(T) is Scan.HINTED
-    assert hints.begin(Scan.HINTED).scan_wanted
-    assert hints.wait_s(T) == pytest.approx(rest)
-    assert hints.next_scan(T + rest - 0.001) is Scan.HINTED
-    assert hints.wait_s(T + rest + 0.001) is None
-    assert hints.next_scan(T + rest + 0.001) is Scan.FULL
+def test_scans_that_stay_slow_get_a_twentieth_of_the_time() -> None:
+    hints, now = with_pairs(), T
+    for times in (1, 2, 4, 8, 16, SHARE, SHARE):
+        hints = scanned(hints.want_scan(), rows(("mail", 1)), took_s=0.2, now=now).want_scan()
+        rest = times * (0.2 - ROW_S)
+        assert hints.next_scan(now) is Scan.HINTED
+        assert hints.begin(Scan.HINTED).scan_wanted
+        assert hints.wait_s(now) == pytest.approx(rest)
+        assert hints.next_scan(now + rest - 0.001) is Scan.HINTED
+        now += rest + 0.001
+        assert hints.wait_s(now) is None
+    hints = scanned(hints, rows(("mail", 1)), now=now).want_scan()
+    assert hints.wait_s(now) is None
+    assert scanned(hints, [], took_s=0.2, now=now).want_scan().wait_s(now) == pytest.approx(0.2), "it begins anew"
 
 
 def test_hints_outlive_a_slow_scan_that_found_nothing() -> None:
@@ -129,8 +134,8 @@ def test_after_a_slow_scan_that_found_nothing_the_next_scan_begins_at_the_floor(
 
 def test_a_floor_scan_is_followed_by_a_full_scan_when_that_is_allowed() -> None:
     hints = scanned(beside_unknown_names().want_scan(), [], scan=Scan.FLOOR)
-    assert hints.wait_s(T) == pytest.approx(SHARE * 0.2)
-    later = T + SHARE * 0.2 + 0.001
+    assert hints.wait_s(T) == pytest.approx(0.2)
+    later = T + 0.2 + 0.001
     hints = scanned(hints.want_scan(), [], took_s=0.2, now=later)
     assert hints.wait_s(later) is None  # nothing has come since
 
@@ -145,8 +150,8 @@ def test_slow_floor_scans_are_bounded_too() -> None:
     """Dead entries at the front of the queue slow down the search for its priorities."""
     hints = scanned(beside_unknown_names(), [], took_s=0.1, scan=Scan.FLOOR).want_scan()
     assert hints.next_scan(T) is Scan.HINTED
-    assert hints.wait_s(T) == pytest.approx(SHARE * 0.1)
-    assert hints.next_scan(T + SHARE * 0.1 + 0.001) is Scan.FLOOR
+    assert hints.wait_s(T) == pytest.approx(0.1)
+    assert hints.next_scan(T + 0.1 + 0.001) is Scan.FLOOR
 
 
 def test_the_floor_moves_older_hints_and_no_newer_ones() -> None:

@@ -3,6 +3,7 @@
 asyncio is imported where it is used: ssl, sockets and subprocesses take 30 ms, which defining tasks need not pay.
 """
 
+import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -61,8 +62,8 @@ class Awaited(Generic[T_co]):
     @known_options(timeout="timeout_ms=..., in milliseconds", propagate="result.unwrap(), which raises")
     def get(self, timeout_ms: int | None = None) -> TaskResult[T_co, TaskError]:
         """Wait for the end and return the result. Never raises for a failure of the task, the run or the database: a
-        time-out is an err WAIT_TIMEOUT, also while a run is paused, and a lost database an err BROKER_ERROR. The handle
-        keeps a final result."""
+        time-out is an err WAIT_TIMEOUT, also while a run is paused, and a lost or silent database an err BROKER_ERROR.
+        The handle keeps a final result."""
         load_verbs("get")
         from horsies.sync import refuse_on_a_loop
 
@@ -88,6 +89,7 @@ class Awaited(Generic[T_co]):
         import asyncio
 
         waiters = self._app.database.here().waiters
+        began = time.monotonic()
         bound = asyncio.timeout(timeout_ms / 1000 if timeout_ms else None)
         try:
             async with bound:
@@ -98,7 +100,9 @@ class Awaited(Generic[T_co]):
                 return self._broker_error(error)
             if waiters.last_error is not None:
                 return self._broker_error(waiters.last_error)
-            return self._not_ended(timeout_ms)
+            if waiters.has_read(self._id, since=began):
+                return self._not_ended(timeout_ms)
+            return self._not_read(timeout_ms, waiters.silent_ms())
         return await self._concluded(seen, timeout_ms)
 
     async def _concluded(self, seen: "Seen | None", timeout_ms: int | None) -> TaskResult[T_co, TaskError]:
@@ -156,6 +160,17 @@ class Awaited(Generic[T_co]):
         # only a stand-in looks without a time-out: what has not ended there will not end
         within = "" if timeout_ms is None else f" within {timeout_ms} ms"
         return err(RetrievalCode.WAIT_TIMEOUT, f"{self._kind} {self._id} has not ended{within}")
+
+    def _not_read(self, timeout_ms: int | None, silent_ms: int | None) -> TaskResult[Any, TaskError]:
+        """The result of a wait that ended before the first answer of the database."""
+        if silent_ms is not None:
+            why = f"no answer from the database for {silent_ms} ms"
+            return err(
+                OperationalErrorCode.BROKER_ERROR, f"the result of {self._kind} {self._id} could not be read: {why}"
+            )
+        # shorter than a healthy database may take, so this is no sign of an outage
+        told = f"{self._kind} {self._id} was not read within {timeout_ms} ms, and may have ended: wait longer"
+        return err(RetrievalCode.WAIT_TIMEOUT, told)
 
     def _broker_error(self, error: BaseException) -> TaskResult[Any, TaskError]:
         from horsies._pg.refusals import and_remedy, worded

@@ -23,7 +23,7 @@ class AppSchedules:
 
     def put(self, schedule: "TaskSchedule", *, version: int | None = None) -> "StoredSchedule":
         """Make a schedule, or replace the one of this name. A scheduler serves it from its next slot on."""
-        return self._app.run_sync("schedules.put", lambda: self._control.put(schedule, version=version))
+        return self._app.run_sync("schedules.put", lambda: self.put_async(schedule, version=version))
 
     async def put_async(self, schedule: "TaskSchedule", *, version: int | None = None) -> "StoredSchedule":
         """See `put`."""
@@ -31,7 +31,7 @@ class AppSchedules:
 
     def put_many(self, schedules: "Iterable[TaskSchedule]") -> int:
         """`put` for many; returns how many were made or changed."""
-        return self._app.run_sync("schedules.put_many", lambda: self._control.put_many(schedules))
+        return self._app.run_sync("schedules.put_many", lambda: self.put_many_async(schedules))
 
     async def put_many_async(self, schedules: "Iterable[TaskSchedule]") -> int:
         """See `put_many`."""
@@ -41,7 +41,7 @@ class AppSchedules:
         """Delete it with its history; False when no schedule of this name was made at run time.
 
         A schedule of the code that it hid runs again, with the history, unless it is paused."""
-        return self._app.run_sync("schedules.delete", lambda: self._control.delete(name))
+        return self._app.run_sync("schedules.delete", lambda: self.delete_async(name))
 
     async def delete_async(self, name: str) -> bool:
         """See `delete`."""
@@ -49,7 +49,7 @@ class AppSchedules:
 
     def run_now(self, name: str) -> bool:
         """Request one run beside the slots; False when there is no such schedule."""
-        return self._app.run_sync("schedules.run_now", lambda: self._control.run_now(name))
+        return self._app.run_sync("schedules.run_now", lambda: self.run_now_async(name))
 
     async def run_now_async(self, name: str) -> bool:
         """See `run_now`."""
@@ -57,7 +57,7 @@ class AppSchedules:
 
     def pause(self, name: str) -> bool:
         """Its slots pass without a run until it is resumed; False when there is no such schedule."""
-        return self._app.run_sync("schedules.pause", lambda: self._control.pause(name))
+        return self._app.run_sync("schedules.pause", lambda: self.pause_async(name))
 
     async def pause_async(self, name: str) -> bool:
         """See `pause`."""
@@ -65,7 +65,7 @@ class AppSchedules:
 
     def resume(self, name: str) -> bool:
         """It runs again from its next slot on; False when there is no such schedule."""
-        return self._app.run_sync("schedules.resume", lambda: self._control.resume(name))
+        return self._app.run_sync("schedules.resume", lambda: self.resume_async(name))
 
     async def resume_async(self, name: str) -> bool:
         """See `resume`."""
@@ -73,7 +73,7 @@ class AppSchedules:
 
     def get(self, name: str) -> "StoredSchedule | None":
         """A schedule that was made at run time; None when there is none of this name."""
-        return self._app.run_sync("schedules.get", lambda: self._control.get(name))
+        return self._app.run_sync("schedules.get", lambda: self.get_async(name))
 
     async def get_async(self, name: str) -> "StoredSchedule | None":
         """See `get`."""
@@ -81,7 +81,7 @@ class AppSchedules:
 
     def history(self, name: str, limit: int = 20) -> "Sequence[ScheduleRun]":
         """The last runs and skipped slots, the newest first."""
-        return self._app.run_sync("schedules.history", lambda: self._control.history(name, limit))
+        return self._app.run_sync("schedules.history", lambda: self.history_async(name, limit))
 
     async def history_async(self, name: str, limit: int = 20) -> "Sequence[ScheduleRun]":
         """See `history`."""
@@ -89,7 +89,7 @@ class AppSchedules:
 
     def list(self, limit: int = 100, after: str | None = None, kind: "Kind | None" = None) -> "Sequence[ScheduleInfo]":
         """A page of schedules by name, with those of the code; `after` is the last name of the page before."""
-        return self._app.run_sync("schedules.list", lambda: self._control.list(limit, after, kind))
+        return self._app.run_sync("schedules.list", lambda: self.list_async(limit, after, kind))
 
     async def list_async(
         self, limit: int = 100, after: str | None = None, kind: "Kind | None" = None

@@ -112,7 +112,7 @@ def check_app(app: "Horsies") -> Iterator[Finding]:
 def _check_schedules(app: "Horsies") -> Iterator[Finding]:
     if not app.config.schedule.schedules:
         return
-    from horsies.scheduled import settle_schedules
+    from horsies.scheduled import settle_schedule
 
     try:
         from horsies_worker.scheduler.local_times import cron_problem
@@ -120,21 +120,25 @@ def _check_schedules(app: "Horsies") -> Iterator[Finding]:
         cron_problem = None
         if any(isinstance(schedule.pattern, Cron) for schedule in app.config.schedule.schedules):
             yield Finding("cron strings were not checked: that takes the package horsies-worker")
-    try:
-        settle_schedules(app, cron_problem)
-    except ConfigurationError as error:
-        for problem in error.problems:
-            yield _problem(str(problem))
-        return
+    settled: list[TaskSchedule] = []
     for schedule in app.config.schedule.schedules:
-        if _has_silent_hour(schedule):
+        try:
+            settle_schedule(app, schedule, cron_problem)
+        except ConfigurationError as error:
+            for problem in error.problems:
+                yield _problem(str(problem))
+        else:
+            settled.append(schedule)
+    for schedule in settled:
+        if _comes_twice(schedule):
             yield Finding(
-                f"schedule {schedule.name!r} runs several times a day in {schedule.timezone}: in the hour that comes "
-                'twice when the clock is put back it runs once; timezone="UTC" or an Interval knows no such hour'
+                f"schedule {schedule.name!r} runs several times a day in {schedule.timezone}: of the time that comes "
+                "twice when the clock is put back, its slots run the first time only; "
+                'timezone="UTC" or an Interval knows no such time'
             )
 
 
-def _has_silent_hour(schedule: "TaskSchedule") -> bool:
+def _comes_twice(schedule: "TaskSchedule") -> bool:
     """True for a schedule that fires several times a day, in a time zone with daylight saving time."""
     from zoneinfo import ZoneInfo
 

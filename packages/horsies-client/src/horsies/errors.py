@@ -28,7 +28,8 @@ class OperationalErrorCode(StrEnum):
     number of crashes and the last reason. To do: Find out what kills the process, then `horsies quarantine release ID`
     or `purge`."""
     BROKER_ERROR = "BROKER_ERROR"
-    """`get()` could not reach the database. To do: Ask again; the task itself is not touched."""
+    """`get()` could not reach the database, or had no answer from it for 250 ms or more when its time was over. To do:
+    Ask again; the task itself is not touched."""
     WORKER_RESOLUTION_ERROR = "WORKER_RESOLUTION_ERROR"
     """No live worker of the task's queue knows its name, for longer than `unknown_task_grace_ms` (or
     `retired_task_grace_ms`, if one knew it before). The message lists the names that they know, and the queues whose
@@ -71,8 +72,9 @@ class RetrievalCode(StrEnum):
     """The result could not be read, or not yet; the code says nothing about how the task ends."""
 
     WAIT_TIMEOUT = "WAIT_TIMEOUT"
-    """The task or run had not ended within `timeout_ms`. It says nothing about how it will end. To do: Wait again, or
-    look at its state."""
+    """The task or run had not ended within `timeout_ms`; or, as the message says then, a wait of less than 250 ms was
+    over before the database had answered. It says nothing about how it will end. To do: Wait again, or look at its
+    state."""
     TASK_NOT_FOUND = "TASK_NOT_FOUND"
     """No task has this id: never sent, not committed yet, or pruned. To do: Check the id; wait for the commit; see
     `terminal_record_retention_hours`."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
+from unicodedata import category
 
 from horsies._checks import Checks, key_problem, shown
 from horsies.exception_codes import ExceptionMapper, check_default_code, check_exception_mapper
@@ -193,16 +194,22 @@ def _key_fix(key: object) -> str:
 
 
 def check_name(checks: Checks, field: str, name: object, *, is_sent: bool = False) -> None:
-    """The rule for the names of tasks, workflows, nodes and schedules. A send by name (`is_sent`) takes every name that
-    can be stored: another release may have defined it."""
+    """The rule for the names of tasks, workflows, nodes and schedules. A send by name (`is_sent`) also takes characters
+    that this Python does not know yet: the worker's may be newer, and print them."""
     if not checks.text(field, name) or not isinstance(name, str):
         return
     if len(name) > 255:
         checks.add(field, f"has {len(name)} characters", "at most 255 fit the column")
     elif any(0xD800 <= ord(char) <= 0xDFFF for char in name):
         checks.add(field, "contains a lone surrogate", "give text that UTF-8 can carry")
-    elif not is_sent and (not name.strip() or not name.isprintable()):
+    elif not name.strip() or not _is_printable(name, allows_unassigned=is_sent):
         checks.add(field, f"{shown(name)} is blank or not printable", "give it a short, plain name")
+
+
+def _is_printable(name: str, *, allows_unassigned: bool) -> bool:
+    if name.isprintable() or not allows_unassigned:
+        return name.isprintable()
+    return all(char.isprintable() or category(char) == "Cn" for char in name)
 
 
 def check_timeout(verb: str, timeout_ms: object) -> None:

@@ -220,7 +220,11 @@ class _Call(Generic[R]):
     def begin(self) -> None:
         if self._is_cancelled:
             return
-        self._task = asyncio.ensure_future(self._work())
+        try:
+            work = self._work()
+        except BaseException as error:  # the caller waits for a task: without one it would wait for ever
+            work = _raise(error)
+        self._task = asyncio.ensure_future(work)
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
@@ -300,6 +304,10 @@ def _report(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 async def _nothing() -> None:
     pass
+
+
+async def _raise(error: BaseException) -> Any:
+    raise error
 
 
 async def _finish(on_close: Callable[[], Awaitable[None]]) -> None:

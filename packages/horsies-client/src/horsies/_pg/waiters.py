@@ -37,6 +37,8 @@ JUST_SENT_MS = 3
 """The first read of a task that is younger than this is delayed."""
 FIRST_READ_S = 0.050
 """The delay. It saves one statement per round trip while worker and server are busy with the task."""
+SILENT_S = 0.250
+"""A read that has had no answer for this long is told as an outage; opening a connection rarely takes as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,10 @@ class Waiters:
         self._listener: Listener | None = None
         self.last_error: BaseException | None = None
         self._era = 0
+        self._asked_at: float | None = None
+        """When the read under way began."""
+        self._read_at: dict[str, float] = {}
+        """When an id was last read that had not ended. Each tick removes the ids that nothing waits for any more."""
 
     def is_listening_to(self, task_id: str, *, is_workflow: bool = False) -> bool:
         """LISTEN is active for its bucket: the end of this task will be announced to this process."""
@@ -139,6 +145,15 @@ class Waiters:
         read = self._read_workflows if is_workflow else self._read_tasks
         found = await self._host.run_once(lambda connection: read(connection, [task_id]))
         return found.get(task_id)
+
+    def has_read(self, task_id: str, since: float) -> bool:
+        """True if a read has found since then that it had not ended."""
+        return self._read_at.get(task_id, -1.0) >= since
+
+    def silent_ms(self) -> int | None:
+        """For how long the read under way has had no answer; None while that is too short to mean an outage."""
+        silent_s = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+        return round(silent_s * 1000) if silent_s >= SILENT_S else None
 
     async def close(self) -> None:
         service, self._service = self._service, None
@@ -219,7 +234,7 @@ class Waiters:
                 continue
             era = self._era
             try:
-                await self._host.run_once(lambda connection: self._read(connection, batch))  # noqa: B023  (awaited here)
+                await self._ask(batch)
             except Exception as error:
                 if era == self._era:
                     self.last_error = error
@@ -238,10 +253,19 @@ class Waiters:
         if now >= self._poll_at:
             self._read_soon(self._waiting)
             self._poll_at = now + self._poll_s * random.uniform(0.8, 1.2)
+        for task_id in self._read_at.keys() - self._waiting.keys():
+            del self._read_at[task_id]
         self._leave_quiet_buckets(now)
         if not self._buckets:
             self._wake.set()
         self._timer = asyncio.get_running_loop().call_later(min(self._poll_at - now, LINGER_S), self._tick)
+
+    async def _ask(self, batch: list[str]) -> None:
+        self._asked_at = time.monotonic()
+        try:
+            await self._host.run_once(lambda connection: self._read(connection, batch))
+        finally:
+            self._asked_at = None
 
     async def _read(self, connection: Any, batch: list[str]) -> None:
         found: dict[str, Seen] = {}
@@ -250,10 +274,13 @@ class Waiters:
             found = await self._read_tasks(connection, tasks)
         if len(tasks) < len(batch):
             found |= await self._read_workflows(connection, [one for one in batch if one in self._workflows])
+        now = time.monotonic()
         for task_id in batch:
             seen = found.get(task_id)
             if seen is None or seen.status.is_terminal:
                 self._resolve(task_id, seen)
+            else:
+                self._read_at[task_id] = now
 
     async def _read_tasks(self, connection: Any, task_ids: list[str]) -> dict[str, Seen]:
         if len(task_ids) == 1:

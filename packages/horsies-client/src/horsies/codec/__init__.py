@@ -7,7 +7,7 @@ name: a row can never choose which class is built from it.
 from horsies.codec.errors import CodecError, DecodeError, EncodeError, Reason, ResultError
 from horsies.codec.failure import encode_error
 from horsies.codec.task_codec import TaskCodec
-from horsies.codec.untyped import decode_untyped_result, encode_untyped_call
+from horsies.codec.untyped import decode_untyped_result, encode_untyped_call, encode_untyped_value
 from horsies.codec.wire import DEFAULT_LIMITS, EncodedCall, EncodedResult, PayloadLimits
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "decode_untyped_result",
     "encode_error",
     "encode_untyped_call",
+    "encode_untyped_value",
 ]

@@ -44,6 +44,13 @@ def encode_untyped_call(
     )
 
 
+def encode_untyped_value(value: Any, *, name: str) -> str:
+    """Encode one value, such as that of a signal, by its run-time type; EncodeError has the place and the reason."""
+    if (fault := find_fault({name: value}, string_keys=True)) is not None:
+        raise EncodeError(name, fault)
+    return _encode_value(name, value, name).decode()
+
+
 def _encode_value(name: str, value: Any, task_name: str) -> bytes:
     try:
         data = to_json(value, by_alias=True, round_trip=True, bytes_mode="base64", inf_nan_mode="constants")

@@ -113,9 +113,11 @@ class TestDatabase:
 
         self._app = app
         self._opened = OpenSession(app)
+        self._has_ended = False
 
     def close(self) -> None:
         """Close the connection of `drain` and `advance`. The end of the block does it."""
+        self._has_ended = True
         task_loop.run(self._opened.close, contextvars.Context())
 
     @property
@@ -181,6 +183,7 @@ class TestDatabase:
         return await self._handle(run).signal_async(node, value, path=path, connection=connection)
 
     def _handle(self, run: AnyRun) -> WorkflowHandle[Any]:
+        self._require_block("signal")
         return self._app.workflow_handle(run) if isinstance(run, str) else run
 
     def _drain(self, queues: Sequence[str] | None, recursive: bool, until_quiet: bool, limit: int) -> Work[DrainReport]:
@@ -215,7 +218,12 @@ class TestDatabase:
             raise UsageError(f"advance takes a timedelta that is not negative, not {shown(time)}")
         return lambda caller, here: advance(self._app, time, self._opened, caller, here)
 
+    def _require_block(self, verb: str) -> None:
+        if self._has_ended:
+            raise UsageError(f"{verb}: the block of testing.real has ended: call it inside the block")
+
     def _require_database(self, verb: str) -> None:
+        self._require_block(verb)
         if (task := find_current_task()) is not None:
             raise UsageError(f"{verb} was called inside task {task.task_name!r}: the test calls it, after the task")
         if self._app.stand_in is not None:

@@ -60,7 +60,8 @@ def undo_of(app: AppRuntime, node: Node[Any]) -> tuple[Undo | None, list[tuple[s
     problems: list[tuple[str, str]] = []
     undo = cast("Task[Any, Any]", task)
     parameters = _by_name(undo)
-    given = _by_name(node.task) if isinstance(node, TaskNode) else {}
+    given = _arguments(node) if isinstance(node, TaskNode) else {}
+    unnamed = _by_position(node) if isinstance(node, TaskNode) else frozenset[str]()
     value = next(iter(parameters), None)
     if value is None:
         problems.append(
@@ -76,7 +77,11 @@ def undo_of(app: AppRuntime, node: Node[Any]) -> tuple[Undo | None, list[tuple[s
         )
     taken: list[str] = []
     for name, parameter in list(parameters.items())[1:]:
-        if name in given and fits(given[name].annotation, parameter.annotation):
+        if name in unnamed:
+            why = f"the node's argument {name!r} is stored by position, and task {undo.name!r} takes it by name"
+            fix = f"let the node's task take it by name (no /, a list in place of *args), or rename it in {undo.name!r}"
+            problems.append((why, fix))
+        elif name in given and fits(given[name].annotation, parameter.annotation):
             taken.append(name)
         elif name in given:
             why = (
@@ -133,6 +138,25 @@ def _by_name(task: Task[Any, Any]) -> dict[str, Parameter]:
     signature = task.definition.codec.signature
     found = (*signature.positional_or_keyword, *signature.keyword_only)
     return {one.name: one for one in found if not _is_injected(one.annotation)}
+
+
+def _arguments(node: TaskNode[Any]) -> dict[str, Parameter]:
+    """The parameters of the node's task that have names, those of its `**kwargs` that the node gives included."""
+    found = _by_name(node.task)
+    if (extras := node.definition.codec.signature.var_keyword) is not None:
+        found |= {name: extras for name in node.kwargs if name not in found}
+    return found
+
+
+def _by_position(node: TaskNode[Any]) -> frozenset[str]:
+    """The parameters whose values the row of the node has without their names."""
+    signature = node.definition.codec.signature
+    found = list(signature.positional_only)
+    if signature.var_positional is not None:
+        found.append(signature.var_positional)
+        if len(node.args) > len(signature.positional_only) + len(signature.positional_or_keyword):
+            found += signature.positional_or_keyword
+    return frozenset(parameter.name for parameter in found)
 
 
 def _is_injected(annotation: Any) -> bool:

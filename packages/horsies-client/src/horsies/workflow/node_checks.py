@@ -68,7 +68,8 @@ def check_stored(sources: Iterable[object], at: str, refuse: Refuse) -> None:
 def check_items(node: MapNode[Any, Any], at: str, refuse: Refuse) -> None:
     """The list that a map goes through, and the parameter that takes its items."""
     if node.item_parameter is None:
-        refuse(at, f"task {node.task.name!r} has no named parameter for the item", "give it one")
+        why = f"the item is given by name, and task {node.task.name!r} has no first parameter that takes a name"
+        refuse(at, why, "let the task begin with a parameter for the item, such as order_id: int")
         return
     if node.item_parameter in node.kwargs:
         refuse(at, f"parameter {node.item_parameter!r} takes the item, and is given as well", "leave it out")

@@ -273,9 +273,20 @@ class TaskNode(Node[T_co]):
         self.args = args
         given = self._by_name("kwargs", kwargs)
         injected = self._by_name("args_from", args_from)
-        self.doubled = sorted(given.keys() & injected.keys())
-        """Parameters that are given twice; the validation reports them."""
+        self._injected = injected.keys()
+        self.doubled = {name: "by name and in args_from" for name in given if name in injected}
+        """Parameters that are given twice, and how; the validation reports them."""
         self.kwargs = given | {name: FromNode(node) for name, node in injected.items()}
+        signature = task.definition.codec.signature
+        named = args[len(signature.positional_only) :]
+        self._bind([parameter.name for parameter in signature.positional_or_keyword], named)
+
+    def _bind(self, names: Sequence[str], args: Sequence[Any]) -> None:
+        """Find the parameters that the arguments by position go to, and those of them that are given once more."""
+        self.by_position = dict(zip(names, args, strict=False))
+        """The arguments by position whose parameters can be named."""
+        for name in self.by_position.keys() & self.kwargs.keys():
+            self.doubled[name] = f"by position and {'in args_from' if name in self._injected else 'by name'}"
 
     def _by_name(self, what: str, given: object) -> dict[str, Any]:
         if given is None or is_by_name(given):
@@ -305,11 +316,8 @@ class TaskNode(Node[T_co]):
         return {name: value for name, value in self.bound().items() if isinstance(value, FromNode)}
 
     def bound(self) -> dict[str, Any]:
-        """The arguments by parameter name. Positions without a name are left out; the codec reports surplus ones."""
-        names = [parameter.name for parameter in self.codec.signature.positional_or_keyword]
-        if self.codec.signature.positional_only:
-            names = []
-        return dict(zip(names, self.args, strict=False)) | self.kwargs
+        """The arguments by parameter name. Positions without a name are left out."""
+        return self.by_position | self.kwargs
 
 
 class MapNode(TaskNode[T_co], Generic[Item, T_co]):
@@ -320,11 +328,12 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
         if isinstance(items_from, FromNode):
             items_from = items_from.node
         self.items_from = items_from
-        names = [parameter.name for parameter in task.definition.codec.signature.positional_or_keyword]
+        signature = task.definition.codec.signature
+        names = [] if signature.positional_only else [one.name for one in signature.positional_or_keyword]
         self.item_parameter = names[0] if names else None
         """The parameter that takes the item: the first one of the task."""
-        self.args = ()
-        self.kwargs = dict(zip(names[1:], args, strict=False)) | self.kwargs
+        self._bind(names[1:], args)
+        self.kwargs = self.bound()
         self.surplus = len(args) - len(names[1:])
 
     @property
@@ -338,9 +347,6 @@ class MapNode(TaskNode[T_co], Generic[Item, T_co]):
     @property
     def sources(self) -> Mapping[str, FromNode]:
         return {**super().sources, ITEMS: FromNode(self.items_from)}
-
-    def bound(self) -> dict[str, Any]:
-        return dict(self.kwargs)
 
 
 class ItemNode(Node[T_co]):

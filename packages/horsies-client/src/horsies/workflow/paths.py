@@ -9,7 +9,8 @@ from typing import Any, Final
 from horsies._text import short
 from horsies.errors import UsageError
 
-_ITEM: Final = re.compile(r"item\[(\d+)\]")
+ITEM: Final = re.compile(r"item\[(\d+)\]")
+"""An item on a path. No node may have such an id: a path would lead past it."""
 
 Find = Callable[[str, str], Awaitable[Sequence[Mapping[str, Any]]]]
 """(run, node id) -> the row of `find_node`, if there is one."""
@@ -48,7 +49,7 @@ async def locate(find: Find, workflow_id: str, path: str) -> list[Place]:
         # the id of a node may have slashes in it
         tried = [rest, *(rest[: at.start()] for at in reversed(list(re.finditer("/", rest))))]
         for name in tried:
-            node_id = _ITEM.sub(lambda found: f"item-{found[1]}", name) if _ITEM.fullmatch(name) else name
+            node_id = ITEM.sub(lambda found: f"item-{found[1]}", name) if ITEM.fullmatch(name) else name
             if rows := await find(run, node_id):
                 break
         else:

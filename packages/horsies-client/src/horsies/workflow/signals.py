@@ -154,10 +154,12 @@ def _waiting(spec: Graph[Any] | None, name: str) -> SignalNode[Any] | None:
 
 
 def _untyped(name: str, value: Any) -> str:
-    from pydantic_core import PydanticSerializationError, to_json
+    """The text of a value whose type this process does not know, by the rules of a task that is sent by name."""
+    from horsies.codec import EncodeError, encode_untyped_value
 
     try:
-        return to_json(value, inf_nan_mode="strings").decode()
-    except (PydanticSerializationError, ValueError) as error:
-        why = f"signal {name!r}: the value cannot be written as JSON: {error}"
+        return encode_untyped_value(value, name="value")
+    except EncodeError as error:
+        at = "" if error.path == "value" else f" at {error.path}"
+        why = f"signal {name!r}: the value cannot be sent{at}: {error.fault.why}"
         raise TaskSendError(SendErrorCode.VALIDATION_FAILED, why) from error

@@ -19,6 +19,7 @@ from horsies.errors import HorsiesError, Problem
 from horsies.groups import check_group
 from horsies.new_tasks import Plan, checked_plan
 from horsies.options import SendOptions, check_name
+from horsies.workflow.arguments import check_arguments, constants, inner_placeholder
 from horsies.workflow.compensation import Undo, undo_of
 from horsies.workflow.context import WorkflowContext, WorkflowMeta, injected_by_type
 from horsies.workflow.node_checks import (
@@ -29,7 +30,8 @@ from horsies.workflow.node_checks import (
     parameters_of,
     wait_of,
 )
-from horsies.workflow.nodes import ITEMS, MAX_WIDTH, FromNode, ItemNode, MapNode, Node, TaskNode, listed, not_a_list
+from horsies.workflow.nodes import ITEMS, MAX_WIDTH, ItemNode, MapNode, Node, TaskNode, listed, not_a_list
+from horsies.workflow.paths import ITEM
 
 if TYPE_CHECKING:
     from horsies._runtime import AppRuntime
@@ -149,6 +151,9 @@ class Wiring:
             if is_numbered:
                 ids[node] = next(name for name in _candidates(node.title) if name not in taken)
                 taken.add(ids[node])
+            if ITEM.fullmatch(ids[node]):
+                why = f"{ids[node]!r} is the path of a map's item, and cannot be the id of a node"
+                self.refuse(f"node {node.title!r}", why, "give it another node_id=...")
             if node.node_id is None:
                 node.node_id, node.is_numbered = ids[node], is_numbered
                 self._named.append(node)
@@ -198,7 +203,8 @@ class Wiring:
             meta = injected_by_type(annotations, WorkflowMeta)
             meta = None if meta in given else meta
             self._check_context(node, at, context)
-            call = self._encode(node, at, {*sources, context, meta} - {None})
+            if check_arguments(node, at, self.refuse):
+                call = self._encode(node, at, {*sources, context, meta} - {None})
             settled = self._plan(node, at)
         is_map = node.is_map
         if options.max_width != MAX_WIDTH and not is_map:
@@ -220,12 +226,6 @@ class Wiring:
         parameters = parameters_of(node.definition.codec)
         extras = node.definition.codec.signature.var_keyword
         found: dict[str, tuple[Node[Any], bool]] = {}
-        for name in node.doubled:
-            self.refuse(at, f"parameter {name!r} is given and injected", "give it once")
-        if any(isinstance(value, FromNode) for value in node.args[len(parameters) :]) or (
-            node.definition.codec.signature.positional_only and any(isinstance(value, FromNode) for value in node.args)
-        ):
-            self.refuse(at, "a result can only be given to a parameter that has a name", "pass it by keyword")
         for name, given in node.sources.items():
             wrong = next(
                 (one for one in (given.node, *given.others) if not isinstance(cast("object", one), Node)), None
@@ -305,19 +305,16 @@ class Wiring:
 
     def _encode(self, node: TaskNode[Any], at: str, injected: Iterable[str | None]) -> EncodedCall | None:
         names = {str(name) for name in injected if name not in (None, ITEMS)}
-        if isinstance(node, MapNode) and node.item_parameter is not None:
-            names.add(node.item_parameter)
-        args = tuple(value for value in node.args if not isinstance(value, FromNode))
-        kwargs = {name: value for name, value in node.kwargs.items() if not isinstance(value, FromNode)}
-        if len(args) != len(node.args):  # the positions have shifted: pass by name
-            kwargs = {name: value for name, value in node.bound().items() if not isinstance(value, FromNode)}
-            args = ()
+        if node.is_map and (item := cast("MapNode[Any, Any]", node).item_parameter) is not None:
+            names.add(item)
+        args, kwargs = constants(node)
         try:
             return without_parameters(node.definition.codec, frozenset(names)).encode_call(
                 args, kwargs, limits=self._app.payload_limits
             )
         except HorsiesError as error:
-            self.refuse(at, str(error), "give every parameter once: a value, or from_node(...)")
+            told = inner_placeholder(node) or (str(error), "give every parameter once: a value, or from_node(...)")
+            self.refuse(at, *told)
             return None
 
     def _plan(self, node: TaskNode[Any], at: str) -> Plan | None:

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from horsies._pg.listener import PROBE_EVERY_S, PROBE_TIMEOUT_S, Listener, OnNotify
 from horsies._pg.refusals import worded
+from horsies._pg.transient import is_lock_timeout
 from horsies_worker.database.queries import Queries
 from horsies_worker.database.settings import CLAIM_SETTINGS
 from horsies_worker.output.log_context import log
@@ -40,6 +41,11 @@ OVERLAP_S: Final = 0.1
 _SETTINGS: Final = "; ".join(
     f"SET {name} = '{value}'" for name, value in {**CLAIM_SETTINGS, "statement_timeout": 0, "lock_timeout": 0}.items()
 )
+_RELEASE: Final = """
+SELECT pg_advisory_unlock($1) FROM pg_locks
+ WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND objsubid = 1
+   AND ((classid::bigint << 32) | objid::bigint) = $1
+"""
 _NOTICE_DEATH: Final = "SET client_connection_check_interval = 500"
 
 
@@ -260,6 +266,12 @@ class Duty:
             session.connection.terminate()  # asyncpg would open another connection, to cancel the statement
             await asyncio.gather(calling, return_exceptions=True)
             raise
+        if isinstance(error := calling.exception(), Exception) and is_lock_timeout(error):
+            # Somebody has locked the tasks, among which it looked for late ones. The connection must not end by that:
+            # it holds the lock by which other workers know that this one lives.
+            await session.ask(_RELEASE, self._key + place)
+            session.place = None
+            return ""
         is_backup, answer = calling.result()
         session.place = place if is_backup else None
         return answer

@@ -2,9 +2,10 @@
 
 A full scan finds everything that is ready. It also walks rows that stand at the front of a (queue, priority) and cannot
 be taken: dead entries that a long transaction keeps from being vacuumed (200 ms for 250,000), and tasks of names that
-this process does not know (60 ms for 100,000). Slow full scans therefore get at most a twentieth of the time. Between
-them a claim scans all pairs from the floor: the time before which the last empty scan left nothing. That misses only
-rows that come back with an old `enqueued_at` (returned tasks, late commits); the next full scan finds them.
+this process does not know (60 ms for 100,000). Full scans that stay slow therefore get at most a twentieth of the time;
+one that was slow because the server was busy for a moment is repeated soon. Between them a claim scans all pairs from
+the floor: the time before which the last empty scan left nothing. That misses only rows that come back with an old
+`enqueued_at` (returned tasks, late commits); the next full scan finds them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,8 @@ from horsies_worker.database.queries import Hint, NextRequest
 EVERY_S: Final = 1.0
 """A full scan is made this often, for rows that came back with an old enqueued_at or at another priority."""
 SHARE: Final = 20
-"""After a slow scan, wait for this many times its duration."""
+"""After a slow scan, wait for its duration, after the next slow one for twice its duration, and so on: at most for this
+many times its duration."""
 SLOW_S: Final = 0.020
 """A scan that takes longer is slow."""
 QUICK_S: Final = 0.005
@@ -44,6 +46,20 @@ class Repeat(NamedTuple):
     is_async: bool
 
 
+class Pace(NamedTuple):
+    """How often scans of one kind are made."""
+
+    allowed_at: float = 0.0
+    """The next one."""
+    slow: int = 0
+    """So many in a row were slow."""
+
+    def after(self, scan_s: float, *, is_slow: bool, now: float) -> Self:
+        if not is_slow:
+            return self._replace(allowed_at=now, slow=0)
+        return self._replace(allowed_at=now + min(SHARE, 2**self.slow) * scan_s, slow=min(self.slow + 1, SHARE))
+
+
 class Hints(NamedTuple):
     """Immutable; every method returns a changed copy. `_replace` takes 1.4 µs, that of a frozen dataclass 7 µs."""
 
@@ -62,8 +78,8 @@ class Hints(NamedTuple):
     is_first: bool = True
     """The first scan on a connection also plans the statement, so its duration is ignored."""
     full_due_at: float = 0.0
-    full_allowed_at: float = 0.0
-    floor_allowed_at: float = 0.0
+    full: Pace = Pace()
+    from_floor: Pace = Pace()
     put_off_at: float | None = None
     """When the first claim since the last scan took only announced tasks."""
 
@@ -79,7 +95,7 @@ class Hints(NamedTuple):
             return Scan.HINTED
         if not self._must_wait(now):
             return Scan.FULL
-        return Scan.FLOOR if self.floor is not None and now >= self.floor_allowed_at else Scan.HINTED
+        return Scan.FLOOR if self.floor is not None and now >= self.from_floor.allowed_at else Scan.HINTED
 
     def begin(self, scan: Scan) -> Self:
         """A claim with this scan is sent now; what is announced from here on wants another."""
@@ -99,12 +115,12 @@ class Hints(NamedTuple):
         if not (self.scan_wanted or self.owes_full_scan) or not self._must_wait(now):
             return None
         if self.scan_wanted and self.floor is not None:
-            return max(0.0, min(self.full_allowed_at, self.floor_allowed_at) - now)
-        return self.full_allowed_at - now
+            return max(0.0, min(self.full.allowed_at, self.from_floor.allowed_at) - now)
+        return self.full.allowed_at - now
 
     def _must_wait(self, now: float) -> bool:
         # Without a crowd, a scan that took long was waiting for a processor, and the next one may be quick.
-        return now < self.full_allowed_at and (bool(self.pairs) or (self.floor is not None and self.is_crowded))
+        return now < self.full.allowed_at and (bool(self.pairs) or (self.floor is not None and self.is_crowded))
 
     def learn(
         self, rows: Sequence[Mapping[str, Any]], scan: Scan, kinds: TaskKinds, *, took_s: float, now: float
@@ -118,16 +134,16 @@ class Hints(NamedTuple):
             return self._replace(pairs={**self.pairs, **found}, repeat=repeat) if rows else self
         scan_s = took_s - ROW_S * len(rows)
         is_slow = scan_s > (QUICK_S if self.is_crowded else SLOW_S) and not self.is_first
-        rest_s = SHARE * scan_s if is_slow else 0.0
         if scan is Scan.FLOOR:
-            pairs = {**self.pairs, **found}
-            return self._replace(is_first=False, floor_allowed_at=now + rest_s, pairs=pairs, repeat=repeat)
+            pace, pairs = self.from_floor.after(scan_s, is_slow=is_slow, now=now), {**self.pairs, **found}
+            return self._replace(is_first=False, from_floor=pace, pairs=pairs, repeat=repeat)
+        pace = self.full.after(scan_s, is_slow=is_slow, now=now)
         return self._replace(
             is_first=False,
-            full_allowed_at=now + rest_s,
-            full_due_at=now + max(EVERY_S, rest_s),
+            full=pace,
+            full_due_at=max(now + EVERY_S, pace.allowed_at),
             # hints outlive a slow scan that found nothing, or the next task would need another one
-            pairs={**self.pairs, **found} if rest_s else found,
+            pairs={**self.pairs, **found} if is_slow else found,
             repeat=repeat,
         )
 

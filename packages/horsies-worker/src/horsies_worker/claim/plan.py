@@ -315,7 +315,8 @@ class Plan:
     def _end(
         self, state: State, now: _Now, *, scanned: ClaimRequest | None = None, wait_s: float | None = None
     ) -> Decision:
-        """`scanned`: the scan of all pairs that found nothing. `wait_s`: the time until a wanted scan is allowed."""
+        """`scanned`: the scan of all pairs that found nothing. `wait_s`: the time until a wanted scan is allowed; the
+        pairs of the last tasks had none."""
         hints, kinds = state.hints, self.kinds
         is_known = scanned is not None or hints.are_fresh(now.time)
         has_sync = not kinds.sync or (is_known and hints.no_sync)
@@ -332,14 +333,20 @@ class Plan:
         if state.is_awake and state.full_since is None:
             return state, GoToSleep()
         names = [*(kinds.sync if has_sync else ()), *(kinds.asynchronous if has_async else ())]
-        if scanned is None or not names or not state.on_duty:
+        if wait_s is not None:
+            # the scan may be seconds away: what is delayed, such as a retry, is due sooner, and probably of these pairs
+            names = [*kinds.sync, *kinds.asynchronous]
+        elif scanned is None:
+            names = []
+        if not names or not state.on_duty:
             return self._wait(state, Wait(self._poll(state, now, wait_s)), now)
         asked_until = state.due_asked_at + DUE_EVERY_S
         if (state.fruitless >= FRUITLESS or not is_idle) and now.time < min(state.due_at, asked_until):
             return self._wait(state, Wait(min(state.due_at, asked_until)), now)
         # tasks that wait for a place under a cap were seen, and must not lead to one claim after the other
         since_s = now.time - state.sent_at + SEEN_S if state.capped_until is None else 0.0
-        return state._replace(due_asked_at=now.time), AskDue(self.settings.queues, names, since_s, not is_idle)
+        is_partial = scanned is None or not is_idle
+        return state._replace(due_asked_at=now.time), AskDue(self.settings.queues, names, since_s, is_partial)
 
     def _after_outlook(self, state: State, answer: Outlook, now: _Now) -> Decision:
         if not isinstance(state.move, AskDue):

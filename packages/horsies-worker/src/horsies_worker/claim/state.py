@@ -72,7 +72,7 @@ class AskDue(NamedTuple):
     since_s: float
     """Tasks that became ready within this time count: the last scan may not have seen them."""
     is_partial: bool
-    """Some kind of task had no room, so tasks of it may be ready."""
+    """Tasks may be ready that were not looked for: of a kind without room, or at other places than the last ones."""
 
 
 class AskAged(NamedTuple):

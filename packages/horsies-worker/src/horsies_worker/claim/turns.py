@@ -62,7 +62,7 @@ class Turns:
             pairs |= {pair: hint for pair, hint in {**before.pairs, **learned.pairs}.items() if pair[0] == queue}
         sharing = sharing.charged({queue: len(rows)}, [queue] if is_dry else ())
         is_unknown = is_short and not (is_dry or any(pair[0] == queue for pair in pairs))
-        if is_unknown or (is_dry and claim.scan is Scan.HINTED and now >= before.full_allowed_at):
+        if is_unknown or (is_dry and claim.scan is Scan.HINTED and now >= before.full.allowed_at):
             sharing = sharing._replace(unscanned=sharing.unscanned | {queue})
         if is_short and not rows and (claim.scan is not Scan.HINTED or not is_dry):
             sharing = sharing._replace(passed=sharing.passed | {queue})

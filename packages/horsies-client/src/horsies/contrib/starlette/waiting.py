@@ -20,7 +20,7 @@ MAX_WAIT_S: Final = 3_600.0
 
 
 async def wait_for(request: Request, handle: Awaited[T], timeout_s: float) -> TaskResult[T, TaskError]:
-    """`handle.get_async` that ends when the client hangs up: then, and after `timeout_s`, with an err WAIT_TIMEOUT.
+    """`handle.get_async` that ends when the client hangs up, then with an err WAIT_TIMEOUT, or after `timeout_s`.
     What is not read of the request's body by now is dropped."""
     if not isinstance(handle, Awaited):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"wait_for takes a handle, not {shown(handle)}: give what send() returned, or app.handle(id)")

@@ -1,7 +1,7 @@
 """What `horsies queues` and `horsies limits` share: rates and policies as they are typed and printed."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from horsies._text import short, span
@@ -64,6 +64,14 @@ def add_fields(to: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
         return name
 
     to.add_argument("fields", nargs="*", type=field, metavar="FIELD", help=f"of {', '.join(names)} (default: all)")
+
+
+def unset_text(whose: str, fields: Sequence[str], overridden: Collection[str]) -> str:
+    """What an `unset` of these fields has done, or of all; `overridden` are those that were overridden before it."""
+    done = ", ".join(name for name in fields if name in overridden) or ", ".join(fields) or "the override"
+    others = [name for name in fields if name not in overridden] if overridden else []
+    rest = f"; there was no override of {', '.join(others)}" if others else ""
+    return f"unset {done} of {whose}{rest}"
 
 
 def not_overridden(whose: str, fields: Sequence[str]) -> str:
@@ -151,7 +159,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def overridden_text(one: QueuePolicy | SharedLimit) -> str:
-    """Which fields an operator has overridden, and since when."""
+    """Which fields an operator has overridden, and when that was last changed."""
     if not one.overridden or one.override_for is None:
         return "no"
-    return f"{', '.join(one.overridden)} (since {span(one.override_for)})"
+    return f"{', '.join(one.overridden)} ({span(one.override_for)} ago)"

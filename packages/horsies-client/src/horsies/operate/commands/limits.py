@@ -10,6 +10,7 @@ from horsies.operate.commands._policies import (
     holds_text,
     not_overridden,
     overridden_text,
+    unset_text,
 )
 from horsies.operate.commands._print import one_line, say, say_json, say_table
 from horsies.operate.policies import LIMIT_FIELDS, SharedLimit
@@ -75,7 +76,8 @@ async def _set(desk: Desk) -> int:
 
 async def _unset(desk: Desk) -> int:
     name, fields = desk.options.name, desk.options.fields
+    before = {limit.name: limit.overridden for limit in await desk.broker.policies.limits()}
     was_set = await desk.broker.policies.unset_limit(name, fields)
     problems = [] if was_set else [not_overridden(f"limit {name!r}", fields)]
-    done = [f"unset {', '.join(fields) or 'the override'} of limit {one_line(name)}"] if was_set else []
+    done = [unset_text(f"limit {one_line(name)}", fields, before.get(name, ()))] if was_set else []
     return desk.report(done, problems, done=was_set, problems=problems, name=name)

@@ -1,6 +1,7 @@
 """`horsies queues [list]`, `horsies queues pause|resume NAME...`, `horsies queues show|set|unset|groups`."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from horsies._checks import queue_name_problem
 from horsies.config.queues import DEFAULT_QUEUE
@@ -16,12 +17,16 @@ from horsies.operate.commands._policies import (
     names_of,
     not_overridden,
     overridden_text,
+    unset_text,
     weight_of,
 )
 from horsies.operate.commands._print import one_line, plural, say, say_json, say_pairs, say_table, span
 from horsies.operate.groups import LOOKED, TOP, GroupStatus
-from horsies.operate.policies import QUEUE_FIELDS, QueuePolicy
+from horsies.operate.policies import LIMIT_FIELDS, QUEUE_FIELDS, QueuePolicy
 from horsies.operate.views import QueueStatus
+
+if TYPE_CHECKING:
+    from horsies.app import Horsies
 
 
 def build() -> Command:
@@ -149,7 +154,7 @@ async def _show(desk: Desk) -> int:
     if desk.options.json:
         say_json(_policy_json(policy))
     else:
-        _say_policy(policy)
+        _say_policy(policy, desk.given_app)
     return OK
 
 
@@ -164,11 +169,21 @@ def _policy_line(one: QueuePolicy) -> tuple[object, ...]:
     return (one.queue_name, *(holds_text(name, one.effective) for name in QUEUE_FIELDS), overridden_text(one))
 
 
-def _say_policy(one: QueuePolicy) -> None:
+def _label(field: str) -> str:
+    """A queue has a `max_concurrency` of its own, which is no part of its policy."""
+    return f"{field} per group" if field in LIMIT_FIELDS else field
+
+
+def _say_policy(one: QueuePolicy, app: "Horsies | None") -> None:
     say_table(
         ["FIELD", "HOLDS", "DECLARED", "OVERRIDDEN"],
         [
-            (name, holds_text(name, one.effective), field_text(name, one.declared), field_text(name, one.override))
+            (
+                _label(name),
+                holds_text(name, one.effective),
+                field_text(name, one.declared),
+                field_text(name, one.override),
+            )
             for name in QUEUE_FIELDS
         ],
     )
@@ -180,8 +195,15 @@ def _say_policy(one: QueuePolicy) -> None:
                 f"{span(one.declared_for)} ago by a worker" if one.declared_for is not None else "by no worker",
             ),
             ("overridden", f"{span(one.override_for)} ago" if one.override_for is not None else "no"),
+            *[("whole queue", cap) for cap in _own_cap(one.queue_name, app)],
         ]
     )
+
+
+def _own_cap(name: str, app: "Horsies | None") -> list[str]:
+    """The limit of the queue itself, which only the app knows: with `--app`, if it has such a queue."""
+    caps = [queue.max_concurrency for queue in app.config.custom_queues if queue.name == name] if app else []
+    return [f"max_concurrency {cap:,}, by the app" if cap is not None else "no max_concurrency" for cap in caps]
 
 
 async def _set(desk: Desk) -> int:
@@ -200,19 +222,20 @@ async def _set(desk: Desk) -> int:
     is_share = bool({"weight", "ageing_seconds"} & set(override))
     when = "workers read it with their next heartbeat" if is_share else "it holds from the next claim on"
     say(f"set {', '.join(override)} of queue {one_line(name)}; {when}")
-    _say_policy(policy)
+    _say_policy(policy, desk.given_app)
     return OK
 
 
 async def _unset(desk: Desk) -> int:
     name, fields = desk.options.name, desk.options.fields
+    before = await desk.broker.policies.queue(name)
     was_set = await desk.broker.policies.unset_queue(name, fields)
     policy = await desk.broker.policies.queue(name)
     known = None if was_set or policy.policy else await _known(desk)
     if known is not None and name not in known:
         raise CommandError(f"there is no queue {name!r}: {_unknown(known)}")
     problems = [] if was_set else [not_overridden(f"queue {name!r}", fields)]
-    done = [f"unset {', '.join(fields) or 'the override'} of queue {one_line(name)}"] if was_set else []
+    done = [unset_text(f"queue {one_line(name)}", fields, before.overridden)] if was_set else []
     return desk.report(done, problems, done=was_set, problems=problems, **_policy_json(policy))
 
 

@@ -130,7 +130,7 @@ def _hidden(
         told = ", ".join(
             f"{name} {_text(getattr(holds, name))} instead of {_text(getattr(declared, name))}" for name in changed
         )
-        since = f", since {span(one.override_for)} ago" if one.override_for is not None else ""
+        since = f", set {span(one.override_for)} ago" if one.override_for is not None else ""
         yield Finding(
             "policies", WARN, f"{what}: an override hides what the code declares: {told}{since}",
             "a new release that declares another value changes nothing",

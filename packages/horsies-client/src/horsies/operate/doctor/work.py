@@ -351,8 +351,8 @@ def schedule_findings(row: Row) -> Iterator[Finding]:
         good = False
         yield Finding(
             "schedules", WARN,
-            f"no live scheduler lists {plural(row['unlisted'], 'schedule')}: "
-            f"{_named(row['unlisted_names'], row['unlisted'])}, since {span(row['unlisted_for'])} ago",
+            f"no live scheduler has listed {plural(row['unlisted'], 'schedule')} for {span(row['unlisted_for'])}: "
+            f"{_named(row['unlisted_names'], row['unlisted'])}",
             "removed from the code, or the scheduler of their app is down",
             "start that scheduler; what was removed is no longer mentioned after a day",
         )  # fmt: skip
