@@ -1,4 +1,4 @@
--- The horsies schema at revision 0031, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
+-- The horsies schema at revision 0032, as `pg_dump --schema-only` (PostgreSQL 18) prints it.
 -- Written by `just schema-dump` for people to read; horsies-migrate is what makes it.
 
 CREATE FUNCTION public.horsies_cancel_tasks(ids text[]) RETURNS TABLE(id text, outcome text)
@@ -921,6 +921,12 @@ BEGIN
         PERFORM pg_notify('schedule_state', '');
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' THEN
+        IF EXISTS (SELECT FROM public.horsies_schedulers s WHERE OLD.name = ANY (s.schedules)) THEN
+            UPDATE public.horsies_schedule_state
+               SET is_data = false, config_hash = NULL, next_run_at = NULL, problem = NULL, problem_at = NULL
+             WHERE schedule_name = OLD.name AND is_data;
+            RETURN NULL;
+        END IF;
         DELETE FROM public.horsies_schedule_state WHERE schedule_name = OLD.name AND is_data;
         DELETE FROM public.horsies_schedule_runs WHERE schedule_name = OLD.name;
         RETURN NULL;

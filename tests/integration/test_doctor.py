@@ -409,6 +409,19 @@ def test_a_schedule_that_no_live_scheduler_lists_is_told_of_for_a_day(served: Da
     assert fine(look(served), "schedules") == "1 schedule, none overdue"
 
 
+def test_a_schedule_whose_last_run_is_in_the_future(served: Database) -> None:
+    ran = {"last_task_id": "t", "run_count": 1}
+    far = {"last_run_at": ahead(days=3_650), "next_run_at": ahead(days=3_651)}
+    scheduled(served, "paused", **ran, **far, paused_at=ago(hours=1))
+    scheduled(served, "sound", **ran, last_run_at=ago(hours=1), next_run_at=ahead(hours=5))
+    assert fine(look(served), "schedules") == "1 schedule, none overdue"
+    scheduled(served, "silent", **ran, **far)
+    found = only(look(served), "schedules", Severity.WARN)
+    assert found.what.startswith("the last run of 1 schedule is in the future, by up to 3649 d")
+    assert re.search(r": silent \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)$", found.what)
+    assert "horsies schedules run-now NAME" in found.fix
+
+
 @pytest.mark.breaks("T7")
 def test_overdue_tasks_that_no_reaper_has_met(served: Database) -> None:
     factories.task(served, good_until=ago(seconds=10))

@@ -267,6 +267,46 @@ async def test_a_clock_that_was_put_back_makes_runs_late_not_double(db: Database
     assert len(slots(db)) == 2
 
 
+async def test_an_interval_that_is_written_in_other_units_keeps_its_missed_slots(db: Database) -> None:
+    async with scheduling(db, schedule("s", Interval(minutes=60))):
+        age(db, "3 hours")
+        due = state(db)["next_run_at"]
+    async with scheduling(db, schedule("s", Interval(hours=1))) as scheduler:
+        await scheduler.run_once()
+    assert len(slots(db)) == 1
+    assert slots(db)[0] > due
+
+
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_clock_that_was_years_ahead_is_told_and_a_run_by_hand_brings_the_schedule_back(
+    db: Database, caplog: pytest.LogCaptureFixture, stored: bool
+) -> None:
+    every = schedule("s", Interval(hours=1))
+    async with async_app_on(db) as app, scheduling(db, *([] if stored else [every])) as scheduler:
+        if stored:
+            await app.schedules.put_async(every)
+            await scheduler.run_once()
+        age(db, "0 seconds")
+        await scheduler.run_once()
+        db.execute(
+            "UPDATE horsies_schedule_state SET next_run_at = next_run_at + interval '10 years',"
+            " last_run_at = last_run_at + interval '10 years', updated_at = now() + interval '10 years'"
+        )
+        db.execute("UPDATE horsies_schedulers SET seen_at = now() + interval '10 years'")
+    async with async_app_on(db) as app, scheduling(db, *([] if stored else [every])) as scheduler:
+        await scheduler.run_once()
+        assert state(db)["next_run_at"].year == db.value("SELECT extract(year FROM now() + interval '10 years')::int")
+        assert stored or "schedule 's' waits until" in caplog.text
+        assert db.value("SELECT count(*) FROM horsies_schedulers") == 1
+        assert stored or db.value("SELECT updated_at <= now() FROM horsies_schedule_state")
+        (found,) = [one for one in await app.get_broker().diagnose() if one.check == "schedules"]
+        assert found.what.startswith("the last run of 1 schedule is in the future, by up to ")
+        await app.schedules.run_now_async("s")
+        await scheduler.run_once()
+        assert db.value("SELECT next_run_at BETWEEN now() AND now() + interval '1 hour' FROM horsies_schedule_state")
+        assert not [one for one in await app.get_broker().diagnose() if "in the future" in one.what]
+
+
 async def test_a_slot_that_has_its_task_keeps_it(db: Database, caplog: pytest.LogCaptureFixture) -> None:
     """The row was restored from a backup, or deleted: the id stands guard."""
     async with scheduling(db, schedule("s", Interval(hours=1))) as scheduler:

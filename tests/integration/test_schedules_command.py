@@ -343,6 +343,21 @@ def test_a_long_list_of_options_does_not_hide_the_error(db: Database, capsys: py
     assert error.startswith("horsies schedules add: error: one of the arguments --cron")
 
 
+def test_remove_says_what_becomes_of_the_schedule_of_the_code(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    factories.insert(
+        db, "horsies_schedulers", id="a", hostname="h", pid=1, tasks=["t"], workflows=[],
+        schedules=["nightly", "hourly"],
+    )  # fmt: skip
+    row(db, "nightly", next_run_at=SOON, paused_at=BEFORE)
+    row(db, "hourly", next_run_at=SOON)
+    for name in ("nightly", "hourly"):
+        assert horsies(capsys, "add", name, "--task", "t", "--every", "1h")[0] == 0
+    assert horsies(capsys, "remove", "nightly", "hourly")[1].splitlines() == [
+        "nightly: removed; that of the code stays paused",
+        "hourly: removed; that of the code runs again from its next slot on",
+    ]
+
+
 def test_what_is_not_there_or_in_code_is_left_alone(db: Database, capsys: pytest.CaptureFixture[str]) -> None:
     row(db, "nightly", next_run_at=SOON)
     for verb in ("show", "history", "remove"):

@@ -368,6 +368,7 @@ def test_sql_cannot_write_what_makes_no_sense(db: Database) -> None:
 
 
 async def test_a_row_takes_the_place_of_a_schedule_in_code(db: Database, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="horsies.scheduler")
     async with shop(db) as app, scheduling(db, schedule("s", Hourly(1))) as scheduler:
         age(db, "0 seconds")
         await scheduler.run_once()
@@ -385,8 +386,54 @@ async def test_a_row_takes_the_place_of_a_schedule_in_code(db: Database, caplog:
         await app.schedules.delete_async("s")
         await scheduler.run_once()
         found = state(db)
-        assert (found["next_run_at"].minute, found["run_count"]) == (1, 0)
-        assert await app.schedules.history_async("s") == []
+        assert (found["next_run_at"].minute, found["run_count"]) == (1, 2)
+        assert len(await app.schedules.history_async("s")) == 2
+        assert "schedule 's' is that of the code again" in caplog.text
+
+
+async def test_a_paused_schedule_of_the_code_stays_paused_when_its_name_is_given_back(db: Database) -> None:
+    async with shop(db) as app, scheduling(db, schedule("s", Hourly(1))) as scheduler:
+        await app.schedules.pause_async("s")
+        paused_at = state(db)["paused_at"]
+        await app.schedules.put_async(schedule("s", Daily("12:00")))
+        await scheduler.run_once()
+        await app.schedules.delete_async("s")
+        (listed,) = await app.schedules.list_async(kind="code")
+        assert listed.state == "paused"
+        await scheduler.run_once()
+        assert (state(db)["paused_at"], state(db)["next_run_at"].minute) == (paused_at, 1)
+        age(db, "0 seconds")
+        await scheduler.run_once()
+        assert (factories.count(db), past(db)) == (0, [("paused", False, False)])
+        await app.schedules.resume_async("s")
+        age(db, "0 seconds")
+        await scheduler.run_once()
+        assert factories.count(db) == 1
+
+
+async def test_it_stays_paused_when_no_scheduler_is_running_meanwhile(db: Database) -> None:
+    async with shop(db) as app:
+        async with scheduling(db, schedule("s", Hourly(1))):
+            await app.schedules.pause_async("s")
+        await app.schedules.put_async(schedule("s", Daily("12:00")))
+        seen = (await app.schedules.list_async())[0].scheduler_seen
+        await app.schedules.delete_async("s")
+        again = (await app.schedules.list_async())[0].scheduler_seen
+        assert seen is not None
+        assert again is not None
+        assert again > seen  # a delete is no sign of a scheduler
+        async with scheduling(db, schedule("s", Hourly(1))):
+            assert state(db)["paused_at"] is not None
+            assert state(db)["next_run_at"].minute == 1
+
+
+async def test_a_paused_schedule_that_is_not_in_the_code_is_deleted_with_its_state(db: Database) -> None:
+    async with shop(db) as app, scheduling(db, schedule("s", Hourly(1))) as scheduler:
+        await app.schedules.put_async(schedule("t", Daily("12:00")))
+        await app.schedules.pause_async("t")
+        await scheduler.run_once()
+        await app.schedules.delete_async("t")
+        assert [one.schedule_name for one in await app.schedules.list_async()] == ["s"]
 
 
 # -- several at once ---------------------------------------------------------------------------------

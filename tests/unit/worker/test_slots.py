@@ -158,6 +158,39 @@ def test_another_timing_is_planned_anew_at_the_start() -> None:
     assert made.next_run_at == NOON + 27 * HOUR
 
 
+def test_after_a_clock_that_was_years_ahead_a_request_plans_anew() -> None:
+    task = settled()
+    years = 3_650 * timedelta(days=1)
+    wrong = {"next_run_at": NOON + years + HOUR, "last_run_at": NOON + years}
+    assert moved(task, due(**wrong)).changes_nothing
+    assert moved(task, due(**wrong, run_requested_at=NOW)).next_run_at == NOON + HOUR
+    by_hand = due(None, last_run_at=NOON + years, run_requested_at=NOW)
+    assert moved(settled(enabled=False), by_hand).next_run_at is None
+    # of another release, whose timing is not known here
+    assert moved(task, due(**wrong, run_requested_at=NOW, is_ours=False)).next_run_at == wrong["next_run_at"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (Interval(seconds=3600), Interval(hours=1)),
+        (Interval(hours=1), Interval(seconds=3600)),
+        (Interval(minutes=60), Interval(hours=1)),
+        (Interval(hours=36), Interval(days=1, hours=12)),
+        (Interval(minutes=1, seconds=30), Interval(seconds=90)),
+    ],
+)
+def test_the_same_interval_in_other_units_keeps_its_slots(before: Interval, now: Interval) -> None:
+    old, new = settled(pattern=before), settled(pattern=now)
+    missed = known(old, next_run_at=NOON - 3 * HOUR, last_run_at=NOON - 4 * HOUR)
+    made = planned(new, missed)
+    assert (made.reason, made.next_run_at) == (PlanReason.RESPELT, NOON - 3 * HOUR)
+    assert made.config_hash == new.schedule.config_hash
+    assert planned(new, missed, at_start=False).reason is PlanReason.ORPHANED
+    other = settled(pattern=now, enabled=False)
+    assert planned(other, missed).reason is PlanReason.CHANGED
+
+
 def test_a_running_scheduler_leaves_the_row_to_the_other_release_while_that_serves_it() -> None:
     task = settled()
     served = known(task, config_hash="other", next_run_at=NOW - timedelta(seconds=30))

@@ -38,7 +38,9 @@ class AppSchedules:
         return await self._control.put_many(schedules)
 
     def delete(self, name: str) -> bool:
-        """Delete it with its history; False when no schedule of this name was made at run time."""
+        """Delete it with its history; False when no schedule of this name was made at run time.
+
+        A schedule of the code that it hid runs again, with the history, unless it is paused."""
         return self._app.run_sync("schedules.delete", lambda: self.delete_async(name))
 
     async def delete_async(self, name: str) -> bool:

@@ -267,7 +267,7 @@ class World:
             Finding("vacuum", Severity.WARN, f"horsies_tasks has {DEAD_ROWS:,} dead rows",
                     "every claim walks past them", "look for an old transaction, or vacuum it: VACUUM horsies_tasks"),
             Finding("server", Severity.OK, "PostgreSQL 18.1, UTF8"),
-            Finding("schema", Severity.OK, "at revision 0031"),
+            Finding("schema", Severity.OK, "at revision 0032"),
             Finding("notify", Severity.OK, "a notification takes 1.2 ms"),
             Finding("connections", Severity.OK, "41 of 300 in use"),
             Finding("workers", Severity.OK,

@@ -11,7 +11,7 @@ MINIMUM_SERVER: Final = 14
 """The oldest major version of PostgreSQL."""
 REQUIRED_REVISION: Final = "0028"
 """The oldest schema revision that this release works with."""
-HEAD_REVISION: Final = "0031"
+HEAD_REVISION: Final = "0032"
 """The newest revision that this release knows; a test compares it with horsies-schema. A worker with `auto_migrate`
 upgrades an older database to it. Newer revisions are accepted unless they are marked as breaking for older code."""
 

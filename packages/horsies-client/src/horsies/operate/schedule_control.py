@@ -89,7 +89,8 @@ class ScheduleControl:
         """Delete a schedule with its state and its history; False when no schedule of this name was made at run time.
 
         It has no further run: a slot that a scheduler is firing at this moment is waited for. Tasks that it has sent
-        stay. If the code has a schedule of this name, that one runs again from its next slot on.
+        stay. If the code has a schedule of this name, that one keeps state and history: it runs again from its next
+        slot on, or stays paused.
         """
         return bool(await self._session.rows("delete_schedule", stored_name(name)))
 

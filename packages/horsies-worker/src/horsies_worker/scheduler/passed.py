@@ -1,13 +1,14 @@
-"""Tells the log which slots passed without a run."""
+"""Tells the log which slots passed without a run, and which come late because a clock was wrong."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Final
 
 from horsies._text import plural
-from horsies_worker.scheduler.slots import Move, Why
+from horsies.operate.schedule_state import OVERDUE_AFTER
+from horsies_worker.scheduler.slots import KnownRow, Move, Why
 from horsies_worker.scheduler.state import Served
 
 _log = logging.getLogger("horsies.scheduler")
@@ -15,6 +16,18 @@ _log = logging.getLogger("horsies.scheduler")
 LOGGED: Final = 20
 """Schedules that the log names for one batch; it counts the others."""
 _COUNTED: Final = 1_000
+
+
+def log_ahead(rows: Iterable[KnownRow], now: datetime) -> None:
+    """Schedules in code that wait for a time that a wrong clock has set, as the doctor finds them."""
+    for row in rows:
+        if row.is_data or row.next_run_at is None or row.last_run_at is None:
+            continue
+        if row.last_run_at > now + OVERDUE_AFTER:
+            _log.warning(
+                "schedule %r waits until %s: its last run was at %s, when the database's clock was wrong; "
+                "`horsies doctor` says what to do", row.name, utc(row.next_run_at), utc(row.last_run_at),
+            )  # fmt: skip
 
 
 def log_passed(moves: Sequence[Move], served: Mapping[str, Served]) -> None:

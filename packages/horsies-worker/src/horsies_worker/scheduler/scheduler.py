@@ -41,7 +41,7 @@ from horsies_worker.scheduler.blocked import (
     SlotBlocked,
 )
 from horsies_worker.scheduler.local_times import cron_problem
-from horsies_worker.scheduler.passed import LOGGED, log_passed, utc
+from horsies_worker.scheduler.passed import LOGGED, log_ahead, log_passed, utc
 from horsies_worker.scheduler.slots import Move, PlanReason, move, plan_row
 from horsies_worker.scheduler.state import Batch, CodeSchedules, Outlook, Runs, Serve, Served, serve
 from horsies_worker.scheduler.stored import StoredSchedules
@@ -217,6 +217,8 @@ class Scheduler(Service):
                 _log.info("planned as well: %s", plural(len(fresh) - LOGGED, "more schedule"))
         # rows that another scheduler changed meanwhile are planned again
         self._has_planned = self._has_planned or len(written) == len(plans)
+        if at_start:
+            log_ahead(known.values(), now)
 
     async def _plan_stored(self) -> None:
         """Plan schedules that were made or changed at run time; when this scheduler starts, also those whose time zone

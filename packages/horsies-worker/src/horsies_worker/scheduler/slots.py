@@ -5,17 +5,20 @@ another configuration.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import product
 from typing import Final
 
-from horsies.schedule import Overlap
+from horsies.schedule import Interval, Overlap, TaskSchedule
 from horsies.scheduled import ScheduledTask
 from horsies_worker.scheduler.next_run import Slots, latest
 
 ORPHANED_AFTER: Final = timedelta(minutes=1)
 """A row of another deploy's configuration is left to that deploy's schedulers, until it is overdue by this much."""
+WRONG_CLOCK: Final = timedelta(days=1)
+"""A last run that lies further in the future than this is one of a database whose clock was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class DueRow:
     """Why the slots of that entry were skipped; None if it is a run."""
     last_skipped_slot: datetime | None = None
     """The first slot of that entry."""
+    last_run_at: datetime | None = None
 
 
 class Why(StrEnum):
@@ -109,6 +113,10 @@ def move(task: ScheduledTask, slots: Slots, row: DueRow, now: datetime) -> Move:
     is_fulfilled = requested is not None and not (alone and (row.is_previous_live or fires))
     if requested is not None and is_fulfilled:
         fires.append(Fire(task.id_of_request(requested), requested, requested))
+        ran_at = row.last_run_at
+        if row.is_ours and schedule.enabled and ran_at is not None and ran_at > now + WRONG_CLOCK:
+            # This run becomes the last one; the next slot must not stay behind the one of the wrong clock.
+            next_run_at = slots.after(now)
     return Move(row.name, row.next_run_at, next_run_at, tuple(fires), is_fulfilled, passed)
 
 
@@ -176,6 +184,9 @@ class KnownRow:
 class PlanReason(StrEnum):
     NEW = "is new"
     CHANGED = "has another timing than before"
+    RESPELT = "has the interval of before in other units"
+    GIVEN_BACK = "is that of the code again"
+    """The schedule made at run time that had taken its name was deleted."""
     ORPHANED = "was left by the schedulers of another release"
     RULES = "falls on another time: the rules of its time zone have changed"
 
@@ -202,6 +213,8 @@ def plan_row(
     if reason is None:
         return None
     # never before the last run, even if the database's clock was put back
+    if row is not None and reason is PlanReason.RESPELT:
+        return PlannedRow(task.name, task.schedule.config_hash, row.next_run_at, reason, row)
     since = now if row is None or row.last_run_at is None else max(now, row.last_run_at)
     next_run_at = slots.after(since) if task.schedule.enabled else None
     return PlannedRow(task.name, task.schedule.config_hash, next_run_at, reason, row)
@@ -212,12 +225,34 @@ def _plan_reason(
 ) -> PlanReason | None:
     if row is None:
         return PlanReason.NEW
+    if row.config_hash is None:
+        return PlanReason.GIVEN_BACK
     if row.config_hash != task.schedule.config_hash:
         if at_start:
-            return PlanReason.CHANGED
+            return PlanReason.RESPELT if row.config_hash in _other_spellings(task.schedule) else PlanReason.CHANGED
         served = row.next_run_at or row.updated_at
         return PlanReason.ORPHANED if served < now - ORPHANED_AFTER else None
     promised = row.next_run_at
     if at_start and promised is not None and promised > now and next(slots.until(promised), None) != promised:
         return PlanReason.RULES
     return None
+
+
+def _other_spellings(schedule: TaskSchedule) -> set[str]:
+    """The hashes of the same interval in other units: 90 minutes are 1 hour and 30 minutes, or 5,400 seconds.
+
+    A hash covers the fields as they are written. Hashing the time they make would change the stored hashes of all
+    intervals, and drop the slots that were missed during that upgrade.
+    """
+    if not isinstance(schedule.pattern, Interval):
+        return set()
+    found: set[str] = set()
+    for days, hours, minutes in product((86_400, 0), (3_600, 0), (60, 0)):
+        rest = int(schedule.pattern.every.total_seconds())
+        parts: list[int] = []
+        for unit in (days, hours, minutes):
+            count, rest = divmod(rest, unit) if unit else (0, rest)
+            parts.append(count)
+        spelt = Interval(days=parts[0], hours=parts[1], minutes=parts[2], seconds=rest)
+        found.add(replace(schedule, pattern=spelt).config_hash)
+    return found

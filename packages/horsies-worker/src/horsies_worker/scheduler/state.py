@@ -58,6 +58,7 @@ class Outlook:
     next_due: datetime | None
     """The first future slot of a schedule in code."""
     orphaned: int
+    """Schedules in code whose rows no scheduler serves: of a release that is gone, or given back to the code."""
     clashing: Sequence[str] | None
     """Schedules in code whose names were taken by schedules that were made at run time."""
     stored_due: bool
@@ -157,6 +158,7 @@ def due_row(row: Mapping[str, Any], live: set[str], *, is_ours: bool) -> DueRow:
     return DueRow(
         row["schedule_name"], row["next_run_at"], is_ours, row["is_paused"], row["run_requested_at"],
         row["last_task_id"] in live, row["entries"], None if why is None else Why(why), row["last_skipped_slot"],
+        row["last_run_at"],
     )  # fmt: skip
 
 

@@ -51,7 +51,8 @@ SELECT s.schedule_name, s.next_run_at, s.last_run_at, s.last_task_id, s.run_coun
 -- params: listed_for, overdue_after, forgotten_after
 -- One row for alarms. While a scheduler is running, a schedule of the code that none lists counts as unlisted instead of
 -- overdue, and after `forgotten_after` not at all; one that was made at run time, and whose task none knows, counts as
--- unknown. A schedule that cannot run is a problem, whether it is due or not, unless it is paused.
+-- unknown. A schedule that cannot run is a problem, whether it is due or not, unless it is paused. One is `ahead` if its last
+-- run lies in the future: the database's clock was put back, and its next slot is planned behind that run.
 WITH {{live_schedulers}}, judged AS (
     SELECT s.schedule_name, s.next_run_at, s.updated_at,
            CASE WHEN s.is_data THEN interval '0' ELSE statement_timestamp() - s.updated_at END AS unlisted_for,
@@ -60,7 +61,8 @@ WITH {{live_schedulers}}, judged AS (
                AND statement_timestamp() - s.updated_at > $1::interval AS is_unlisted,
            s.paused_at IS NULL AND s.next_run_at < statement_timestamp() - $2::interval AS is_overdue,
            s.is_data AND seen.ago <= $1::interval AND kt.name IS NULL AND kw.name IS NULL AS is_unknown,
-           s.problem_at IS NOT NULL AND s.paused_at IS NULL AS is_broken, coalesce(d.task_name, d.workflow) AS target
+           s.next_run_at > statement_timestamp() AND s.last_run_at > statement_timestamp() + $2::interval AS is_ahead,
+           s.last_run_at, s.problem_at IS NOT NULL AND s.paused_at IS NULL AS is_broken, coalesce(d.task_name, d.workflow) AS target
       FROM horsies_schedule_state s CROSS JOIN seen
       LEFT JOIN horsies_schedules d ON s.is_data AND d.name = s.schedule_name
       LEFT JOIN known_task kt ON kt.name = d.task_name
@@ -90,6 +92,10 @@ SELECT count(*) AS known, (SELECT ago FROM seen) AS scheduler_seen,
        count(*) FILTER (WHERE is_broken AND NOT is_unknown) AS broken,
        (array_agg(schedule_name ORDER BY schedule_name) FILTER (WHERE is_broken AND NOT is_unknown))[1:3]
            AS broken_names,
+       count(*) FILTER (WHERE is_ahead AND is_sound) AS ahead,
+       max(last_run_at) FILTER (WHERE is_ahead AND is_sound) - statement_timestamp() AS ahead_by,
+       (array_agg(schedule_name || ' (' || to_char(last_run_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC)'
+                  ORDER BY last_run_at DESC, schedule_name) FILTER (WHERE is_ahead AND is_sound))[1:3] AS ahead_names,
        (SELECT count(*) FROM clash) AS clashing,
        (SELECT (array_agg(c.name || ' of ' || c.scheduler ORDER BY c.name))[1:3] FROM clash c) AS clashing_names
   FROM counted;

@@ -67,9 +67,11 @@ def build() -> Command:
     edit = command.add("edit", "change what the options give, of a schedule that was made at run time", _edit)
     edit.add_argument("name", metavar="NAME", help="the schedule")
     add_schedule_options(edit, is_new=False)
-    command.add("remove", "delete schedules that were made at run time, with their history", _remove).add_argument(
-        "names", nargs="+", metavar="NAME", help="the schedule"
-    )
+    command.add(
+        "remove",
+        "delete schedules that were made at run time; one of the code that they hid runs again, unless it is paused",
+        _remove,
+    ).add_argument("names", nargs="+", metavar="NAME", help="the schedule")
     for name, (_, description, _) in _ACTS.items():
         command.add(name, description, _act).add_argument("names", nargs="+", metavar="NAME", help="the schedule")
     return command
@@ -330,7 +332,16 @@ async def _remove(desk: Desk) -> int:
             raise CommandError(_is_code(name))
     done = [name for name in names if await desk.broker.schedules.delete(name)]
     gone = [f"schedule {name!r} has vanished meanwhile" for name in names if name not in done]
-    return desk.report([f"{one_line(name)}: removed" for name in done], gone, done=done, problems=gone)
+    said = [f"{one_line(name)}: removed{await _behind(desk, name)}" for name in done]
+    return desk.report(said, gone, done=done, problems=gone)
+
+
+async def _behind(desk: Desk, name: str) -> str:
+    """What becomes of the schedule of the code that had the same name."""
+    state = await desk.broker.schedules.state(name)
+    if state is None:
+        return ""
+    return f"; that of the code {'stays paused' if state.paused_at is not None else 'runs again from its next slot on'}"
 
 
 def _is_code(name: str) -> str:

@@ -356,6 +356,17 @@ def schedule_findings(row: Row) -> Iterator[Finding]:
             "removed from the code, or the scheduler of their app is down",
             "start that scheduler; what was removed is no longer mentioned after a day",
         )  # fmt: skip
+    if row["ahead"]:
+        good = False
+        yield Finding(
+            "schedules", WARN,
+            f"the last run of {plural(row['ahead'], 'schedule')} is in the future, by up to {span(row['ahead_by'])}: "
+            f"{_named(row['ahead_names'], row['ahead'])}",
+            "the database's clock was ahead and was put back; the next run comes after that last one, so that no slot "
+            "runs twice",
+            "wait until then; if that is more than a day, `horsies schedules run-now NAME` runs it once, and its slots "
+            "count from now again",
+        )  # fmt: skip
     for one in _stored_findings(row):
         good = False
         yield one

@@ -20,8 +20,8 @@ d.name, d.task_name, d.workflow, d.pattern, d.kwargs, d.queue_name, d.group_key,
        d.overlap, d.catch_up_missed, d.max_catch_up_runs, d.jitter_s, d.enabled, d.version
 
 -- fragment: due_row
-s.paused_at IS NOT NULL AS is_paused, s.run_requested_at, s.last_task_id, s.entries, r.skipped AS last_skipped,
-       r.slot AS last_skipped_slot, statement_timestamp() AS now
+s.paused_at IS NOT NULL AS is_paused, s.run_requested_at, s.last_task_id, s.last_run_at, s.entries,
+       r.skipped AS last_skipped, r.slot AS last_skipped_slot, statement_timestamp() AS now
 
 -- name: read_schedules :many
 -- params: names
@@ -59,11 +59,11 @@ RETURNING s.schedule_name;
 -- params: names, config_hashes, older_than
 -- Records that a live scheduler lists these schedules. Without it, a removed schedule, or one without a scheduler, looks
 -- like a schedule whose next slot is in the future. A row without a slot that has another release's timing is left
--- alone: its age shows when it is orphaned.
+-- alone: its age shows when it is orphaned. A time in the future is of a clock that was put back, and says nothing.
 WITH mine AS MATERIALIZED (
     SELECT s.schedule_name FROM unnest($1::text[], $2::text[]) AS x (name, config_hash)
       JOIN horsies_schedule_state s ON s.schedule_name = x.name
-     WHERE s.updated_at < statement_timestamp() - $3::interval AND NOT s.is_data
+     WHERE s.updated_at NOT BETWEEN statement_timestamp() - $3::interval AND statement_timestamp() AND NOT s.is_data
        AND (s.config_hash = x.config_hash OR s.next_run_at IS NOT NULL)
      ORDER BY s.schedule_name FOR UPDATE OF s SKIP LOCKED
 )
@@ -72,9 +72,12 @@ UPDATE horsies_schedule_state s SET updated_at = statement_timestamp()
 
 -- name: beat_scheduler :none
 -- params: id, hostname, pid, tasks, workflows, schedules, forgotten_after
--- Records that this scheduler is running, and what it knows. Those that ended long ago are forgotten.
+-- Records that this scheduler is running, and what it knows. Those that ended long ago are forgotten, and those of a
+-- time far in the future, when the clock was wrong.
 WITH gone AS (
-    DELETE FROM horsies_schedulers WHERE seen_at < statement_timestamp() - $7::interval AND id <> $1::text
+    DELETE FROM horsies_schedulers
+     WHERE seen_at NOT BETWEEN statement_timestamp() - $7::interval AND statement_timestamp() + $7::interval
+       AND id <> $1::text
 )
 INSERT INTO horsies_schedulers AS i (id, hostname, pid, tasks, workflows, schedules)
 VALUES ($1::text, $2::text, $3::int, $4::text[], $5::text[], $6::text[])
@@ -102,9 +105,11 @@ SELECT mine.*,
                count(*) FILTER (WHERE NOT s.is_data AND x.name <> ALL ($blocked::text[])
                                   AND (s.config_hash = x.config_hash AND s.next_run_at <= statement_timestamp()
                                        OR s.run_requested_at IS NOT NULL))::int AS due,
-               count(*) FILTER (WHERE s.config_hash IS DISTINCT FROM x.config_hash AND NOT s.is_data
-                                  AND coalesce(s.next_run_at, s.updated_at)
-                                      < statement_timestamp() - $3::interval)::int AS orphaned,
+               count(*) FILTER (WHERE NOT s.is_data
+                                  AND (s.config_hash IS NULL
+                                       OR s.config_hash <> x.config_hash
+                                          AND coalesce(s.next_run_at, s.updated_at)
+                                              < statement_timestamp() - $3::interval))::int AS orphaned,
                array_agg(s.schedule_name::text ORDER BY s.schedule_name) FILTER (WHERE s.is_data) AS clashing
           FROM unnest($1::text[], $2::text[]) AS x (name, config_hash)
           JOIN horsies_schedule_state s ON s.schedule_name = x.name) AS mine;
