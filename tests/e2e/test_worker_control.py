@@ -71,17 +71,19 @@ def test_the_duty_passes_on_and_a_worker_that_hears_nothing_is_reached_by_its_he
         assert sent.get(5_000).ok == 2
 
 
-def test_resizing_starts_children_at_once_and_never_kills_a_running_task(db: Database) -> None:
+def test_resizing_starts_children_at_once_and_never_kills_a_running_task(db: Database, tmp_path: Path) -> None:
     with worker(db, processes=1, **CONFIG) as one, tasks_on(db) as tasks:
         grown = workers_command(db, "resize", one.worker_id, "4")
         assert (grown.returncode, grown.stdout.count("is resized to 4")) == (0, 1), grown
         assert len(pids_of(one)) == 4
-        slow = tasks.sleep.send_many([(1.5,)] * 4)
+        gate = tmp_path / "gate"
+        slow = tasks.gated.send_many([(number, str(gate)) for number in range(4)])
         eventually(lambda: db.value("SELECT count(*) FROM horsies_tasks WHERE status = 'RUNNING'") == 4)
         late = workers_command(db, "resize", one.worker_id, "2", "--timeout", "500ms")
         assert late.returncode == 1, late
         assert "does not have 2 children yet" in late.stderr
         more = tasks.sleep.send_many([(0.3,)] * 4)
+        gate.touch()
         # it shrinks as tasks end, none is interrupted, and at most two of the next ones run at a time
         eventually(lambda: counts(db) == {"COMPLETED": 8})
         query = """

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -189,6 +190,20 @@ def test_an_interrupt_ends_the_drain_and_not_the_kit(t: Any, kind: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             database.drain()
         assert database.drain().result(handle) == TaskResult(ok=1)
+
+
+def test_a_process_may_change_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with make_app(UNREACHABLE) as app:
+        places: list[str] = []
+        for url in (None, postgres.admin_url(), None):
+            if url is None:
+                monkeypatch.delenv("HORSIES_TEST_DATABASE_URL", raising=False)
+            else:
+                monkeypatch.setenv("HORSIES_TEST_DATABASE_URL", url)
+            with testing.real(app) as database:
+                assert database.drain().attempts == 0
+                places.append(urlsplit(database.url)._replace(path="").geturl())
+        assert places[0] == places[2] != places[1]
 
 
 def test_blocks_have_clean_databases(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import psutil
 
-from horsies import Horsies, RetryPolicy, TaskError, TaskResult, current_task, snooze
+from horsies import Horsies, RetryPolicy, TaskError, TaskResult, TaskStopped, current_task, snooze
 from tests.support.worker_app import VARIABLE, build
 
 APP = "tests.support.ends_app:app"
@@ -40,9 +40,9 @@ def register(app: Horsies) -> SimpleNamespace:
             return TaskResult(ok=here.snoozes)
         try:
             time.sleep(60)
-        finally:
-            if here.stop_reason == "shutdown":
-                return snooze(seconds=0.05)  # noqa: B012
+        except TaskStopped:
+            return snooze(seconds=0.05)
+        return TaskResult(ok=0)
 
     @app.task("poison", retry_policy=LIMITED)
     def poison(whole_worker: bool) -> Number:

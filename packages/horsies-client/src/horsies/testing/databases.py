@@ -149,6 +149,7 @@ class _Admin:
 
     def __init__(self) -> None:
         self._connection: Any = None
+        self._url = ""
         self._pid = 0
 
     def run(self, statements: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -159,7 +160,10 @@ class _Admin:
         if self._pid != os.getpid():  # a forked child must not use the connection of its parent
             self._connection, self._pid = None, os.getpid()
             atexit.register(self.close)
+        if self._connection is not None and self._url != url:  # another server, named since
+            self._connection.terminate()
         if self._connection is None or self._connection.is_closed():
+            self._url = url
             arguments = connect_arguments(PostgresConfig(url, application_name=begin_run().name))
             try:
                 self._connection = await connect(arguments)
@@ -184,7 +188,7 @@ _admin: Final = _Admin()
 
 def create(schema: str | None, prepare: Prepare | None) -> str:
     """Make a clean database with the tables of horsies; returns its URL."""
-    source = _template(schema, prepare, begin_run().name)
+    source = _template(schema, prepare, begin_run().name, server_url())
     name = _name(begin_run().name, f"{os.getpid()}_{next(_numbers)}")
     _admin.run(lambda connection: connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"'))
     return url_of(name)
@@ -196,8 +200,8 @@ def drop(url: str) -> None:
 
 
 @cache
-def _template(schema: str | None, prepare: Prepare | None, run: str) -> str:
-    """The name of the migrated template, made by the first process that asks."""
+def _template(schema: str | None, prepare: Prepare | None, run: str, _server: str) -> str:
+    """The name of the migrated template on this server, made by the first process that asks."""
     key = f"{schema} {_spelled(prepare)}"
     name = _name(run, f"template_{hashlib.sha256(key.encode()).hexdigest()[:8]}")
     draft = f"{name}_draft"
