@@ -70,8 +70,9 @@ def test_snoozed_tasks_run_again(db: Database, tmp_path: Path) -> None:
             assert [len(handle.attempts()) for handle in handles] == [1, 1, 1]
             assert [handle.info().snoozes for handle in handles] == [2, 3, 0]
             # what a shutdown interrupts may say that it wants to go on later
-            stopped = tasks.until_stopped.send()
-            eventually(lambda: stopped.info().status is TaskStatus.RUNNING)
+            trace = tmp_path / "trace"
+            stopped = tasks.until_stopped.send(str(trace))
+            eventually(trace.exists)
         assert stopped.info().status is TaskStatus.PENDING
         assert stopped.info().retry_count == 0
         with worker(db, tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -33,12 +34,13 @@ def register(app: Horsies) -> SimpleNamespace:
         return snooze(seconds=0.05) if here.snoozes < until else TaskResult(ok=[here.attempt, here.snoozes])
 
     @app.task("until_stopped")
-    def until_stopped() -> Number:
+    def until_stopped(trace: str) -> Number:
         """Runs until the worker shuts down, and asks to go on later."""
         here = current_task()
         if here.snoozes:
             return TaskResult(ok=here.snoozes)
         try:
+            Path(trace).touch()
             time.sleep(60)
         except TaskStopped:
             return snooze(seconds=0.05)
