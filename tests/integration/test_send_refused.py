@@ -370,16 +370,21 @@ INJECTIONS = [
 
 @pytest.mark.parametrize("text", INJECTIONS)
 async def test_text_is_data_wherever_it_stands(db: Database, text: str) -> None:
-    """F99: as argument, as key, as name, as unique key; every value is bound."""
+    """F99: as argument, as key, as name, as unique key; every value is bound. No task can have a name that is not
+    printable."""
+    name = text if text.isprintable() else "of another app"
     async with async_app_on(db) as app:
+        if name != text:
+            with pytest.raises(TaskSendError, match=r"send\.task_name.*not printable"):
+                await app.send_async(text)
         handles = [
             await Tasks(app).text.with_options(unique_key=text).send_async(text),
-            await app.send_async(text, text, **{text: {text: text}}),
+            await app.send_async(name, text, **{text: {text: text}}),
             *await Tasks(app).data.send_many_async([({text: [text]},)]),
         ]
         assert (await handles[0].get_async(timeout_ms=0)).err_value.error_code == "WAIT_TIMEOUT"
     rows = [factories.read(db, handle.task_id) for handle in handles]
-    assert (rows[0]["unique_key"], rows[1]["task_name"]) == (text, text)
+    assert (rows[0]["unique_key"], rows[1]["task_name"]) == (text, name)
     assert [db.value("SELECT kwargs::jsonb ->> 'value' FROM horsies_tasks WHERE id = %s", rows[0]["id"])] == [text]
     assert db.value("SELECT args::jsonb ->> 0 FROM horsies_tasks WHERE id = %s", rows[1]["id"]) == text
     assert factories.count(db) == 3

@@ -94,7 +94,7 @@ SELECT 'A6' AS inv, task_id FROM (
   WHERE a.outcome <> 'WORKER_FAILURE' AND COALESCE(a.error_code, '') <> 'WORKER_CRASHED'
     AND a.worker_hostname IS NOT NULL AND a.worker_pid IS NOT NULL AND a.worker_id IS NOT NULL
   GROUP BY a.worker_hostname, a.worker_pid, a.worker_id, t.task_name, a.started_at) AS calls
-WHERE next_start < finished_at - interval '50 ms';
+WHERE next_start < finished_at - interval '250 ms';
 -- A7 cluster cap and per-queue cap were never exceeded (sweep line; crash rows are cut at their last heartbeat)
 WITH e AS (
   SELECT t.queue_name q, a.started_at at, 1 d

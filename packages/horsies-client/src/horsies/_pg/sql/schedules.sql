@@ -61,8 +61,10 @@ WITH {{live_schedulers}}, judged AS (
                AND statement_timestamp() - s.updated_at > $1::interval AS is_unlisted,
            s.paused_at IS NULL AND s.next_run_at < statement_timestamp() - $2::interval AS is_overdue,
            s.is_data AND seen.ago <= $1::interval AND kt.name IS NULL AND kw.name IS NULL AS is_unknown,
-           s.next_run_at > statement_timestamp() AND s.last_run_at > statement_timestamp() + $2::interval AS is_ahead,
-           s.last_run_at, s.problem_at IS NOT NULL AND s.paused_at IS NULL AS is_broken, coalesce(d.task_name, d.workflow) AS target
+           s.next_run_at > statement_timestamp() AND s.last_run_at > statement_timestamp() + $2::interval
+               AND isfinite(s.last_run_at) AS is_ahead,
+           s.last_run_at, s.problem_at IS NOT NULL AND s.paused_at IS NULL AS is_broken,
+           coalesce(d.task_name, d.workflow) AS target
       FROM horsies_schedule_state s CROSS JOIN seen
       LEFT JOIN horsies_schedules d ON s.is_data AND d.name = s.schedule_name
       LEFT JOIN known_task kt ON kt.name = d.task_name
