@@ -186,6 +186,11 @@ class World:
         sync, asynchronous = self.sync - running.count("add"), self.asynchronous - running.count("poll")
         return Places(sync, 0, asynchronous, len(self._buffered()), len(self.owned), 0, frozenset())
 
+    def _has_room(self) -> bool:
+        places, limit = self.places(), self.settings.max_per_worker
+        is_below = limit is None or places.owned < limit
+        return places.sync + places.asynchronous > 0 and not places.buffered and is_below
+
     def is_capped(self) -> bool:
         cap = self.settings.cluster_cap
         busy = sum(task.status in ("CLAIMED", "RUNNING", "WRITING", "ELSEWHERE") for task in self.tasks)
@@ -233,7 +238,10 @@ class World:
         if isinstance(move, Wait | Rest):
             before = self.state
             while self.state is before and self.now < min(move.until, until):
+                began, has_room = self.now, self._has_room()
                 self._pass(min(move.until, until), one=True)
+                if self.state is before and has_room and before.full_since is not None:
+                    assert self.now - began < MAX_LATE_S, "it has room, and waits for no turn on duty"
             return None
         self.statements += 1
         if self.failures:
@@ -256,9 +264,8 @@ class World:
         self._pass(self.now + STATEMENT_S)
         match move:
             case LeaveDuty():
-                assert self.state.on_duty
                 self.offers += 1
-                if self.others_wait:
+                if self.others_wait and self.state.on_duty:
                     self.is_awake = False
                     self.at(self.now, self._other_takes_all)
                     self.at(self.now + 0.3, self._other_leaves)

@@ -54,7 +54,8 @@ SHARES = st.sampled_from(
         Shares({"mail": 1, "video": 7}, {"video": 0.1}),
     ]
 )
-SCRIPT = st.lists(st.tuples(st.sampled_from([0.0, 0.0004, 0.0007, 0.004, 0.03, 0.06, 0.3, 1.5]), ACTIONS), max_size=25)
+GAPS = st.sampled_from([0.0, 0.0004, 0.0007, 0.004, 0.03, 0.06, 0.3, 1.5])
+SCRIPT = st.lists(st.tuples(GAPS, ACTIONS), max_size=25)
 """Pauses, and what happens after each."""
 
 
@@ -93,6 +94,24 @@ def test_a_place_that_comes_free_during_the_turns_of_queues_starts_a_buffered_ta
     play(world, [(0.0, lambda world: setattr(world, "failures", 1)), (0.0, lambda world: world.send("add", copies=3))])
     world.run(20)
     assert [task.status for task in world.tasks] == ["ENDED"] * 3
+
+
+CHANGES = st.one_of(
+    ACTIONS,
+    st.just(lambda world: world.change(world.state.without_duty())),
+    st.just(lambda world: world.change(world.state.with_duty(world.now))),
+)
+
+
+@given(SETUPS, st.lists(st.tuples(GAPS, CHANGES), max_size=25), st.sampled_from([0.0005, 0.02, 0.4]))
+@settings(max_examples=300, deadline=None)
+def test_a_worker_that_has_room_waits_for_its_turn_on_duty(
+    setup: tuple[int, int, ClaimSettings], script: Script, task_s: float
+) -> None:
+    """The model looks for it. One that took itself for full waited for its next poll."""
+    world = world_of(setup, task_s=task_s)
+    end = play(world, script)
+    world.run(end + 20)
 
 
 @given(SETUPS, SCRIPT)

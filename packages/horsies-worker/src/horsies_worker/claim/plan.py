@@ -198,6 +198,8 @@ class Plan:
         places, limit = self._room(state, now)
         if limit <= 0:
             full_since = now.time if state.full_since is None else state.full_since
+            if self._found_nothing(hints, now):
+                full_since = None  # there may be room, for nothing: this worker can take a turn on duty
             return self._end(state._replace(full_since=full_since), now)
         if state.full_since is not None:
             state = state._replace(full_since=None)
@@ -214,6 +216,11 @@ class Plan:
         state = state._replace(hints=hints.begin(scan))
         floor = hints.floor if scan is Scan.FLOOR else None
         return state, Claim(self._request(state, places, limit, discover=self.settings.queues, floor=floor), scan)
+
+    def _found_nothing(self, hints: Hints, now: _Now) -> bool:
+        """Whether the last scan found no task of any kind, and still holds."""
+        has_none = (hints.no_sync or not self.kinds.sync) and (hints.no_async or not self.kinds.asynchronous)
+        return has_none and hints.are_fresh(now.time)
 
     def _after_aged(self, state: State, answer: Aged, now: _Now) -> Decision:
         """Claim the tasks that have waited for long, if there are any."""
