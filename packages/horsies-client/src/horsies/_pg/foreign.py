@@ -234,7 +234,8 @@ def _times_as_text_sql(sql: str) -> str:
 
 def _time_as_text(value: Any) -> Any:
     if isinstance(value, timedelta):
-        return f"{value.days} days {value.seconds * 1_000_000 + value.microseconds} microseconds"
+        # PostgreSQL 14 takes no more than 2**31 microseconds
+        return f"{value.days} days {value.seconds}.{value.microseconds:06} seconds"
     return value.isoformat() if isinstance(value, datetime) else value
 
 
