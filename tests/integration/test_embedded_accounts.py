@@ -52,7 +52,7 @@ def test_root_lends_an_account_and_changes_no_directory_that_it_did_not_make(pla
     assert (data.st_uid, stat.S_IMODE(data.st_mode)) == (account.uid, 0o700)
     assert (place / "made" / "db").stat().st_uid == 0, "the account must not be able to replace the locks"
     if account.name == "nobody":
-        pytest.skip("no account of PostgreSQL is installed: the server has run as nobody")
+        pytest.skip("this machine has no account `postgres`: the first server ran under the account `nobody` as well")
     with pytest.raises(embedded.EmbeddedError, match=f"belongs to {account.name}.*would run as nobody"):
         embedded_as("nobody", place / "made" / "db")
 

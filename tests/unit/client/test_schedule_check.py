@@ -103,7 +103,7 @@ def test_an_hour_in_which_nothing_runs_is_told(pattern: Any, zone: str, is_told:
 
 def test_a_schedule_with_a_problem_hides_no_note_on_the_others() -> None:
     app = app_with(
-        TaskSchedule("wrong", "nobody", Hourly(), timezone="Europe/Berlin"),
+        TaskSchedule("wrong", "a_task_that_is_not_registered", Hourly(), timezone="Europe/Berlin"),
         TaskSchedule("right", "add", Hourly(), kwargs={"a": 1}, timezone="Europe/Berlin"),
     )
     assert ["'right'" in note for note in notes(app) if "several times a day" in note] == [True]

@@ -160,7 +160,7 @@ class _Admin:
         if self._pid != os.getpid():  # a forked child must not use the connection of its parent
             self._connection, self._pid = None, os.getpid()
             atexit.register(self.close)
-        if self._connection is not None and self._url != url:  # another server, named since
+        if self._connection is not None and self._url != url:  # the variable now names another server
             self._connection.terminate()
         if self._connection is None or self._connection.is_closed():
             self._url = url

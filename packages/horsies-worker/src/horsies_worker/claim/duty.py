@@ -267,8 +267,8 @@ class Duty:
             await asyncio.gather(calling, return_exceptions=True)
             raise
         if isinstance(error := calling.exception(), Exception) and is_lock_timeout(error):
-            # Somebody has locked the tasks, among which it looked for late ones. The connection must not end by that:
-            # it holds the lock by which other workers know that this one lives.
+            # Another session has locked horsies_tasks, in which `horsies_wait_for_duty` looks for late tasks. Keep the
+            # connection: it holds the lock by which other workers know that this one lives.
             await session.ask(_RELEASE, self._key + place)
             session.place = None
             return ""

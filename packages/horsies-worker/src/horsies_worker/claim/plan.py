@@ -199,7 +199,7 @@ class Plan:
         if limit <= 0:
             full_since = now.time if state.full_since is None else state.full_since
             if self._found_nothing(hints, now):
-                full_since = None  # there may be room, for nothing: this worker can take a turn on duty
+                full_since = None  # the limit is 0 because no task is there: this worker can take a turn on duty
             return self._end(state._replace(full_since=full_since), now)
         if state.full_since is not None:
             state = state._replace(full_since=None)
