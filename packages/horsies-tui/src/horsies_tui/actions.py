@@ -145,7 +145,8 @@ ACTIONS: Final = (
     ),
     Action(
         "remove_schedule", "D", "Remove", "schedule", "Remove", "removed",
-        "It has no further run, and its history is deleted. One in code of the same name runs again, unless paused.",
+        "It has no further run, and its history is deleted. One in code of the same name keeps the history, and runs "
+        "again unless it is paused.",
         "may_remove_schedule", _SCHEDULE_SCREENS, frozenset({"data active", "data paused"}),
         takes="schedules that were made at run time",
     ),
